@@ -1,1 +1,1 @@
-"""The modules that users construct."""
+"""Modules that users construct."""

@@ -1,4 +1,4 @@
-"""Calls under autocast: operands are widened once, never rounded."""
+"""Operands under autocast: widened, never rounded."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def autocasting(device: torch.device) -> bool:
-    """Test whether autocast is on for a device; False for "meta"."""
+    """Whether autocast is on for a device; False for "meta"."""
     return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
 def widened(like: Tensor, *tensors: Tensor) -> tuple[torch.dtype, tuple[Tensor, ...]]:
-    """Return dtype and tensors of a call: unchanged, or under autocast in the widest dtype.
+    """Return dtype and tensors of a call: as given, or under autocast in the widest dtype.
 
     >>> widened(torch.zeros(1), torch.zeros(1, dtype=torch.float64))[0]
     torch.float32
@@ -30,7 +30,7 @@ def widened(like: Tensor, *tensors: Tensor) -> tuple[torch.dtype, tuple[Tensor, 
 
 
 def unrounded(run: Callable[..., Tensor], *operands: Tensor) -> Tensor:
-    """Call ``run`` on `widened` operands with autocast off."""
+    """Call ``run`` with autocast off."""
     device = operands[0].device
     if not autocasting(device):
         return run(*operands)

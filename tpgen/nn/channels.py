@@ -1,4 +1,4 @@
-"""Channels of a linear layer merged into copies, and split again."""
+"""Channels of a linear layer, merged into copies."""
 
 # annotations are objects, not strings: TorchScript reads them
 

@@ -26,14 +26,14 @@ def check_options(options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS)
 
 
 def check_plan(plan: object, makers: Mapping[Maker, str]) -> None:
-    """Raise `PlanError` unless ``plan`` is a `Plan` of one of the ``makers``, which map to function names."""
+    """Raise `PlanError` unless one of the ``makers`` made ``plan``."""
     if not isinstance(plan, Plan) or plan.maker not in makers:
         got = plan.maker.format if isinstance(plan, Plan) else type(plan).__name__
         raise PlanError(f"from_plan takes a Plan as {' or '.join(makers.values())} makes it, got {got}")
 
 
 def check_size(name: str, value: object) -> None:
-    """Raise `InputError` unless a number of rows or nodes is a nonnegative integer."""
+    """Raise `InputError` unless a size is a nonnegative integer."""
     if not isinstance(value, SupportsIndex) or isinstance(value, bool) or value.__index__() < 0:
         raise InputError(f"{name} must be a whole number, 0 or more, got {value!r}")
 
@@ -47,7 +47,7 @@ def check_operand(
     device: torch.device,
     module: str = "product",
 ) -> None:
-    """Raise `InputError` unless an operand is a tensor of given last dimension, dtype and device."""
+    """Raise `InputError` unless ``x`` is a dense tensor of given last dimension, dtype and device."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
     check_strided(name, x)
@@ -79,7 +79,7 @@ def check_strided(name: str, x: Tensor) -> None:
 
 
 def check_edge_index(name: str, index: object) -> None:
-    """Raise `InputError` unless an edge index is a dense int64 or int32 tensor."""
+    """Raise `InputError` unless ``index`` is a dense int64 or int32 tensor."""
     if not isinstance(index, Tensor):
         raise InputError(
             f"{name}: must be a tensor of int64 or int32, got {type(index).__name__}; make one with "
@@ -91,7 +91,7 @@ def check_edge_index(name: str, index: object) -> None:
 
 
 def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, what: str, look: bool) -> None:
-    """Raise `InputError` for an edge index of wrong device or shape or, with ``look``, a value not below ``limit``."""
+    """Raise `InputError` for an edge index of wrong device, shape or, with ``look``, range."""
     if index.device != like.device:
         raise InputError(f"{name}: must be on {like.device} as x is, got {index.device}; move one of them with .to()")
     if index.shape != (edges,):
@@ -109,7 +109,7 @@ def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = 
 
 
 def check_count(num_elements: Any) -> None:
-    """Raise `PlanError` unless a number of elements is a positive integer."""
+    """Raise `PlanError` unless ``num_elements`` is a positive integer."""
     if not isinstance(num_elements, int) or isinstance(num_elements, bool) or num_elements < 1:
         raise PlanError(
             f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements!r}"
@@ -117,9 +117,9 @@ def check_count(num_elements: Any) -> None:
 
 
 def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
-    """Return the int64 element of every row of ``of``, from int64 indices or one-hot rows ``y``, the argument ``name``.
+    """Return each row's element as int64, from int64 indices or one-hot rows ``y``.
 
-    Raises `InputError` unless ``y`` has ``rows`` rows of ``count`` elements.
+    Raises `InputError` unless ``y`` has ``rows`` rows.
     """
     if not isinstance(y, Tensor):
         raise InputError(f"{name}: must be a tensor, got {type(y).__name__}; make one with torch.as_tensor")
@@ -157,7 +157,7 @@ def check_batches(operands: Sequence[Tensor]) -> None:
 
 
 def check_broadcast(named: Mapping[str, Tensor], batches: Sequence[torch.Size]) -> None:
-    """Raise `InputError` unless the batch dimensions of the named tensors broadcast."""
+    """Raise `InputError` unless the named tensors' batch dimensions broadcast."""
     try:
         torch.broadcast_shapes(*batches)
     except RuntimeError:
@@ -166,7 +166,7 @@ def check_broadcast(named: Mapping[str, Tensor], batches: Sequence[torch.Size]) 
 
 
 def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> None:
-    """Raise `InputError` unless the weights of a call have the right shape."""
+    """Raise `InputError` unless a call's weights have the right shape."""
     own = "; it also has weights of its own, leave weight out to use them" if internal else ""
     if numel == 0 and weight.numel() > 0:
         raise InputError(
@@ -187,7 +187,7 @@ def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> No
 def check_parameter(
     name: str, value: Tensor, shape: tuple[int, ...], shared: bool | str, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Raise `InputError` unless weights or biases of a linear layer have ``shape``; if not shared, after batch axes."""
+    """Raise `InputError` unless weights or biases have ``shape``, after batch axes if not shared."""
     check_operand(name, value, shape[-1], None, dtype, device, "layer")
     entries = ", ".join(map(str, shape))
     if shared == ELEMENT and value.shape != shape:
@@ -209,7 +209,7 @@ def check_parameter(
 
 
 def flat_weight(weights: Sequence[Tensor], plan: Plan) -> Tensor:
-    """Join one tensor for each weighted instruction into a flat weight."""
+    """Join one tensor per weighted instruction into a flat weight."""
     if not isinstance(weights, (list, tuple)) or not all(isinstance(w, Tensor) for w in weights):
         raise InputError(f"weight: must be a tensor, or a list of tensors, got {type(weights).__name__}")
     shapes = [i.path_shape for i in plan.instructions if i.has_weight]
@@ -233,6 +233,6 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def values_at_hand(index: Tensor) -> bool:
-    """Test whether Python may read a tensor's values: not traced, batched or on "meta"."""
+    """Whether Python may read a tensor's values: not traced, batched or on "meta"."""
     wrapped = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(index)
     return type(index) is Tensor and index.device.type != "meta" and not wrapped

@@ -1,4 +1,4 @@
-"""`TensorProductConv`: tensor products on the edges of a graph, summed into nodes."""
+"""Tensor products of edges, summed into nodes."""
 
 # annotations are objects, not strings: TorchScript reads them
 
@@ -24,10 +24,10 @@ from tpgen.nn.tensor_product import TensorProduct
 class TensorProductConv(TensorProduct):
     r"""Gather, product and scatter in one form: :math:`z_n = \sum_{e:\, dst(e) = n} x_{src(e)} \otimes_{w_e} y_e`.
 
-    A kernel (``strategy`` ``kernel``, or ``auto`` on a CPU) stores no product of an edge, not even in derivatives, and
-    sums edges in order, independent of threads.  Other strategies gather, multiply and `index_add`.
+    A kernel (``strategy`` ``kernel``, or ``auto`` on a CPU) stores no edge's product, not even in derivatives, and sums
+    edges in order, independent of threads.  Other strategies gather, multiply and `index_add`.
 
-    Parameters are those of `TensorProduct`; build from a preset with `from_plan`.
+    Parameters are those of `TensorProduct`.
 
     >>> from tpgen.planner.presets import channelwise
     >>> conv = TensorProductConv.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"), strategy="grouped")
@@ -51,7 +51,7 @@ class TensorProductConv(TensorProduct):
         num_nodes: Optional[int] = None,  # noqa: UP045
         check_index: bool = True,
     ) -> Tensor:
-        """Sum the products of all edges into their receiving nodes.
+        """Sum each edge's product into its receiving node.
 
         Returns ``(num_nodes, out)``; nodes without edges are zero.
 
@@ -64,14 +64,13 @@ class TensorProductConv(TensorProduct):
         weight
             ``(edges, numel)``, ``(numel,)`` if shared, None if internal.
         edge_src, edge_dst
-            row of ``x`` that each edge reads, and result row that the edge is added to: int64 or int32 ``(edges,)``, in
-            any order (GPUs and graphs copy int32).  An `EdgeOrder` as ``edge_src`` replaces both and ``num_nodes``, and
-            orders ``y`` and ``weight``.
+            row of ``x`` that an edge reads, and result row that receives the edge: int64 or int32 ``(edges,)``, in any
+            order (GPUs and graphs copy int32).  An `EdgeOrder` as ``edge_src`` replaces both and ``num_nodes``; sort
+            ``y`` and ``weight`` then.
         num_nodes
             rows of the result, by default those of ``x``.
         check_index
-            check the range of indices, in each call and derivative.  With False, an index out of range is undefined
-            behaviour.
+            check index ranges in each call and derivative; with False, a wrong index is undefined behaviour.
         """
         if not torch.jit.is_scripting():
             if isinstance(edge_src, EdgeOrder):
@@ -93,10 +92,10 @@ class TensorProductConv(TensorProduct):
         edge_dst: Optional[Tensor] = None,  # noqa: UP045
         num_nodes: Optional[int] = None,  # noqa: UP045
     ) -> Tensor:
-        """Sum the products of all edges into their receiving nodes, where two edges may share a row of weights.
+        """Convolve as `forward`, with two edges to a row of weights.
 
-        As `forward`, with weights ``(rows, numel)``: edge e reads row ``e % rows``.  Both directions of an edge, listed
-        in two halves, thus share weights.  At least half as many rows as edges are needed.
+        Edge e reads row ``e % rows`` of weights ``(rows, numel)``: both directions of an edge, listed in two halves,
+        share weights.  Needs at least half as many rows as edges.
 
         >>> from tpgen.planner.presets import channelwise
         >>> conv = TensorProductConv.from_plan(channelwise("8x0e", "0e+1o", "8x0e+8x1o"), strategy="kernel")
@@ -155,7 +154,6 @@ class TensorProductConv(TensorProduct):
         return self._convolve(x, y, weight, src, dst, nodes, check) if made is None else made
 
     def _write_programs(self) -> None:
-        """Write programs, and kernel texts with and without index checks."""
         super()._write_programs()
         # with and without a check of the edges; written here, as torch.compile cannot trace the writing
         kernel = self._by_kernel = self.choice.strategy == "kernel"
@@ -190,7 +188,7 @@ class TensorProductConv(TensorProduct):
         return self._forward_program(x, y, w, src, dst, nodes)
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
+        """Return operands and edge indices on the meta device."""
         x = self._without_values(rows if nodes is None else nodes, self._in1_dim)
         weights = self._weight_operands(rows) or [None]  # type: ignore[list-item]
         index = torch.empty(rows, dtype=torch.int64, device="meta")

@@ -1,4 +1,4 @@
-"""`EdgeOrder`: the edges of a graph, sorted once for all layers."""
+"""Sorted edges of a graph."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tpgen.nn.checks import check_edge_index, check_range, values_at_hand
 
 @dataclass(frozen=True, eq=False)
 class EdgeOrder:
-    """Edges sorted by receiver, stably.
+    """Edges sorted by receiver, stably: convolutions of large graphs run much faster.
 
-    A convolution reads sorted edges from front to back in memory, much faster on large graphs.  Compute edge attributes
-    from `senders` and `receivers`, or `sort` existing ones, and pass the `EdgeOrder` to every convolution.
+    Compute edge attributes from `senders` and `receivers`, or `sort` existing ones, and pass the `EdgeOrder` to every
+    convolution.
 
     >>> edges = EdgeOrder.of(torch.tensor([0, 1, 2]), torch.tensor([2, 0, 2]), num_nodes=4)
     >>> edges.senders, edges.receivers, edges.first
@@ -27,7 +27,7 @@ class EdgeOrder:
     >>> edges.sort(torch.tensor([10.0, 11.0, 12.0]))
     tensor([11., 10., 12.])
 
-    An `EdgeOrder` replaces both ends and the number of nodes:
+    Replacing both ends and the number of nodes:
 
     >>> from tpgen.nn.conv import TensorProductConv
     >>> from tpgen.planner.presets import channelwise
@@ -36,8 +36,8 @@ class EdgeOrder:
     >>> conv(x, edges.sort(y), edges.sort(w), edges).shape
     torch.Size([4, 64])
 
-    Indices are checked here, and by a convolution at each call unless ``check_index=False``.  Values can be compiled,
-    exported, pickled and moved by `to`.
+    `of` checks indices, and a convolution does at each call unless ``check_index=False``.  An `EdgeOrder` can be
+    compiled, exported and pickled.
     """
 
     senders: Tensor  # node that each edge comes from
@@ -48,7 +48,7 @@ class EdgeOrder:
 
     @staticmethod
     def of(senders: Tensor, receivers: Tensor, num_nodes: int) -> EdgeOrder:
-        """Sort edges.  Raises `InputError` unless indices are integers of existing nodes.
+        """Sort edges by receiver; raises `InputError` unless indices are integers of existing nodes.
 
         >>> EdgeOrder.of(torch.tensor([0, 5]), torch.tensor([1, 0]), num_nodes=2)
         Traceback (most recent call last):
@@ -69,23 +69,23 @@ class EdgeOrder:
         return self.senders.shape[0]
 
     def ends(self, edge_dst: Tensor | None = None, num_nodes: int | None = None) -> tuple[Tensor, Tensor, int]:
-        """Return senders, receivers and number of nodes; `InputError` if a call gives one of the latter two as well."""
+        """Return senders, receivers and number of nodes; `InputError` for an ``edge_dst`` or other ``num_nodes``."""
         if edge_dst is not None or num_nodes not in (None, self.num_nodes):
             raise InputError("an EdgeOrder stands for edge_src, edge_dst and num_nodes: give neither of the others")
         return self.senders, self.receivers, self.num_nodes
 
     def sort(self, x: Tensor) -> Tensor:
-        """Permute a tensor's rows from the original edge order into sorted order."""
+        """Permute rows from the original edge order into sorted order."""
         self._check_rows(x)
         return x[self.order]
 
     def unsort(self, x: Tensor) -> Tensor:
-        """Permute a tensor's rows from sorted order back into the original edge order."""
+        """Permute rows back into the original edge order."""
         self._check_rows(x)
         return torch.empty_like(x).index_copy(0, self.order, x)
 
     def to(self, device: torch.device | str) -> EdgeOrder:
-        """Move the edges to a device."""
+        """Return the edges on a device."""
         senders, receivers, order, first = (getattr(self, name).to(device) for name in _TENSORS)
         return _with_noted_sort_order(EdgeOrder(senders, receivers, order, first, self.num_nodes))
 

@@ -1,4 +1,4 @@
-"""Base class of modules that run a planned bilinear form."""
+"""Base of products and linear layers."""
 
 # annotations are objects, not strings: TorchScript reads them
 
@@ -25,7 +25,7 @@ from tpgen.planner.plan import Plan
 
 
 class FormModule(PlannedModule):
-    """A module that runs a planned bilinear form (product or linear layer), with all weights in one tensor."""
+    """Base of modules that run a planned bilinear form, with all weights in one tensor."""
 
     output_mask: Tensor
     layout: tuple[str, ...]
@@ -88,7 +88,7 @@ class FormModule(PlannedModule):
         nodes: Any = 0,
         rules: RowRules = EDGES,
     ) -> Tensor | None:
-        """Run the kernel of a description; None if operands need checks or conversion, or on failure."""
+        """Run a described kernel; None on failure, or if operands need checks."""
         if not torch.compiler.is_compiling():  # whose graphs hold in both modes
             forms.training = self.training
         if weight is not None:
@@ -113,10 +113,11 @@ class FormModule(PlannedModule):
     # --- inspection ---------------------------------------------------------------------------------------------
 
     def inspection_options(self) -> dict[str, Any]:
+        """Return inspection keywords, layout included."""
         return {"layout": self.layout, **super().inspection_options()}
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
-        """Return numbers of rows, and of nodes for a convolution."""
+        """Return a call's number of rows, and of nodes or None."""
         given = signature(type(self).forward).bind(self, *args, **kwargs).arguments
         if self.edges:
             nodes = given["x"].shape[0]
@@ -146,9 +147,9 @@ class FormModule(PlannedModule):
         return value
 
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
-        """View one instruction's weights in its ``path_shape``, after batch dimensions and channels.
+        """View an instruction's weights in ``path_shape``, after batch dimensions and channels.
 
-        Raises `InputError` if the instruction has no weights.
+        Raises `InputError` for an instruction without weights.
         """
         count, slices = len(self.instructions), self.plan.weight_slices
         if not -count <= instruction < count:
@@ -163,7 +164,7 @@ class FormModule(PlannedModule):
         return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
-        """Yield the weights of each weighted instruction as a view or, if asked, ``(index, instruction, view)``."""
+        """Yield a view of each weighted instruction's weights or, if asked, ``(index, instruction, view)``."""
         for index, where in enumerate(self.plan.weight_slices):
             if where is not None:
                 view = self.weight_view_for_instruction(index, weight)
@@ -171,6 +172,6 @@ class FormModule(PlannedModule):
 
 
 def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Delete constants of scripted programs from a state_dict, as e3nn's scripting makes buffers persistent."""
+    """State_dict post-hook: delete constants of scripted programs."""
     for key in [k for k in state_dict if k.startswith((f"{prefix}_forward_program.", f"{prefix}_right_program."))]:
         del state_dict[key]

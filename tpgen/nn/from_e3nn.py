@@ -1,4 +1,4 @@
-"""Conversion of an e3nn product into a tpgen product."""
+"""Conversion of e3nn's products."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tpgen.planner.product import make_plan
 
 
 def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorProduct:
-    """Return the tpgen product that computes an e3nn product and shares its weight parameter.
+    """Convert an e3nn product into a tpgen product that shares the weight parameter.
 
-    ``options`` are module options of `TensorProduct` (layout, strategy, backend, …).
+    ``options`` are those of `TensorProduct` (layout, strategy, backend, …).
     Raises `TpgenError` unless ``product`` is an e3nn product.
 
     >>> from e3nn import o3
@@ -42,7 +42,7 @@ def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorPr
 
 
 def plan_of(product: Any) -> Plan:
-    """Return the plan of an e3nn product, with the product's final path coefficients."""
+    """Return an e3nn product's plan, with final path coefficients."""
     instructions = [(*instruction[:5], instruction[5] ** 2) for instruction in product.instructions]
     return make_plan(
         product.irreps_in1,

@@ -1,4 +1,4 @@
-"""`Linear`: a planned equivariant linear layer."""
+"""Equivariant linear layers."""
 
 # annotations are objects, not strings: TorchScript reads them
 
@@ -43,20 +43,20 @@ from tpgen.planner.plan import ELEMENT, Plan, segments
 class Linear(FormModule):
     r"""Equivariant linear layer, :math:`z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} + b_w`, as e3nn's.
 
-    Each instruction maps an input segment to an output segment of the same irrep, by a matrix over copies.
+    An instruction maps an input segment to an output segment of equal irrep by a matrix over copies.
 
     Parameters
     ----------
     irreps_in, irreps_out
         irreps of input and output.
     f_in, f_out
-        numbers of channels, fully mixed: operands are ``(…, f_in, in)`` and ``(…, f_out, out)`` then.
+        numbers of channels, fully mixed: features are ``(…, f_in, in)`` and results ``(…, f_out, out)``.
     num_elements
-        number of elements, each with its own weights and biases; a call gives every row's element.
+        number of elements, each with own weights and biases; a call gives each row's element.
     instructions
         tuples ``(i_in, i_out)``; by default all pairs of equal irreps.
     biases
-        whether scalar outputs (0e) have biases: one flag, or one for each entry of ``irreps_out``.
+        whether scalar outputs (0e) have biases: one flag, or one per entry of ``irreps_out``.
     path_normalization
         ``element`` or ``path``.
     internal_weights, shared_weights, layout, strategy, backend, dynamic, fullgraph, mode
@@ -67,7 +67,7 @@ class Linear(FormModule):
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, for a tensor that does not fit.
+        at a call, for a wrong tensor.
 
     Example
     -------
@@ -193,14 +193,13 @@ class Linear(FormModule):
     # --- programs -----------------------------------------------------------------------------------------------
 
     def _write_programs(self) -> None:
-        """Write programs, and the kernel text of the whole layer."""
         super()._write_programs()
         alone = not self._channels and self.bias_numel == 0
         kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
+        """Return operands and element index on the meta device."""
         self._refuse_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
         batch = (self.num_elements or 1,) if self._by_element else () if self.shared_weights else (rows,)
@@ -210,6 +209,7 @@ class Linear(FormModule):
         return [*(self._without_values(*shape) for shape in shapes), *index]
 
     def inspection_options(self) -> dict[str, Any]:
+        """Return inspection keywords, elements included."""
         return {**super().inspection_options(), **({"elements": self.num_elements or 1} if self._by_element else {})}
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
@@ -229,8 +229,8 @@ class Linear(FormModule):
 
         ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared, with ``(f_in, f_out)`` before ``numel`` for
         channels.  ``bias`` is ``(bias_numel,)`` alike, with ``f_out`` before.  Both replace internal weights.  With
-        elements, the number of elements comes first in both, and ``index`` is every row's element, int64 ``(…,)`` or,
-        except in TorchScript, one-hot ``(rows, elements)``.
+        elements, both begin with the number of elements, and ``index`` is each row's element: int64 ``(…,)`` or, except
+        in TorchScript, one-hot ``(rows, elements)``.
         """
         if torch.jit.is_scripting():
             own_w = self._scripted_value_or_own(weight, self.weight, self.weight_numel)

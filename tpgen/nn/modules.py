@@ -1,4 +1,4 @@
-"""Construction of the module that runs any plan."""
+"""The module of any plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODULES: dict[Maker, Any] = {PRODUCT: TensorProduct, LINEAR: Linear, POLYNOMIAL:
 
 
 def module_of(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModule:
-    """Build the module that runs a plan, without internal weights; with ``edges``, a product's convolution.
+    """Build the module of a plan, without internal weights; with ``edges``, a convolution.
 
     ``options`` are those of the class, and `sizes_of` the plan.
 
@@ -32,6 +32,6 @@ def module_of(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModu
 
 
 def sizes_of(plan: Plan, channels: int = 3, elements: int = 1) -> dict[str, Any]:
-    """Return keywords for the sizes that a plan leaves open, such as channels and elements."""
+    """Return module keywords for sizes that a plan leaves open (channels, elements)."""
     keywords = {"channels": ("channels", channels), "elements": ("num_elements", elements if elements > 1 else None)}
     return dict(keywords[size] for size in plan.maker.sizes)

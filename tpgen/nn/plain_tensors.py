@@ -1,4 +1,4 @@
-"""Tests for tensors that a kernel can read directly."""
+"""Tensors that kernels can read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PlainTensor(Tensor):
 
 
 def has_plain_numbers(x: Tensor) -> bool:
-    """Test whether a kernel can read a tensor: float32 or float64 on the CPU, not traced or transformed."""
+    """Whether a kernel can read a tensor: float32 or float64 on the CPU, not traced or transformed."""
     return (
         (type(x) in (Tensor, nn.Parameter) or isinstance(x, PlainTensor))
         and x.is_cpu
@@ -39,12 +39,12 @@ def has_plain_numbers(x: Tensor) -> bool:
 
 
 def is_usual(*tensors: Tensor) -> bool:
-    """Test whether all tensors have plain numbers and no forward-mode tangent is active."""
+    """Whether all tensors have plain numbers and no forward-mode tangent is active."""
     return not has_tangents() and all(map(has_plain_numbers, tensors))
 
 
 def is_traced(x: Tensor) -> bool:
-    """Test whether a dispatch mode (`make_fx`, `torch.export`, flop counters) sees a CPU tensor's operators."""
+    """Whether a dispatch mode (`make_fx`, `torch.export`, flop counters) sees a CPU tensor's operators."""
     return (
         isinstance(x, Tensor)
         and x.is_cpu
@@ -56,7 +56,7 @@ def is_traced(x: Tensor) -> bool:
 
 
 def writes_to(x: Tensor) -> int:
-    """Count the writes to a tensor; -1 for an uncounted tensor of `torch.inference_mode`.
+    """Return how often a tensor was written to; -1 for an inference tensor.
 
     >>> writes_to(torch.zeros(1).add_(1))
     1

@@ -1,4 +1,4 @@
-"""Base class of modules that run a plan by programs."""
+"""Base of planned modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAM = "_tpgen"  # the name of a module that computes for another, in this ot
 
 
 class PlannedModule(Constants):
-    """A module that runs a plan by programs for its strategy, dtype and device, which are no part of its state.
+    """Base of modules that run a plan by programs, which the state leaves out.
 
     Subclasses emit programs (`_emission`) and runners (`_make_runner`).
     """
@@ -74,7 +74,7 @@ class PlannedModule(Constants):
 
     @property
     def choice(self) -> Choice:
-        """The current strategy and the reason; changes if kernels cannot be built."""
+        """Current strategy and reason; changes if kernels cannot be built."""
         self._update_choice()
         return self._choice
 
@@ -115,21 +115,21 @@ class PlannedModule(Constants):
     # --- inspection -----------------------------------------------------------------------------------------------
 
     def inspection_options(self) -> dict[str, Any]:
-        """Return strategy, backend, dtype and device, as keywords of an inspection."""
+        """Return inspection keywords: strategy, backend, dtype and device."""
         like = self.get_buffer(self._place)
         where = {"dtype": like.dtype, "device": str(like.device)}
         return {"strategy": self.choice.strategy, "backend": self.backend, **where}
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
+        """Return a call's operands and indices on the meta device, without internal weights."""
         raise NotImplementedError
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
-        """Call the module with the operands of `meta_operands`, in order."""
+        """Call the module with operands in the order of `meta_operands`."""
         return self(*operands)
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
-        """Return the number of rows of a call, and of nodes for a convolution, else None."""
+        """Return a call's number of rows, and of a convolution's nodes, else None."""
         raise NotImplementedError
 
     def _without_values(self, *shape: int) -> Tensor:
@@ -140,11 +140,11 @@ class PlannedModule(Constants):
             raise TpgenError(f"nodes={nodes} is for a TensorProductConv, whose rows are edges; leave it out")
 
     def explain(self, **options: Any) -> Any:
-        """Report each path's costs, scale and code: `tpgen.explain` of this module."""
+        """Explain each path's costs, as `tpgen.explain`."""
         return public("explain")(self, **options)
 
     def memory(self, rows: int, nodes: int | None = None) -> Any:
-        """Estimate the peak memory of a call: `tpgen.estimate_memory` of this module.
+        """Estimate a call's peak memory, as `tpgen.estimate_memory`.
 
         Rows of a convolution are edges, by default with as many ``nodes``.
         """
@@ -156,19 +156,17 @@ class PlannedModule(Constants):
     # --- places and states ----------------------------------------------------------------------------------------
 
     def compute_for(self, holder: nn.Module) -> Self:
-        """Follow dtype, device and mode of ``holder``, the module that owns this module's state."""
+        """Follow dtype, device and mode of ``holder``, the state's owner."""
         self._holder = (holder,)
         self._non_persistent_buffers_set.update(self._buffers)
         mask = holder.get_buffer("output_mask")
         return self.to(device=mask.device, dtype=mask.dtype).train(holder.training)
 
     def _anchor(self) -> Tensor:
-        """Tensor whose dtype and device the module follows: a parameter, or else a buffer."""
         of, name = (self._holder[0], "output_mask") if self._holder else (self, self._place)
         return next((p for p in of.parameters() if p.is_floating_point()), of.get_buffer(name))
 
     def _adapt_to(self, anchor: Tensor | None) -> None:
-        """Round constants for the anchor's dtype and device (None: their own), and choose the strategy anew."""
         self._runners.clear()  # a scripted program holds the constants it was made with
         super()._adapt_to(anchor)
         if self._choose() != self._choice:  # where another strategy is better, or the only one
@@ -200,5 +198,5 @@ class _CallOnOperands(nn.Module):
 
 
 def follow(module: PlannedModule, _keys: Any = None) -> None:
-    """Rewrite a module's programs after a load of another dtype or device; a load_state_dict post-hook."""
+    """Load_state_dict post-hook: adapt programs to a loaded dtype or device."""
     module._adapt_to(module._anchor())

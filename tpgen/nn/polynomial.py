@@ -1,4 +1,4 @@
-"""`Polynomial`: a module for an equivariant polynomial that the user writes down."""
+"""Equivariant polynomials that users write."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _WEIGHTS = ("shared", "element", "given", "none")
 
 
 class Polynomial(PolynomialModule):
-    r"""An equivariant polynomial of several tensors, row by row and channel by channel.
+    r"""Equivariant polynomial of several tensors, row by row and channel by channel.
 
     .. math:: z_k = \sum_\text{terms} \sum_p w_p \sum_{i \ldots j} U^p_{k, i \ldots j}\; a_i \cdots b_j
 
     Parameters
     ----------
     tensors
-        name and irreps of each input, with a copy of every irrep for each channel, or one for all channels.
+        irreps of each input by name, with one copy of every irrep per channel, or one for all.
     irreps_out
-        irreps of the output, with a copy for each channel.
+        irreps of the output, with one copy per channel.
     terms
-        each a tuple of names, repeated for powers: all couplings of their product to the output; or ``(names, table)``
-        with constants ``{(k, i, ..., j): value}``, k a component of the output and i, ..., j of the tensors.
+        tuples of names, repeated for powers: all couplings of their product to the output; or ``(names, table)``
+        with constants ``{(k, i, ..., j): value}``, k a component of the output, i, ..., j of the tensors.
     weights
         ``shared`` by all rows, by ``element``, ``given`` to each call, or ``none``.
     num_elements
@@ -55,24 +55,23 @@ class Polynomial(PolynomialModule):
     layout
         ``mul_ir``, ``ir_mul`` or ``channel`` ``(rows, channels, components)``, or a mapping from names (also ``out``).
     edges
-        makes a convolution, whose rows are edges: maps names of tensors to the end, ``src`` or ``dst``, that selects
-        their rows, and ``out`` to the end that sums results.
+        makes a convolution over edges: maps names of tensors to the end, ``src`` or ``dst``, that selects rows, and
+        ``out`` to the end that sums results.
     strategy
         ``kernel``, ``einsum``, ``unrolled`` or ``auto``; see `choice`.
     backend, dynamic, fullgraph, mode
         as for `TensorProduct`.
     max_bytes
-        limit of memory beyond operands and results, for a graph or a convolution (None: no limit).
+        limit of a graph's or convolution's memory beyond operands and results.
 
     Raises
     ------
     PlanError
-        for a term that names no tensor or has no equivariant map, or a table that is not equivariant (with the
-        violation).
+        for an unknown tensor, a term without equivariant map, or a table that is not equivariant.
     OptionError
         for an unknown option.
     InputError
-        at a call, for a tensor that does not fit.
+        at a call, for a wrong tensor.
 
     Example
     -------
@@ -90,7 +89,7 @@ class Polynomial(PolynomialModule):
     >>> dot(torch.ones(1, 12), torch.ones(1, 12))
     tensor([[3., 3., 3., 3.]])
 
-    A convolution of the source's squared features with the edge's harmonics:
+    A convolution of squared source features with edge harmonics:
 
     >>> conv = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y")], edges={"x": "src", "out": "dst"}, strategy="einsum")
     >>> src, dst = torch.randint(5, (2, 12))
@@ -144,7 +143,7 @@ class Polynomial(PolynomialModule):
         edges: Mapping[str, str] | None = None,
         **options: Unpack[RunOptions],
     ) -> Polynomial:
-        """Build the module of a plan; without internal weights, each call gives the weights.
+        """Build the module of a plan; without internal weights, calls give weights.
 
         >>> from tpgen.planner.contraction import make_contraction_plan
         >>> plan = make_contraction_plan(Irreps("0e+1o"), Irreps("0e"), [2])

@@ -1,4 +1,4 @@
-"""Base class of modules that evaluate a planned polynomial."""
+"""Base of polynomials."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ from tpgen.planner.plan import OUT, Operand, Plan
 
 
 class PolynomialModule(PlannedModule):
-    """A planned polynomial with the program that runs it; subclasses own weights and parse inputs.
-
-    Stages of compilation: ``plan``, `form`, `sweep`, `placement`, `graph`, `code`.
-    """
+    """Base of modules that run a planned polynomial; subclasses own weights and parse inputs."""
 
     _programs: ClassVar[tuple[str, ...]] = ("_forward_program",)
     _place: ClassVar[str] = "_like"
@@ -73,20 +70,20 @@ class PolynomialModule(PlannedModule):
 
     @property
     def form(self) -> PolynomialForm:
-        """The scalar form whose gradients are the output and all derivatives."""
+        """Scalar form whose gradients are output and derivatives."""
         return describe_polynomial(self.plan).form
 
     def sweep(self, call: str = "forward") -> PolynomialSweep:
-        """Return the straight-line program of one row, for ``forward``, ``backward`` or a call's text."""
+        """Return one row's straight-line program for ``forward``, ``backward`` or a call's text."""
         return describe_polynomial(self.plan).sweep(named_call(self.plan, call))
 
     def placement(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> PolynomialPlacement:
-        """Return the kernel's placement for a call: rows and channels of a task, transposes, scratch."""
+        """Return a call's kernel placement (tasks, scratch)."""
         return describe_polynomial(self.plan).placement(named_call(self.plan, call), dtype)
 
     @property
     def graph(self) -> Emission:
-        """The fx graph of the current strategy."""
+        """Fx graph of the current strategy."""
         return emit_polynomial(self.plan, self.choice.strategy, self._indexed, self._ends)
 
     def code(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
@@ -96,10 +93,11 @@ class PolynomialModule(PlannedModule):
     # -- inspection --
 
     def inspection_options(self) -> dict[str, Any]:
+        """Return inspection keywords, sizes included."""
         return {"channels": self.channels, "elements": self.num_elements or 1, **super().inspection_options()}
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
+        """Return operands and indices on the meta device."""
         ends = dict(self._ends)
         if not ends:
             self._refuse_nodes(nodes)
@@ -147,7 +145,6 @@ class PolynomialModule(PlannedModule):
     # -- evaluation --
 
     def _check_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
-        """Check inputs in order and evaluate; ``edges`` are both ends, number of nodes and check flag."""
         given = {name: self._check_dtype(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
         ends = ends_of_call(self._ends, given, *edges) if edges else []
         first = next(iter(given))
@@ -238,7 +235,7 @@ class PolynomialModule(PlannedModule):
 
 
 def row_shape(o: Operand, channels: int) -> tuple[int, ...]:
-    """Return the shape of one row of an operand."""
+    """Return the shape of an operand's row."""
     if not o.channels:
         return (o.dim,)
     return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)
@@ -249,7 +246,7 @@ def _row_shapes(plan: Plan, channels: int) -> dict[str, tuple[int, ...]]:
 
 
 def check_own_options(given: Iterable[str], *others: str) -> None:
-    """Raise `OptionError` for a keyword that is no run option and none of ``others``."""
+    """Raise `OptionError` for a keyword beyond run options and ``others``."""
     check_options((name for name in given if name not in RUN_FIELDS), (*others, *RUN_FIELDS))
 
 
@@ -264,7 +261,7 @@ def check_stored(key: str, theirs: Any, ours: Tensor) -> None:
 
 
 def check_ends(edges: Any, plan: Plan) -> Ends:
-    """Convert ``edges`` into pairs of operand and end; `PlanError` for unknown names or ends, and name clashes."""
+    """Convert ``edges`` into pairs of operand and end; raises `PlanError` for wrong names."""
     names = [o.name for o in plan.operands if not o.weights]
     if not isinstance(edges, Mapping):
         raise PlanError(f"edges: must map names of tensors to ends, such as {{'x': 'src'}}, got {str(edges)[:60]}")
@@ -282,9 +279,9 @@ def check_ends(edges: Any, plan: Plan) -> Ends:
 def ends_of_call(
     ends: Ends, given: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
 ) -> list[Any]:
-    """Return the edge indices that a program takes, then the number of result rows if results are summed.
+    """Return a program's edge indices, then the number of result rows if edges are summed.
 
-    Raises `InputError` for edges of a polynomial without edges, and edges that do not fit.
+    Raises `InputError` for edges that do not fit.
     """
     if not ends:
         if src is not None or dst is not None or num_nodes is not None:

@@ -1,4 +1,4 @@
-"""Products that derive their instructions: drop-ins for e3nn's classes of the same names."""
+"""Products that derive their instructions, under e3nn's names."""
 
 # `TensorSquare.forward` takes one operand less than its base; said here, as TorchScript reads type comments inside it
 # mypy: disable-error-code=override
@@ -23,7 +23,7 @@ _E3NN_FLAGS = ("compile_left_right", "_specialized_code", "_optimize_einsums")
 
 
 class PresetOptions(ProductOptions, total=False):
-    """Keywords of a product that derives its instructions."""
+    """Keywords of preset products."""
 
     in1_var: Sequence[float] | None
     in2_var: Sequence[float] | None
@@ -36,12 +36,12 @@ class PresetOptions(ProductOptions, total=False):
 
 
 class FilteringOptions(PresetOptions, total=False):
-    """Keywords of a product with argument ``filter_ir_out``, weighted or not."""
+    """Keywords of preset products with ``filter_ir_out``."""
 
     path_normalization: str | None
 
 
-def _split_options(
+def _split_planning_options(
     options: Mapping[str, Any], irrep_normalization: str | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: value for name, value in options.items() if name not in _E3NN_FLAGS}
@@ -55,13 +55,13 @@ def _split_options(
 
 
 class _Preset(TensorProduct):
-    """Base of products that derive their instructions from irreps."""
+    """Base of preset products."""
 
     @classmethod
     def from_plan(
         cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]
     ) -> TensorProduct:
-        """Build a plain `TensorProduct`, as a plan need not follow the preset's rule."""
+        """Build a plain `TensorProduct`: a plan may break the preset's rule."""
         return TensorProduct.from_plan(plan, internal_weights, **options)
 
 
@@ -84,7 +84,9 @@ class FullyConnectedTensorProduct(_Preset):
         path_normalization: str | None = None,
         **options: Unpack[PresetOptions],
     ) -> None:
-        planning, told = _split_options({**options, "path_normalization": path_normalization}, irrep_normalization)
+        planning, told = _split_planning_options(
+            {**options, "path_normalization": path_normalization}, irrep_normalization
+        )
         self._setup(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
 
 
@@ -99,7 +101,7 @@ class _Filtered(_Preset):
         irrep_normalization: str | None = None,
         **options: Unpack[FilteringOptions],
     ) -> None:
-        planning, told = _split_options(options, irrep_normalization)
+        planning, told = _split_planning_options(options, irrep_normalization)
         self._setup(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), **told)
 
 
@@ -129,7 +131,7 @@ class FullTensorProduct(_Filtered):
 class TensorSquare(_Preset):
     """The product of a tensor with itself, each symmetric pair once.
 
-    Without ``irreps_out``, outputs stay separate and unweighted; with ``irreps_out``, the square is fully connected.
+    Without ``irreps_out``, outputs stay separate and unweighted; else the square is fully connected.
 
     >>> TensorSquare("1o")
     TensorSquare(1x1o -> 1x0e+1x2e | 2 paths | 0 weights)
@@ -143,7 +145,7 @@ class TensorSquare(_Preset):
         irrep_normalization: str | None = None,
         **options: Unpack[FilteringOptions],
     ) -> None:
-        planning, told = _split_options(options, irrep_normalization)
+        planning, told = _split_planning_options(options, irrep_normalization)
         self._setup(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), **told)
 
     def _setup(self, plan: Plan, internal_weights: bool | None, **options: Any) -> None:

@@ -28,22 +28,22 @@ class SymmetricContraction(PolynomialModule):
 
     .. math:: z_k = \sum_\nu \sum_p w^{\nu}_{e,p} \sum_{i \ldots j} U^{\nu p}_{k, i \ldots j}\; x_i \cdots x_j
 
-    for every row, of element e, and every channel, with degrees :math:`\nu` from 1 to ``correlation``.
+    for every row (of element e) and channel, with degrees :math:`\nu` from 1 to ``correlation``.
 
     Couplings U are chained Wigner 3j symbols in MACE's order and normalisation.  MACE checkpoints load.
 
     Parameters
     ----------
     irreps_in, irreps_out
-        such as ``128x0e+128x1o``, with a copy of every irrep for each channel.
+        such as ``128x0e+128x1o``, with one copy of every irrep per channel.
     correlation
-        the highest degree, 1 to 4; or a mapping from output irreps to degrees.
+        highest degree, 1 to 4, or a mapping from output irreps to degrees.
     irrep_normalization, path_normalization, shared_weights
         accepted as by MACE, without effect.
     use_reduced_cg
         must be False: cuequivariance defines MACE's reduced basis.
     internal_weights
-        whether the module owns its weights (the default).
+        whether the module owns weights (the default).
     num_elements
         number of elements; None shares weights among all rows.
     strategy, backend, dynamic, fullgraph, mode, max_bytes
@@ -52,11 +52,11 @@ class SymmetricContraction(PolynomialModule):
     Raises
     ------
     PlanError
-        for irreps of unequal multiplicities, or degrees other than 1 to 4.
+        for unequal multiplicities, or degrees other than 1 to 4.
     OptionError
         for an unknown option.
     InputError
-        at a call, for a tensor that does not fit.
+        at a call, for a wrong tensor.
 
     Example
     -------
@@ -82,7 +82,7 @@ class SymmetricContraction(PolynomialModule):
         **options: Unpack[RunOptions],
     ) -> None:
         check_own_options(options, "use_reduced_cg", "internal_weights", "shared_weights", "num_elements")
-        _check_names(irrep_normalization, path_normalization)
+        _check_normalizations(irrep_normalization, path_normalization)
         if use_reduced_cg:
             raise PlanError(
                 "use_reduced_cg: the reduced basis of MACE is computed by "
@@ -91,7 +91,7 @@ class SymmetricContraction(PolynomialModule):
             )
         irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
         channels = _channel_count(irreps_in, irreps_out)
-        degrees = _degrees(irreps_out, correlation)
+        degrees = _degrees_of_outputs(irreps_out, correlation)
         plan = make_contraction_plan(irreps_in, irreps_out, degrees)  # highest degree first for each output irrep
         super().__init__(plan, channels, num_elements, internal_weights is None or internal_weights, **options)
         self.irreps_in, self.irreps_out, self.degrees = irreps_in, irreps_out, degrees
@@ -106,8 +106,7 @@ class SymmetricContraction(PolynomialModule):
         """Contract ``x (rows, channels, components)``; returns ``(rows, irreps_out.dim)``.
 
         ``y`` is every row's element: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None without elements.
-        ``weights`` replace internal ones: `weight_shapes` preceded by the number of elements, or without elements by 1
-        or rows.
+        ``weights`` replace internal ones: `weight_shapes` preceded by the number of elements (without: 1 or rows).
         """
         if not isinstance(x, Tensor):
             node = leaf_call(self, x, y, weights)
@@ -126,7 +125,7 @@ class SymmetricContraction(PolynomialModule):
         )
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load weights as MACE stores them: change signs to suit tpgen's couplings, and drop MACE's couplings."""
+        """Load MACE's weights, with signs for tpgen's couplings."""
         for n, (mul_ir, degree) in enumerate(zip(self.irreps_out, self.degrees, strict=True)):
             at = f"{prefix}contractions.{n}."
             for nu in range(1, degree + 1):
@@ -144,7 +143,7 @@ class SymmetricContraction(PolynomialModule):
 
 
 class _Weights(nn.Module):
-    """Weights into one output irrep, under MACE's names and shapes."""
+    """Weights into one output irrep, under MACE's names."""
 
     def __init__(self, paths: list[list[Entries]], elements: int, channels: int) -> None:
         super().__init__()
@@ -177,7 +176,7 @@ def _channel_count(irreps_in: Irreps, irreps_out: Irreps) -> int:
     return copies.pop()
 
 
-def _degrees(irreps_out: Irreps, correlation: Correlation) -> list[int]:
+def _degrees_of_outputs(irreps_out: Irreps, correlation: Correlation) -> list[int]:
     names = [str(ir) for _, ir in irreps_out]
     by_irrep = (
         _degree_by_irrep(correlation, names) if isinstance(correlation, Mapping) else dict.fromkeys(names, correlation)
@@ -210,7 +209,7 @@ def _irrep_name(key: Any) -> str:
         raise PlanError(f"correlation: must map output irreps such as '1o' to degrees, got {key!r}") from None
 
 
-def _check_names(irrep_normalization: str | None, path_normalization: str | None) -> None:
+def _check_normalizations(irrep_normalization: str | None, path_normalization: str | None) -> None:
     if irrep_normalization is not None and irrep_normalization not in IRREP_NORMALIZATIONS:
         raise PlanError(unknown("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS))
     if path_normalization is not None and path_normalization not in PATH_NORMALIZATIONS:
@@ -235,20 +234,20 @@ def coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, d
 
 
 def mean_over_orders(couplings: Tensor) -> Tensor:
-    """Average couplings ``[component, i_1, ..., i_nu, path]`` over all permutations of the inputs."""
+    """Average couplings ``[component, i_1, ..., i_nu, path]`` over permutations of inputs."""
     inputs = range(1, couplings.dim() - 1)
     turned = [couplings.permute(0, *order, couplings.dim() - 1) for order in permutations(inputs)]
     return torch.stack(turned).mean(0)
 
 
 def contraction_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Compute the float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
+    """Return float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
     one = [one_channel(irreps_in)] * degree
     return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
 
 
 def coupling_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Return each checkpoint path's sign relative to ours; signs vary between e3nn versions."""
+    """Return each checkpoint path's sign relative to ours; raises `PlanError` for other couplings."""
     ours = contraction_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)

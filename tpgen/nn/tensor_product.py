@@ -1,4 +1,4 @@
-"""`TensorProduct`: a planned and compiled equivariant tensor product."""
+"""Equivariant tensor products."""
 
 # annotations are objects, not strings: TorchScript reads them
 
@@ -37,32 +37,32 @@ class _MissingProgram(nn.Module):
 class TensorProduct(FormModule):
     r"""Equivariant tensor product of weighted paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`, as e3nn's.
 
-    Each instruction couples segments of both inputs to an output segment by a real Wigner 3j symbol; its mode pairs the
-    copies (see docs/concepts.md).
+    An instruction couples two input segments to an output segment by a real Wigner 3j symbol; its mode pairs copies
+    (docs/concepts.md).
 
     Parameters
     ----------
     irreps_in1, irreps_in2, irreps_out
-        irreps of inputs and output: any value that `e3nn.o3.Irreps` takes.
+        any values that `e3nn.o3.Irreps` takes.
     instructions
-        tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``, with the mode one of ``uvw, uvu, uvv,
-        uuw, uuu, uvuv, uvu<v, u<vw``.
+        tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``, mode one of ``uvw, uvu, uvv, uuw, uuu, uvuv,
+        uvu<v, u<vw``.
     in1_var, in2_var, out_var
-        variance of each entry of the irreps, 1 by default.
+        variance of each entry of irreps (1 by default).
     irrep_normalization
         unit of variance 1: ``component`` (the default), ``norm`` or ``none``.
     path_normalization
         unit of equal weight in a sum: ``element`` (the default), ``path`` or ``none``.
     internal_weights
-        whether the module owns its weights; by default, if shared.
+        whether the module owns weights; by default, if shared.
     shared_weights
-        whether all rows use the same weights (the default).
+        whether all rows share weights (the default).
     compile_left_right
         accepted as by e3nn, without effect.
     compile_right
-        write the program of `right` at construction, else at its first use.
+        write `right`'s program at construction, not at first use.
     layout
-        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one for all or one for each operand.
+        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one for all or one per operand.
     strategy
         ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; see `choice`.
     backend
@@ -70,20 +70,19 @@ class TensorProduct(FormModule):
     streams
         number of CUDA streams for independent paths (0: none).
     dynamic, fullgraph, mode
-        passed to `torch.compile` by some backends.
+        arguments of `torch.compile`.
     max_bytes
-        limit of a graph's memory beyond operands and results, kept by batches of rows (None: no limit).
+        limit of a graph's memory beyond operands and results, kept by batches of rows.
 
     Raises
     ------
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, for a tensor that does not fit.
+        at a call, for a wrong tensor.
 
     Example
     -------
-    Sixteen vectors with one, as in MACE:
 
     >>> product = TensorProduct("16x1o", "1x1o", "16x0e + 16x1e",
     ...                         [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", True)], shared_weights=False)
@@ -193,8 +192,8 @@ class TensorProduct(FormModule):
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045 (TorchScript reads it)
         """Multiply ``x (…, in1)`` and ``y (…, in2)``, with broadcast; returns ``(…, out)``.
 
-        ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared, or a list with a tensor for each weighted
-        instruction, and replaces internal weights.
+        ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared, or a list of one tensor per weighted instruction;
+        given weights replace internal ones.
         """
         # Five routes, the narrowest first.  TorchScript must see no other.  The usual call is tried before anything is
         # looked at, since small products are overhead.  What an fx trace sees is one node.  Plain rows go to the
@@ -218,7 +217,7 @@ class TensorProduct(FormModule):
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """Return the product as a matrix on x: ``out = einsum("…i,…ik->…k", x, right(y))``.
 
-        Takes ``y (…, in2)`` and weights as `forward` does; returns ``(…, in1, out)``.
+        ``y`` is ``(…, in2)``, the result ``(…, in1, out)``; weights are those of `forward`.
         """
         if torch.jit.is_scripting():
             return self._right_program(y, self._scripted_weight(weight))
@@ -228,7 +227,7 @@ class TensorProduct(FormModule):
         return self._run("right", y, w)
 
     def takes_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
-        """Test whether operands need no further check or conversion."""
+        """Whether operands are plain rows."""
         like = self.output_mask
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or self.streams:
             return False
@@ -311,7 +310,7 @@ class TensorProduct(FormModule):
         return o3.TensorProduct.visualize(self, sizes if coloured else None, coloured, aspect_ratio, ax)
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return empty operands for ``rows``, on the meta device; internal weights are left out."""
+        """Return operands on the meta device."""
         self._refuse_nodes(nodes)
         return [self._without_values(rows, n) for n in (self._in1_dim, self._in2_dim)] + self._weight_operands(rows)
 
@@ -332,7 +331,6 @@ class TensorProduct(FormModule):
         return self
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load a state without the couplings that e3nn stores, which are constants here."""
-        for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
+        for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:  # couplings that e3nn stores
             del state_dict[key]
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,1 +1,1 @@
-"""Tools for people: inspection, verification, benchmarks, the demonstration and the command line."""
+"""Inspection, verification, benchmarks, demonstration and command line."""

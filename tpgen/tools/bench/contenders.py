@@ -1,4 +1,4 @@
-"""`CONTENDERS`: tpgen, and libraries to compare."""
+"""Contenders: tpgen, and libraries to compare."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _e3nn_script_mode(scripted: bool) -> Iterator[None]:
 
 
 def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
-    """Build e3nn's product, with external weights."""
+    """Build e3nn's product with external weights, scripted or eager."""
     with _e3nn_script_mode(scripted):
         return e3nn_product(plan)
 
@@ -55,12 +55,12 @@ def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: st
 
 
 def with_weights(plan: Plan, product: Any) -> TimedProduct:
-    """Make a product accept weights even without having any."""
+    """Return a call with weights, which a product without weights ignores."""
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
 
 
 class _LoopStep(NamedTuple):
-    """One instruction of `Loop`, in types that Dynamo can guard."""
+    """An instruction in types that Dynamo can guard."""
 
     equation: str
     in1: tuple[int, int, int, int]  # start, stop, multiplicity, dimension
@@ -83,7 +83,7 @@ def _loop_step(plan: Plan, path: Path) -> _LoopStep:
 
 
 class Loop(nn.Module):
-    """A product as written by hand: an einsum per instruction."""
+    """Product by one einsum per instruction."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Loop(nn.Module):
         return [self.result(n, x1, x2, w) for n in range(len(self.steps))]
 
     def result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-        """Contract one instruction's segments, coupling and weights."""
+        """Return instruction ``n``'s flat result."""
         step = self.steps[n]
         a, b = _cut_segment(x1, step.in1), _cut_segment(x2, step.in2)
         if step.paired:
@@ -126,14 +126,14 @@ def _cut_segment(x: Tensor, segment: tuple[int, int, int, int]) -> Tensor:
 
 
 class StreamedLoop(Loop):
-    """`Loop` with instructions distributed over CUDA streams."""
+    """`Loop` over CUDA streams."""
 
     def __init__(self, plan: Plan, streams: int = 4) -> None:
         super().__init__(plan)
         self.streams = [torch.cuda.Stream() for _ in range(min(streams, len(self.steps)))]
 
     def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
-        """Return each instruction's result, computed on CUDA streams."""
+        """Return each instruction's flat result, by CUDA streams."""
         main = torch.cuda.current_stream()
         for stream in self.streams:
             stream.wait_stream(main)
@@ -149,12 +149,12 @@ class StreamedLoop(Loop):
 
 
 def build_loop(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
-    """Build the loop over instructions under a backend."""
+    """Build a `Loop` under a backend."""
     return compile_program(Loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
 def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    """Build the loop over instructions on CUDA streams."""
+    """Build a `StreamedLoop`."""
     return StreamedLoop(plan).to(dtype=dtype, device=device)
 
 
@@ -189,7 +189,7 @@ _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyCo
 
 
 def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    """Build OpenEquivariance's product, if weights have e3nn's order."""
+    """Build OpenEquivariance's product; raises `BackendError` if unsupported."""
     problem = openequivariance_problem(plan, dtype)
     import openequivariance as oeq
 
@@ -197,7 +197,7 @@ def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device)
 
 
 def openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
-    """Describe a product to OpenEquivariance; raises `BackendError` if unsupported."""
+    """Return OpenEquivariance's problem of a plan; raises `BackendError` if unsupported."""
     if find_spec("openequivariance") is None:
         raise BackendError("not installed: pip install openequivariance")
     if dtype not in (torch.float32, torch.float64):

@@ -1,4 +1,4 @@
-"""Frozen records of measurements, and their JSON files."""
+"""Records of measurements, and JSON files."""
 
 from __future__ import annotations
 
@@ -137,16 +137,14 @@ class Report:
         return tuple(dict.fromkeys(r.contender for r in self.records))
 
     def find(self, problem: str, task: str, contender: str) -> Record | None:
+        """Return a record, or None."""
         return self._by_key.get((problem, task, contender))
 
     def of(self, problem: str, task: str) -> tuple[Record, ...]:
         return tuple(r for r in self.records if (r.problem, r.task) == (problem, task))
 
     def speedup(self, record: Record, same_backend: bool = False) -> float | None:
-        """Return e3nn's best median, or e3nn's under the same backend, over the record's.
-
-        None if missing or in doubt.
-        """
+        """Return e3nn's best median (or that of the same backend) over the record's; None if missing or in doubt."""
         rivals = [
             r
             for r in self.of(record.problem, record.task)
@@ -158,7 +156,7 @@ class Report:
         return best.median / record.median
 
     def geometric_mean(self, contender: str, task: str, same_backend: bool = False) -> Mean | None:
-        """Average a contender's speed-ups at a task over all problems."""
+        """Average a contender's speed-ups over problems; None without any."""
         found = [
             (ratio, r.problem)
             for r in self.records
@@ -180,7 +178,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Mean:
-    """Geometric mean of speed-ups, problem count, and smallest speed-up."""
+    """Mean speed-up, number of problems, and smallest speed-up."""
 
     mean: float
     problems: int
@@ -189,7 +187,7 @@ class Mean:
 
 
 def load_report(path: str | Path) -> Report:
-    """Read a report of `Report.save_json`; raises a `TpgenError` for other files."""
+    """Read a file of `Report.save_json`; raises `TpgenError` for others."""
     try:
         data = json.loads(Path(path).read_text())
         if data["schema"] != SCHEMA:

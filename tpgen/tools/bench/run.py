@@ -1,4 +1,4 @@
-"""Run benchmarks: build, check, then time contenders in turn."""
+"""Benchmarks: build, check and time contenders."""
 
 from __future__ import annotations
 
@@ -65,9 +65,8 @@ def run_benchmarks(
 ) -> Report:
     """Measure contenders on problems.
 
-    ``seconds`` per task and problem are shared by contenders, without compilation; ``repeats`` sets rounds instead.
-    ``rows`` replaces the batch.  One thread is timed in processor time, more ``threads`` (None: torch's number) in wall
-    time.  ``progress`` shows a bar, or is a `Progress`.
+    Contenders share ``seconds`` per task and problem, without compilation; ``repeats`` sets rounds instead.  ``rows``
+    replaces the batch.  One thread is timed in processor time, more ``threads`` (None: torch's number) in wall time.
 
     >>> from tpgen.tools.bench.contenders import select_contenders
     >>> report = run_benchmarks(select_problems(["article"]), select_contenders(["loop/eager"]), ["forward"], seconds=0)
@@ -102,7 +101,7 @@ class _BuiltContender:
     build: float
 
     def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
-        """Return the task to time."""
+        """Return the call to time."""
         return lambda: task.run(self.product, self.operands)
 
 
@@ -178,12 +177,14 @@ class _ProblemRun:
         if obstacle:
             return replace(record, status="unavailable", reason=obstacle)
         try:
-            return self._first_calls(record, task, entry, expected)
+            return self._record_first_calls(record, task, entry, expected)
         except Exception as error:
             status, reason = _status_of_error(error)
             return replace(record, status=status, reason=reason)
 
-    def _first_calls(self, record: Record, task: Task, entry: _BuiltContender, expected: Sequence[Tensor]) -> Record:
+    def _record_first_calls(
+        self, record: Record, task: Task, entry: _BuiltContender, expected: Sequence[Tensor]
+    ) -> Record:
         device, call = self.device, entry.call(task)
         first = seconds_of(call, device)
         for _ in range(_WARM_CALLS):
@@ -206,10 +207,7 @@ def _status_of_error(error: Exception) -> tuple[str, str]:
 
 
 def peak_bytes(call: TimedCall, device: torch.device) -> int:
-    """Return a call's peak memory above memory held before, in bytes.
-
-    Sources are torch's CUDA allocator and CPU profiler, which miss compilers and BLAS workspaces.
-    """
+    """Return a call's peak memory by torch's allocators, above memory held before."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,4 +1,4 @@
-"""`selftest`: check tpgen on this machine, for bug reports."""
+"""Self-test for bug reports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Checked:
-    """Whether a product obeys its laws, error over tolerance, and reason."""
+    """Result of one check: error over tolerance, and reason of failure."""
 
     name: str
     dtype: str
@@ -57,7 +57,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of a product, forward and backward, on one thread."""
+    """Seconds of a product forward and backward, on one thread."""
 
     name: str
     rows: int
@@ -67,7 +67,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Selftest(Shown):
-    """Report: machine, checks, timing."""
+    """Machine, checks and timing."""
 
     environment: Environment
     libc: str
@@ -128,10 +128,9 @@ def _ratio_text(error: float | None) -> str:
 
 
 def selftest(progress: ProgressOption = None) -> Selftest:
-    """Check ten products, layers and polynomials against definitions, and time one beside e3nn.
+    """Check ten products, layers and polynomials by laws, and time one beside e3nn.
 
-    Report results, derivatives, bits by threads, and failures; with kernels if a compiler exists.  Compilation takes a
-    minute.
+    Uses kernels if a compiler exists; compilation takes a minute.
     """
     start = time.perf_counter()
     with step_reporter(progress, len(CHECKED) + 1) as begin:

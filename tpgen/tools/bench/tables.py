@@ -1,4 +1,4 @@
-"""Benchmark reports as tables and as a plot."""
+"""Benchmark reports as tables and plot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHOWN = ("ok", "wrong")  # others have a reason instead of figures
 
 @dataclass(frozen=True)
 class Cells:
-    """A table before drawing; ``marks`` names row styles (``best``, ``wrong``)."""
+    """A table's text; ``marks`` are row styles (``best``, ``wrong``)."""
 
     title: str
     headings: tuple[str, ...]
@@ -46,6 +46,7 @@ class Cells:
     marks: tuple[str, ...] = ()
 
     def rich(self) -> Table:
+        """Return the table for a terminal."""
         table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
         for n, heading in enumerate(self.headings):
             justify: Literal["left", "right"] = "left" if n == 0 or heading in _WORDS else "right"
@@ -55,7 +56,7 @@ class Cells:
         return table
 
     def record(self) -> dict[str, Any]:
-        """Return the table for JSON: title, and rows as dicts."""
+        """Return title, and rows as dicts, for JSON."""
         return {"title": self.title, "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows]}
 
     def markdown(self) -> str:
@@ -71,7 +72,7 @@ _STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
 
 
 def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(_COLUMNS)) -> Cells | None:
-    """Table of one problem and task, fastest first; None without results."""
+    """Return the table of a problem and task, fastest first; None without results."""
     shown = [r for r in report.of(problem, task) if r.status in _SHOWN]
     records = sorted(shown, key=lambda r: r.median or float("inf"))
     if not records:
@@ -91,7 +92,7 @@ _MEAN_HEADINGS = (
 
 
 def mean_cells(report: Report, task: str) -> Cells | None:
-    """Table of mean speed-ups at a task, fastest first; None without e3nn."""
+    """Return the table of mean speed-ups at a task; None without e3nn."""
     found = []
     for contender in report.contenders:
         best, same = (report.geometric_mean(contender, task, same_backend) for same_backend in (False, True))
@@ -115,7 +116,7 @@ def mean_cells(report: Report, task: str) -> Cells | None:
 
 
 def reason_cells(report: Report) -> Cells | None:
-    """Table of contenders without timing, with reasons; None if empty."""
+    """Return the table of contenders without timing; None if empty."""
     reasons: dict[tuple[str, str, str], list[Record]] = {}
     for r in report.records:
         if r.status != "ok":
@@ -137,12 +138,12 @@ def _problems_and_tasks_text(report: Report, records: Sequence[Record]) -> str:
 
 
 def environment_line(report: Report) -> str:
-    """Describe dtype, machine and versions in one line."""
+    """Return a line on dtype, machine and versions."""
     return f"{report.settings.dtype} on {machine_line(report.environment, report.settings.device)}"
 
 
 def busy_line(report: Report) -> str:
-    """Name doubtful times, and advise to measure again; empty without doubt."""
+    """Return a warning of doubtful times; empty without."""
     doubted = [r for r in report.records if r.doubt]
     if not doubted:
         return ""
@@ -155,7 +156,7 @@ def busy_line(report: Report) -> str:
 
 
 def machine_line(e: Environment, device: str = "cpu") -> str:
-    """Describe a machine and its versions in one line."""
+    """Return a line on a machine and its versions."""
     where = (
         e.gpu
         if device == "cuda"
@@ -167,7 +168,7 @@ def machine_line(e: Environment, device: str = "cpu") -> str:
 
 @dataclass(frozen=True)
 class ReportTables:
-    """All tables of a report for a terminal; narrow terminals show fewer columns."""
+    """All tables of a report, for a terminal."""
 
     report: Report
 
@@ -192,10 +193,7 @@ _DETAIL = tuple(name for name in _COLUMNS if name != "error")
 
 
 def markdown_report(report: Report, image: str | None = None, details: bool = True) -> str:
-    """Write a report in Markdown; ``image`` is its plot's address.
-
-    Without ``details``, omit tables of single problems (`detail_cells`).
-    """
+    """Return a report in Markdown; ``image`` is the plot's address, ``details`` adds `detail_cells`."""
     parts = [f"Measured: {environment_line(report)}."]
     if busy := busy_line(report):
         parts.append(f"Note: {busy}.")
@@ -234,7 +232,7 @@ _MARKERS = {"eager": "o", "script": "s", "inductor": "^", "cudagraphs": "D"}
 
 
 def plot_report(report: Report, path: str | Path) -> None:
-    """Plot speed-ups over e3nn: one panel per task, one row per problem."""
+    """Plot speed-ups over e3nn into a file: a panel per task, a row per problem."""
     names = [name for name in report.contenders if any(r.contender == name and r.median for r in report.records)]
     figure = new_figure(4.2 * len(report.tasks) + 2.5, 0.34 * len(report.problems) + 2.0)
     panels = figure.subplots(1, len(report.tasks), sharey=True, squeeze=False)[0] if report.tasks else []

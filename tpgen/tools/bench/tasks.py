@@ -1,4 +1,4 @@
-"""Timed tasks: forward, backward, and training on forces."""
+"""Timed tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TimedProduct = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Operands:
-    """Tensors of a problem, equal for all contenders."""
+    """Inputs, weights and cotangents of a problem."""
 
     x1: Tensor
     x2: Tensor
@@ -36,7 +36,7 @@ class Operands:
         return (self.x1, self.x2, self.w) if self.w.numel() else (self.x1, self.x2)
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> Operands:
-        """Replace each tensor by ``change(name, tensor)``; x1, x2, w require gradients."""
+        """Return operands changed by ``change(name, tensor)``; x1, x2, w require gradients."""
         changed = {name: change(name, tensor.detach()) for name, tensor in vars(self).items()}
         return Operands(**{name: t.requires_grad_(name in _LEAVES and t.numel() > 0) for name, t in changed.items()})
 
@@ -47,7 +47,7 @@ _LEG = {"x1": 0, "x2": 1, "force": 1, "force_cotangent": 1, "out": 2, "out_cotan
 
 
 def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.device | str, seed: str = "") -> Operands:
-    """Draw random operands in layout ``mul_ir``, reproducible by plan, sizes and seed.
+    """Draw random operands in layout ``mul_ir``, reproducibly by arguments.
 
     >>> from tpgen.planner.problems import find_problem
     >>> make_operands(find_problem("article").plan, 32, torch.float32, "cpu").w.shape
@@ -65,7 +65,7 @@ def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.devic
 
 @dataclass(frozen=True)
 class Task:
-    """A task to time: ``run`` returns tensors named in ``results``, without missing ``w``."""
+    """A task to time; ``run`` returns tensors named in ``results``."""
 
     name: str
     about: str
@@ -109,7 +109,7 @@ TASKS: dict[str, Task] = {
 
 
 def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
-    """Select tasks by name, in the order of `TASKS`; default: all.
+    """Select tasks by name; default: all.
 
     >>> [task.name for task in select_tasks(["double", "forward"])]
     ['forward', 'double']
@@ -120,14 +120,14 @@ def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
 
 
 def in_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
-    """Convert operands from ``mul_ir`` to another layout."""
+    """Return ``mul_ir`` operands in another layout."""
     if layout == "mul_ir":
         return operands
     return operands.map(lambda name, tensor: reorder(plan, layout, name, tensor))
 
 
 def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
-    """Convert a named operand or result from ``mul_ir`` to another layout."""
+    """Return an operand or result, given in ``mul_ir``, in another layout."""
     leg = _LEG.get(name)
     if leg is None or layouts_of(plan, layout)[leg] == "mul_ir":
         return tensor
@@ -151,7 +151,7 @@ _CHUNK = 256  # rows; the definition builds dense intermediates
 
 
 def bound(dtype: torch.dtype) -> float:
-    """Return the relative error allowed in a dtype; raises `BackendError` if unknown."""
+    """Return a dtype's allowed relative error; raises `BackendError` if unknown."""
     if dtype not in BOUNDS:
         known = ", ".join(str(d).removeprefix("torch.") for d in BOUNDS)
         raise BackendError(f"benchmarks run in {known}, not in {str(dtype).removeprefix('torch.')}")
@@ -159,7 +159,7 @@ def bound(dtype: torch.dtype) -> float:
 
 
 def expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor, ...]:
-    """Compute a task's results by the slow definition in float64 and ``mul_ir``."""
+    """Compute a task's results by the slow definition, in float64 and ``mul_ir``."""
     exact = operands.map(lambda name, tensor: tensor.to(torch.float64, copy=True))
     parts = []
     for start in range(0, len(exact.x1), _CHUNK):
@@ -172,10 +172,7 @@ def expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor
 def largest_error(
     plan: Plan, task: Task, layout: Layout, results: Sequence[Tensor], expected: Sequence[Tensor]
 ) -> tuple[float, str]:
-    """Return the largest relative error of results, and its result's name.
-
-    Infinite for wrong shapes and numbers that are not finite.
-    """
+    """Return the largest relative error and its result's name; infinite for wrong shapes and NaN."""
     triples = zip(task.results, results, expected, strict=False)
     errors = [(_relative_error(result, reorder(plan, layout, name, right)), name) for name, result, right in triples]
     if len(results) != len(expected):

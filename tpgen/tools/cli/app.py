@@ -1,4 +1,4 @@
-"""``tpgen``: commands, and the form of errors."""
+"""``tpgen``: all commands."""
 
 from __future__ import annotations
 
@@ -61,8 +61,6 @@ EXAMPLES = {
 
 
 class _CommandError(click.ClickException):
-    """An error for the user: one message, exit code 2."""
-
     exit_code = 2
 
     def show(self, file: Any = None) -> None:
@@ -87,7 +85,7 @@ def _errors_as_one_message() -> Iterator[None]:
 
 
 class _Commands(SuggestingGroup):
-    """The group of commands: imports one on demand, shows examples, prints errors as one line."""
+    """Commands, imported on demand; errors print one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -1,4 +1,4 @@
-"""``tpgen bench``: contenders, measured in turn."""
+"""``tpgen bench``."""
 
 from __future__ import annotations
 
@@ -67,8 +67,7 @@ def bench_command(
 ) -> None:
     """Measure contenders on problems, once they are right.
 
-    Contenders with wrong results are not timed.  Without a product, all named problems are measured.  The JSON is the
-    records.
+    Wrong contenders are not timed.  Default: all named problems.  The JSON is the records.
     """
     problems = (*names, *problems)
     described = [free_problem(free)] if free is not None else []

@@ -1,4 +1,4 @@
-"""``tpgen cache``: compiled kernels of this machine."""
+"""``tpgen cache``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tpgen.tools.cli.terminal import working
 def cache_command() -> None:
     """Show, remove or build ahead the compiled kernels.
 
-    Kernels and measured choices are in $TPGEN_CACHE_DIR, or in the user's cache directory.
+    Kernels and measured choices are in $TPGEN_CACHE_DIR or the user's cache directory.
     """
 
 
@@ -52,9 +52,9 @@ def clear_command(as_json: bool) -> None:
 @cache_command.command("process")
 @json_option
 def process_command(as_json: bool) -> None:
-    """Show caches of a process beside kernels, and their limits.
+    """Show a process's other caches, and limits.
 
-    TPGEN_CACHE_ENTRIES and TPGEN_REUSE_MB set lower limits; `tpgen.caches()` says the same inside a program.
+    TPGEN_CACHE_ENTRIES and TPGEN_REUSE_MB set lower limits; programs call `tpgen.caches()`.
     """
     found = caches()
     click.echo(json.dumps([asdict(state) for state in found]) if as_json else str(found))
@@ -84,8 +84,7 @@ def warm_command(
 ) -> None:
     """Build kernels now, so that the first call is fast.
 
-    Builds forward and backward kernels of a product or polynomial for this machine; with --arch, which networks need,
-    for GPUs.
+    Builds forward and backward kernels of a product or polynomial; with --arch, which networks need, for GPUs.
     """
     name = problem.name if problem else str(network)
     check_lasting()
@@ -105,7 +104,7 @@ def warm_command(
 
 @dataclass
 class WarmedKernels:
-    """Number of kernels ready, and reasons of modules without."""
+    """Number of ready kernels, and reasons of modules without."""
 
     ready: int = 0
     without: list[str] = field(default_factory=list)

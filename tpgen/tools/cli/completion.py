@@ -1,4 +1,4 @@
-"""``tpgen completion``: completion without starting Python."""
+"""``tpgen completion``."""
 
 from __future__ import annotations
 
@@ -56,8 +56,6 @@ complete -c tpgen -f -a "(_tpgen)"
 
 @dataclass(frozen=True)
 class _Shell:
-    """Templates of a shell's completion script."""
-
     text: str
     between: str
     option: str
@@ -80,7 +78,7 @@ _SHELLS = {
 def completion_command(ctx: click.Context, shell: str) -> None:
     """Print the completion script of your shell.
 
-    Write the script into a file that your shell reads at start (see docs/cli.md), anew after an update.
+    Write the script into a file that your shell reads at start (docs/cli.md), anew after an update.
     """
     root = ctx.find_root()
     assert isinstance(root.command, click.Group)
@@ -88,7 +86,7 @@ def completion_command(ctx: click.Context, shell: str) -> None:
 
 
 def completion_script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
-    """Return a shell's script that completes ``words``, by command or option.
+    """Return a shell's completion script for ``words`` by command or option.
 
     >>> 'plan") words="article" ;;' in completion_script("bash", {"": ("plan",), "plan": ("article",)})
     True
@@ -108,7 +106,7 @@ def _format_cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
 
 
 def known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:
-    """Return the words that may follow each command, and each option with a value."""
+    """Return the words that may follow each command and option."""
     if isinstance(command, click.Group):
         below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
         words = {place: tuple(below)}

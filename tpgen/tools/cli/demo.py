@@ -1,4 +1,4 @@
-"""``tpgen demo``: the tour."""
+"""``tpgen demo``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
 def demo_command(folder: Path, tour: str) -> None:
     """Convert, prove and time a network; with --all all else.
 
-    Start to read at index.md.
+    Read index.md first.
     """
     run_tour(folder, TOURS[tour], screen())

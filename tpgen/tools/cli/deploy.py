@@ -1,4 +1,4 @@
-"""``tpgen deploy``: networks for programs without tpgen."""
+"""``tpgen deploy``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def deploy_command(
 ) -> None:
     """Write a network and its kernels for other programs.
 
-    The folder holds an AOTInductor package, operators, kernels, a Python loader and a C++ example, and needs no tpgen.
-    A model file is converted, and is a pickle: give files of people you trust.
+    The folder needs no tpgen: an AOTInductor package, operators, kernels, a Python loader and a C++ example.  A model
+    file is converted, and is a pickle: give files of people you trust.
     """
     given = [(project, file) for project, file in files.items() if file is not None]
     if (name is not None) + (network is not None) + len(given) != 1:

@@ -1,4 +1,4 @@
-"""``tpgen dump``: text of stages."""
+"""``tpgen dump``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def dump_command(
 ) -> None:
     """Print what is generated at a stage, from plan to C++.
 
-    A terminal gets colours.  The JSON is an object of texts by file name.
+    The JSON has texts by file name.
     """
     if place is not None and names_file(place) and (len(stages) > 1 or len(directions) > 1 or "all" in directions):
         raise click.UsageError(f"{str(place)!r} is one file, and these are several texts: name a folder")
@@ -100,7 +100,7 @@ def _terminal_text(name: str, text: str, whole: bool) -> str:
 
 
 def without_prelude(text: str) -> str:
-    """Replace the constant prelude of generated C++ by a note.
+    """Replace the prelude of generated C++ by a note.
 
     >>> print(without_prelude("// channel schedule\\ntypedef float real;\\nint a;\\n// path 0\\nb();"))
     // channel schedule

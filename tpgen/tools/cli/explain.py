@@ -1,4 +1,4 @@
-"""``tpgen explain`` and ``tpgen tune``: costs, and the fastest strategy."""
+"""``tpgen explain`` and ``tpgen tune``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def explain_command(
 ) -> None:
     """Say what each path costs, and what the machine allows.
 
-    NAME is a problem, polynomial, linear layer or network; of a network, a table of its products as called.
+    NAME is a problem, polynomial, linear layer or network (a table of products as called).
     """
     found: Any
     if problem is None:

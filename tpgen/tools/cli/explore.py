@@ -1,4 +1,4 @@
-"""``tpgen explore``: stages of a product on one page."""
+"""``tpgen explore``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def explore_command(
 ) -> None:
     """Write every stage of a product onto one HTML page.
 
-    Choose a path or a line to see its lines in every stage.  The file needs no internet.  NAME is a problem, polynomial
+    Choose a path or line to see its lines in every stage.  The file needs no internet.  NAME is a problem, polynomial
     or network (all products called).
     """
     shown = {name: options.pop(name) for name in ("measure", "inductor")}

@@ -1,4 +1,4 @@
-"""Networks on the command line."""
+"""Networks of the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tpgen.tools.demo.tetris import E3NN_PRODUCT, ProductClass, Tetris, shapes
 
 @dataclass(frozen=True)
 class Network:
-    """A network, arguments of a call, and arguments of other shapes."""
+    """A network, its arguments, and arguments of other shapes."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -45,9 +45,9 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 
 
 def find_network(name: str) -> Network:
-    """Return one of `NETWORKS`, or the network that ``package.module:function`` returns.
+    """Return one of `NETWORKS`, or the network of ``package.module:function``.
 
-    The function returns a module, a list of arguments and, optionally, a list of further argument lists.
+    The function returns a module, a list of arguments and, optionally, a list of further ones.
 
     >>> len(find_network("tetris").inputs)
     1
@@ -71,7 +71,7 @@ class NetworkName(OneOf):
     """Option value: a network's name, or ``package.module:function``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a known name, or ``package.module:function``."""
+        """Return the name; raise `TpgenError` for others."""
         if value in self.refused:
             return super().convert(value, param, ctx)
         try:
@@ -145,7 +145,7 @@ network_option = click.option(
 
 
 def network_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument NAME; the command gets ``network``."""
+    """Add the argument NAME; the command gets ``network``, a `Network`."""
 
     @functools.wraps(command)
     def command_with_network(name: str | None, network: str | None, **given: Any) -> Any:

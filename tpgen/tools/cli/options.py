@@ -87,7 +87,7 @@ _FREE_NAMES = tuple(
 
 
 def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add options that describe a product without a name; the command gets ``free``, a plan or None."""
+    """Add options that describe a product; the command gets ``free``, a plan or None."""
 
     @functools.wraps(command)
     def command_with_free_plan(**given: Any) -> Any:
@@ -100,10 +100,9 @@ def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def subject_options(
     command: Callable[..., Any], *, polynomials: bool = False, linears: bool = False, networks: bool = True
 ) -> Callable[..., Any]:
-    """Add the argument NAME and options that name one product or network.
+    """Add the argument NAME and options that name a product or network.
 
-    The command gets ``problem`` and, with ``networks``, ``network``; one is None.  ``polynomials`` and ``linears``
-    widen ``problem``.
+    The command gets ``problem`` and, with ``networks``, ``network``, one of which is None.
     """
 
     # name: of a problem or network; problem_name: of --problem
@@ -138,13 +137,13 @@ product_options = functools.partial(subject_options, networks=False)
 
 
 class ProblemName(OneOf):
-    """Option value: a problem's name; irreps raise an error with the right options."""
+    """Option value: a problem's name."""
 
     def __init__(self, known: Collection[str], what: str = "problem") -> None:
         super().__init__(what, known, messages_for_other_kinds(known))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a product's name; raise `TpgenError` for irreps."""
+        """Return the name; raise `TpgenError` for others and irreps."""
         if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
             raise TpgenError(
                 f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and "
@@ -154,7 +153,7 @@ class ProblemName(OneOf):
 
 
 class SubjectName(ProblemName, NetworkName):
-    """Option value: the name of a problem or network."""
+    """Option value: a problem's or network's name."""
 
 
 _TAKE_POLYNOMIALS = "plan, explain, explore, dump, tune and verify take polynomials"
@@ -162,7 +161,7 @@ _TAKE_LINEARS = "explain, tune and verify take linear layers"
 
 
 def messages_for_other_kinds(known: Collection[str]) -> dict[str, str]:
-    """Return error messages for polynomials, layers and networks that a command does not take, by name."""
+    """Return error messages by name of problems and networks outside ``known``."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKE_POLYNOMIALS)),
         **dict.fromkeys(LINEARS, ("linear layer", _TAKE_LINEARS)),
@@ -186,7 +185,7 @@ _FORMS = {False: (OF_PATHS,), True: (OF_PATHS, OF_MONOMIALS)}  # of plans, by wh
 
 
 def free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
-    """Return a problem for a plan described by the user."""
+    """Return the problem of a user's plan; `click.UsageError` for the wrong kind."""
     if plan.maker.form not in _FORMS[polynomials]:
         raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKE_POLYNOMIALS}")
     if not polynomials and len(plan.inputs) < 2:
@@ -195,7 +194,7 @@ def free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
 
 
 def free_plan(option_values: dict[str, Any]) -> Plan | None:
-    """Return the plan that options describe, or None."""
+    """Return the plan that options describe; None without."""
     given = [name for name in _FREE_NAMES if option_values[name] not in (None, ())]
     sources = [name for name in ("preset", "instructions", "plan_file") if name in given]
     if not given:
@@ -288,14 +287,14 @@ _LEFT_OUT: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def known_options(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the command's options that a plan has; refuse others given by the user."""
+    """Return options that a plan has; refuse others that the user gave."""
     names, why = _LEFT_OUT[plan.maker.form]
     refuse_options(names, why)
     return {name: value for name, value in options.items() if name not in names}
 
 
 def inspection_options(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options of an inspection from a command's options and a polynomial's sizes."""
+    """Return inspection options: a command's options and a polynomial's sizes."""
     sizes = {size: getattr(problem, size) for size in problem.plan.maker.sizes}
     return {**known_options(problem.plan, options), **sizes}
 
@@ -304,7 +303,7 @@ RUN_NAMES = ("layout", "strategy", "backend", "dtype", "device")
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add layout, strategy, backend, dtype (the command gets a `torch.dtype`) and device."""
+    """Add the options layout, strategy, backend, dtype (a `torch.dtype`) and device."""
 
     @functools.wraps(command)
     def command_with_dtype(dtype: str, **given: Any) -> Any:

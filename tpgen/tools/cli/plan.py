@@ -1,4 +1,4 @@
-"""``tpgen plan``: the table of a product."""
+"""``tpgen plan``."""
 
 from __future__ import annotations
 

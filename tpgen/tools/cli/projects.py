@@ -39,10 +39,7 @@ def convert_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Convert a network in memory and report what changed.
-
-    Lists modules replaced and kept, with reasons.
-    """
+    """Convert a network in memory and report what changed."""
     reports: list[Conversion] = []
     steps = {"convert": True, "prove": prove, "measure": measure}
     with working(", ".join(step for step, asked in steps.items() if asked)):
@@ -66,19 +63,19 @@ def convert_command(
 def lammps_command(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
     """Write a converted model for LAMMPS.
 
-    TARGET is for pair_style mliap unified.  SOURCE, a model of MACE, a checkpoint or package of
-    NequIP or a checkpoint of SevenNet, is a pickle: give files of people you trust.
+    TARGET is for pair_style mliap unified.  SOURCE, a MACE model, a NequIP checkpoint or package, or a SevenNet
+    checkpoint, is a pickle: give files of people you trust.
     """
     _to_lammps(source, target, project, radial, force)
 
 
-def _check_new(target: Path, force: bool) -> None:
+def _refuse_existing_target(target: Path, force: bool) -> None:
     if target.exists() and not force:
         raise TpgenError(f"{target} is there already: name another TARGET, or replace it by --force")
 
 
 def _to_lammps(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
-    _check_new(target, force)
+    _refuse_existing_target(target, force)
     with working("lammps: read the model, convert it, write the file"):
         write_for_lammps(source, target, project, radial=radial)
     click.echo(f"{target}: for pair_style mliap unified, where tpgen {__version__} is installed")
@@ -105,12 +102,12 @@ def mace_convert_command(
 ) -> None:
     """Convert a model file of MACE's, or restore it.
 
-    SOURCE is read; TARGET must not exist yet.  SOURCE is a pickle: give files of people you trust.
+    TARGET must not exist yet.  SOURCE is a pickle: give files of people you trust.
     """
     if lammps:
         _to_lammps(source, target, "mace", options["radial"], force)
         return
-    _check_new(target, force)
+    _refuse_existing_target(target, force)
     change = restore if back else partial(convert, **options)
     with working("mace-convert: read the model, change it, write the file"):
         report = change_file(source, target, change)
@@ -122,6 +119,6 @@ def mace_convert_command(
 def mace_run_train_command(arguments: tuple[str, ...]) -> None:
     """Train a converted MACE with its own program.
 
-    ARGUMENTS are those of mace_run_train.  Saved checkpoints and models are stock and need no tpgen.
+    ARGUMENTS are those of mace_run_train.  Saved checkpoints and models need no tpgen.
     """
     run_training(arguments)

@@ -1,4 +1,4 @@
-"""``tpgen report``: a compile report."""
+"""``tpgen report``."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def report_command(
 ) -> None:
     """Show what torch.compile makes of a product or network.
 
-    Shows the verdict; --full adds all parts, --section selects parts.  NAME is a problem or a network.  A product is
-    compiled from outside; --backend decides --strategy auto.
+    NAME is a problem or network.  Products are compiled from outside; --backend decides --strategy auto.
     """
     if problem is not None:
         module, inputs, varied = _product_and_inputs(problem.plan, rows, **run)

@@ -1,4 +1,4 @@
-"""``tpgen selftest``: whether tpgen works here."""
+"""``tpgen selftest``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tpgen.tools.cli.terminal import working
 def selftest_command(ctx: click.Context, as_json: bool) -> None:
     """Check ten products on this machine, and time one.
 
-    Put all of the text into a bug report.  The first run takes up to a minute.  Exit code 1 if a product is wrong.
+    Put the whole text into a bug report.  The first run takes up to a minute.  Exit code 1 if a product is wrong.
     """
     with working("selftest") as say:
         found = selftest(progress=say)

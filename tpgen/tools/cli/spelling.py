@@ -10,7 +10,7 @@ from tpgen.base.errors import unknown
 
 
 class SuggestingGroup(click.Group):
-    """A group that answers a mistyped command with the right word."""
+    """Command group that suggests the right word."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         known = self.list_commands(ctx)

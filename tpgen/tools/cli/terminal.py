@@ -12,14 +12,14 @@ from rich.live import Live
 
 
 def screen() -> Console:
-    """Return a console for results: as wide as the terminal, else 160 columns."""
+    """Return a console for results, 160 columns wide without terminal."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console() if known else Console(width=160)
 
 
 @contextmanager
 def working(title: str) -> Iterator[Callable[[str], None]]:
-    """Show a title on stderr; the yielded function shows each step."""
+    """Show a title on stderr; yield a function that shows a step."""
     # redrawn at each step only: a thread would disturb measurements
     with Live(f"{title} …", console=Console(stderr=True), auto_refresh=False, transient=True) as line:
         yield lambda step: line.update(f"{title}: {step} …", refresh=True)

@@ -1,4 +1,4 @@
-"""Option values, checked before any work."""
+"""Types of option values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from tpgen.base.errors import TpgenError, unknown
 
 
 class OneOf(click.Choice):
-    """One of some names; others raise `TpgenError` with the closest name.
-
-    ``refused`` maps names that belong elsewhere to messages.
-    """
+    """Option value: one of some names; ``refused`` maps further names to error messages."""
 
     def __init__(self, what: str, names: Iterable[str], refused: Mapping[str, str] | None = None) -> None:
         super().__init__(list(names))
@@ -26,7 +23,7 @@ class OneOf(click.Choice):
         self.refused = refused or {}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a known name, else raise `TpgenError`."""
+        """Return a known name, or raise `TpgenError` with the closest."""
         if value not in self.choices:
             if value in self.refused:
                 raise TpgenError(self.refused[value])
@@ -36,7 +33,7 @@ class OneOf(click.Choice):
 
 # help shows the name of this and of each later function as the name of its value
 def instruction(value: Any) -> tuple:
-    """Read ``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
+    """Parse ``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
 
     >>> instruction("0,0,1,uvu,true")
     (0, 0, 1, 'uvu', True, 1.0)
@@ -52,13 +49,13 @@ def instruction(value: Any) -> tuple:
 
 
 def layout(value: Any) -> str | tuple[str, ...]:
-    """Read one layout, or three for in1, in2 and out."""
+    """Parse one layout, or three for in1, in2 and out."""
     names = tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
     return names[0] if len(names) == 1 else names
 
 
 def capabilities(value: Any) -> tuple[int, ...]:
-    """Read compute capabilities of GPUs, with commas.
+    """Parse compute capabilities of GPUs.
 
     >>> capabilities("sm_80,sm_90")
     (80, 90)
@@ -72,7 +69,7 @@ def capabilities(value: Any) -> tuple[int, ...]:
 
 
 def device(value: Any) -> str:
-    """Read the name of an available device."""
+    """Return the name of an available device, or raise."""
     try:
         torch.empty(0, device=value)
     except (RuntimeError, AssertionError) as error:
@@ -81,10 +78,7 @@ def device(value: Any) -> str:
 
 
 class OutputFile(click.ParamType):
-    """A writable file, in a folder that exists or can be made.
-
-    With ``inside``, a file name, a folder may replace the file.
-    """
+    """Option value: a writable file; for a folder, the file ``inside``."""
 
     name = "file"
 
@@ -93,6 +87,7 @@ class OutputFile(click.ParamType):
         self.inside = inside
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path, or fail if unwritable."""
         path = Path(value)
         if self.inside is not None and not names_file(path):
             path = path / self.inside
@@ -108,7 +103,7 @@ class OutputFile(click.ParamType):
 
 
 def names_file(path: Path) -> bool:
-    """Whether a path has a suffix and is no folder.
+    """Whether a path names a file: has a suffix and is no folder.
 
     >>> names_file(Path("kernel.cpp")), names_file(Path("stages"))
     (True, False)
@@ -117,12 +112,12 @@ def names_file(path: Path) -> bool:
 
 
 def path(value: Any) -> Path:
-    """Read a path to write: a file if the name has a suffix, else a folder."""
+    """Return a writable path: a file if the name has a suffix, else a folder."""
     return OutputFile().convert(value, None, None) if names_file(Path(value)) else folder(value)
 
 
 def folder(value: Any) -> Path:
-    """Read a folder that is writable or can be made."""
+    """Return a writable folder's path, or raise."""
     if why := _why_folder_unwritable(Path(value)):
         raise click.BadParameter(f"cannot write into {str(value)!r}: {why}")
     return Path(value)
@@ -132,7 +127,6 @@ PICTURE = OutputFile(".png", ".pdf", ".svg")  # the ending says the format
 
 
 def _why_folder_unwritable(folder: Path) -> str:
-    """Say why nothing can be made in a folder or its nearest existing parent; "" if it can."""
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not there.is_dir():
         return f"{str(there)!r} is a file, not a folder"
@@ -144,7 +138,6 @@ def _why_folder_unwritable(folder: Path) -> str:
 
 
 def _why_existing_file_unwritable(path: Path) -> str:
-    """Say why an existing file may not be written; "" if it may, or if there is no such file."""
     if not path.is_file():
         return ""
     try:

@@ -1,4 +1,4 @@
-"""``tpgen verify``: laws of a product or network."""
+"""``tpgen verify``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def verify_command(ctx: click.Context, as_json: bool, **options: Any) -> None:
 
     The laws: definition, symmetries, derivatives to third order, forces and energy, programs, threads and files.
     NAME is a product, polynomial, linear layer or network.  Exit code 1 if a law is broken, nothing was compared, or a
-    law of --only was not compared.
+    law of --only was not.
     """
     with working("verify") as say:
         report = _run_verification(progress=say, **options)

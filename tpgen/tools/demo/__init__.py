@@ -1,1 +1,1 @@
-"""A tour of tpgen on real networks: plan, dump, check, train, measure."""
+"""A tour of tpgen on real networks."""

@@ -1,4 +1,4 @@
-r"""A potential of e3nn's modules: energies, and forces by autograd.
+r"""A potential of e3nn's modules.
 
 .. math:: E = \sum_i e(h_i), \qquad
     h'_i = S_{z_i} h_i + \frac1n \sum_{j \in N(i)} (L h_j) \otimes_{w(|r_{ij}|)} Y(r_{ij})
@@ -32,7 +32,7 @@ ELEMENTS, BASIS, CUTOFF, NEIGHBOURS = 4, 8, 2.0, 12.0
 
 
 class Layer(nn.Module):
-    """Messages of neighbours, and a self-connection by element."""
+    """Message layer: sum over neighbours, and a self-connection by element."""
 
     def __init__(self, irreps_in: o3.Irreps, harmonics: o3.Irreps, irreps_out: o3.Irreps) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Layer(nn.Module):
 
 
 class Potential(nn.Module):
-    """Energy and forces of atoms: ``forward(positions, elements, edges)`` with one-hot elements."""
+    """Potential: ``forward(positions, elements, edges)``, with one-hot elements, gives energy and forces."""
 
     def __init__(self, channels: int = 32, degree: int = 2) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Potential(nn.Module):
 
 
 def atoms(side: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return positions of a perturbed cubic lattice of side³ atoms, one-hot elements, and edges of near atoms."""
+    """Return positions of side³ atoms near a cubic lattice, one-hot elements, and edges."""
     generator = torch.Generator().manual_seed(0)
     grid = torch.cartesian_prod(*3 * [torch.arange(side)]).to(torch.get_default_dtype()).reshape(-1, 3)
     positions = grid + 0.1 * torch.randn(grid.shape, generator=generator)
@@ -99,7 +99,7 @@ def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
 
 
 def convert_potential(channels: int, degree: int) -> tuple[Potential, Potential, Conversion]:
-    """Return a stock potential, a converted one proven in float64, and the report."""
+    """Return a stock potential, its converted and proven copy, and the report."""
     torch.manual_seed(0)
     stock = Potential(channels, degree).eval()
     reports: list[Conversion] = []
@@ -111,7 +111,7 @@ STOCK, KERNELS, PROGRAM = "e3nn", "tpgen.convert, first calls", "tpgen.convert, 
 
 
 def timed_potential(stock: Potential, network: Potential, side: int) -> dict[str, Timing]:
-    """Time energies and forces of side³ atoms: e3nn, kernels, and the converted network's program."""
+    """Time energies and forces of side³ atoms by e3nn, kernels and program."""
     given = atoms(side)
     network(*given)
     ready(network)
@@ -129,7 +129,7 @@ def timed_potential(stock: Potential, network: Potential, side: int) -> dict[str
 
 
 class PairEnergy(nn.Module):
-    """Energy of points, by products of pair vectors, and forces: ``forward(positions, edges)``."""
+    """Small potential: ``forward(positions, edges)`` gives energy and forces."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,16 +147,16 @@ class PairEnergy(nn.Module):
 
 
 def pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
-    """Return a `PairEnergy` in float64, with random points and all pairs."""
+    """Return a float64 `PairEnergy`, with random points and all pairs."""
     torch.manual_seed(0)
     pairs = torch.combinations(torch.arange(points)).T
     return PairEnergy().double(), [torch.randn(points, 3, dtype=torch.float64), torch.cat([pairs, pairs.flip(0)], 1)]
 
 
 def run_from_cpp(folder: Path) -> tuple[float, float, list[str]]:
-    """Deploy `pair_energy_example` into a folder, build the C++ program, and run the program.
+    """Deploy `pair_energy_example`, then build and run the C++ program.
 
-    Returns the energy, the largest relative difference from Python, and the build command.
+    Returns energy, largest relative difference from Python, and build command.
     """
     if (folder / "manifest.json").exists():
         shutil.rmtree(folder)

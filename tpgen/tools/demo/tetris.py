@@ -1,6 +1,4 @@
-r"""Tetris: classify eight shapes of four points, in any orientation.
-
-Each layer is a convolution and a gate:
+r"""Classifier of eight tetris shapes, in layers:
 
 .. math::
 
@@ -46,7 +44,7 @@ OUTPUT = "1x0o+6x0e"
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Ordered pairs of neighbours: a message goes from ``source`` to ``target`` along ``vector``."""
+    """Ordered pairs of neighbours: ``vector`` goes from ``source`` to ``target``."""
 
     source: Tensor
     target: Tensor
@@ -54,14 +52,14 @@ class Neighbours:
 
 
 def shapes(generator: torch.Generator) -> Tensor:
-    """Return all shapes, each rotated at random: ``(8 * 4, 3)``."""
+    """Return the points of all shapes, rotated at random: ``(8 * 4, 3)``."""
     points = torch.tensor(list(SHAPES.values()), dtype=torch.get_default_dtype())
     turns = [o3.quaternion_to_matrix(nn.functional.normalize(q, dim=0)) for q in torch.randn(8, 4, generator=generator)]
     return torch.einsum("sij,spj->spi", torch.stack(turns).to(points), points).reshape(-1, 3)
 
 
 def labels() -> Tensor:
-    """Return target rows of shapes: an odd scalar for the chiral pair, one of six even scalars for others."""
+    """Return target outputs: an odd scalar for chiral shapes, one of six even scalars for others."""
     rows = torch.zeros(len(SHAPES), 7)
     rows[0, 0], rows[1, 0] = 1.0, -1.0
     rows[2:, 1:] = torch.eye(6)
@@ -69,7 +67,7 @@ def labels() -> Tensor:
 
 
 def neighbours(points: Tensor) -> Neighbours:
-    """Return pairs of points of one shape within the cutoff."""
+    """Return pairs of near points of one shape."""
     shape = torch.arange(len(points)) // POINTS
     near = (torch.cdist(points, points) < CUTOFF) & (shape[:, None] == shape[None, :])
     source, target = torch.nonzero(near & ~torch.eye(len(points), dtype=torch.bool), as_tuple=True)
@@ -77,7 +75,7 @@ def neighbours(points: Tensor) -> Neighbours:
 
 
 class Convolution(nn.Module):
-    """Sum over neighbours of products with spherical harmonics, weighted by distance, and a self-connection."""
+    """Convolution with spherical harmonics and learned radial weights, and a self-connection."""
 
     def __init__(
         self, product: ProductClass, irreps_in: o3.Irreps, irreps_sh: o3.Irreps, irreps_out: o3.Irreps
@@ -94,7 +92,7 @@ class Convolution(nn.Module):
 
 
 class Tetris(nn.Module):
-    """The classifier: gated convolutions, a last one to scalars, and the mean over a shape's points."""
+    """Gated convolutions, a last one to scalars, and the mean over a shape's points."""
 
     def __init__(self, product: ProductClass, layers: int = 2, mul: int = 8, lmax: int = 2) -> None:
         super().__init__()
@@ -137,12 +135,12 @@ class TrainingRun:
 
     @property
     def step_seconds(self) -> float:
-        """Median seconds of a step."""
+        """Median seconds."""
         return median(self.seconds)
 
     @property
     def solved(self) -> int | None:
-        """First step from which on every shape is recognised, or None."""
+        """Step from which every shape is recognised, or None."""
         for step in range(len(self.accuracies)):
             if min(self.accuracies[step:]) == 1.0:
                 return step
@@ -150,7 +148,7 @@ class TrainingRun:
 
 
 def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] = lambda step: None) -> TrainingRun:
-    """Train on the eight shapes; measure accuracy on fresh rotations, and call ``watch``, after each step."""
+    """Train on the shapes; after each step measure accuracy on fresh rotations and call ``watch``."""
     generator = torch.Generator().manual_seed(seed)
     target = labels()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)

@@ -48,7 +48,7 @@ LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same number
 
 @dataclass(frozen=True)
 class Tour:
-    """Contents of a tour: problems, contenders, tasks, training steps."""
+    """Contents of a tour."""
 
     problems: tuple[str, ...]
     compiled: tuple[str, ...]  # problems whose Inductor output is shown as well
@@ -95,14 +95,14 @@ SHORT = replace(
 
 @dataclass(frozen=True)
 class TourChapter:
-    """A chapter of index.md, and its failures."""
+    """Text of a chapter, and failures."""
 
     text: str
     wrong: tuple[str, ...] = ()
 
 
 def run_tour(folder: Path, tour: Tour, console: Console) -> None:
-    """Run every step and write ``index.md``.  Raises `TpgenError` afterwards if a check failed."""
+    """Run all steps and write ``index.md``; then raise `TpgenError` if a check failed."""
     folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     sections = []
@@ -137,7 +137,7 @@ def show_products(folder: Path, tour: Tour, console: Console) -> TourChapter:
 
 
 def show_polynomials(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Plan, dump and verify MACE's symmetric contraction, and a polynomial without preset."""
+    """Plan, dump and verify a symmetric contraction and a polynomial."""
     contraction = replace(POLYNOMIALS["small-contraction"], about="MACE's symmetric contraction, small")
     return _inspect_and_verify(
         [contraction, POLYNOMIALS["turned"]], "einsum", (*_LAWS, "degree"), folder, tour, console
@@ -214,7 +214,7 @@ def _product_markdown(problem: Problem, files: list[str], report: str) -> str:
 
 
 def explore_product(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Write the explorer of the last named product."""
+    """Write the explorer page of a product."""
     problem = find_problem(tour.problems[-1])
     page = folder / "explorer.html"
     with console.status(f"   {problem.name}: write the explorer"):
@@ -225,7 +225,7 @@ def explore_product(folder: Path, tour: Tour, console: Console) -> TourChapter:
 
 
 def train_tetris(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Train one network with e3nn's and with tpgen's products, and compare losses."""
+    """Train a network with products of e3nn and of tpgen, and compare losses."""
     classes = {"e3nn": o3.FullyConnectedTensorProduct, "tpgen": FullyConnectedTensorProduct}
     with default_dtype(torch.float64):
         models = {}
@@ -301,7 +301,7 @@ def _plot_losses(runs: dict[str, TrainingRun], path: Path) -> None:
 
 
 def convert_network(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Convert a potential of e3nn's modules, prove the result in float64, and time both networks."""
+    """Convert and prove a potential of e3nn's modules, and time both."""
     _, channels, degree = tour.potential
     with console.status("   a potential of e3nn's modules: convert, compile kernels, prove"):
         stock, network, found = convert_potential(channels, degree)
@@ -366,7 +366,7 @@ SAME = 1e-12  # relative, in float64
 
 
 def deploy_network(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Deploy a potential with its kernels, and run its C++ example."""
+    """Deploy a potential, and run its C++ example."""
     if not tour.deploys or find_compiler() is None:
         why = "there is no C++ compiler here" if tour.deploys else "the short tour leaves this out"
         console.print(f"   nothing is deployed: {why}")

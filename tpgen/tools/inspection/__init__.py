@@ -1,1 +1,1 @@
-"""Inspection of modules and plans: stages, costs, compile reports."""
+"""Inspection: stages, costs, compile reports."""

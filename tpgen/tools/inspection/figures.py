@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, in inches.  Raises `TpgenError` without matplotlib."""
+    """Return an empty figure, in inches; raises `TpgenError` without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def plain_logarithms(panel: Any) -> None:
-    """Label logarithmic axes as 0.1, 1, 10, 1 k, 1 M."""
+    """Label logarithmic axes plainly: 0.1, 1, 10, 1 k."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for axis in (panel.xaxis, panel.yaxis):

@@ -1,1 +1,1 @@
-"""Laws that a module must obey."""
+"""Laws of modules."""

@@ -1,4 +1,4 @@
-"""Choose the reading of a network call by names and by permutations."""
+"""Choice of a network call's reading."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ UNREAD = (
 def choose_reading(
     subject: Subject, values: TensorsByName, declared_kinds: Mapping[str, str], graph_count: int
 ) -> Reading | str:
-    """Return the likeliest reading of a call under which permuted atoms and edges permute results.
+    """Return the likeliest reading under which permuted atoms and edges permute results, else the likeliest.
 
-    Failing that, the likeliest, marked unreadable if integers are unknown; a text says why none exists.
+    A text says why none exists.
     """
     points = subject.points or ""
     kinds = _index_kind_candidates(values, declared_kinds, len(values[points]) if values[points].dim() else 0)

@@ -1,6 +1,6 @@
-r"""The laws of derivatives: first to third order, and the Hessian's symmetry.
+r"""Laws of derivatives.
 
-With a cotangent c and directions v:
+For a cotangent c and directions v
 
 .. math:: s_0 = \sum c\, f(x), \qquad g_k = \nabla s_{k-1}, \qquad s_k = \sum v_k\, g_k
 """
@@ -35,13 +35,13 @@ NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
 
 @contextmanager
 def with_own_norms() -> Iterator[None]:
-    """Replace torch's layer norms, weight norms, and batch norms in training, by formulas."""
+    """Replace torch's layer, weight and (in training) batch norms by formulas."""
 
     def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
         return v * (g / torch.norm_except_dim(v, 2, dim))
 
     def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
-        return _normalized(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
+        return _normalize_over_axes(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
 
     def batch_norm(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def own_batch_norm(
@@ -51,7 +51,7 @@ def with_own_norms() -> Iterator[None]:
             if not training:
                 return own(x, mean, var, weight, bias, training, momentum, eps)
             axes = (0, *range(2, x.dim()))
-            return _normalized(x, axes, (1,) * (x.dim() - 2), weight, bias, eps)
+            return _normalize_over_axes(x, axes, (1,) * (x.dim() - 2), weight, bias, eps)
 
         return own_batch_norm
 
@@ -65,7 +65,7 @@ def with_own_norms() -> Iterator[None]:
         yield
 
 
-def _normalized(
+def _normalize_over_axes(
     x: Tensor, axes: tuple[int, ...], trailing_ones: tuple[int, ...], weight: Any, bias: Any, eps: float
 ) -> Tensor:
     centred = x - x.mean(axes, keepdim=True)
@@ -75,12 +75,12 @@ def _normalized(
 
 
 def is_freed_graph(error: Exception) -> bool:
-    """Whether a backward failed because a network had freed its graph."""
+    """Whether a backward failed at a freed graph."""
     return isinstance(error, RuntimeError) and "a second time" in str(error)
 
 
 def derivative(order: int, subject: Subject) -> Outcomes:
-    """Compare gradients of an order with the slow definition, or else with differences."""
+    """Compare gradients of an order with the slow definition, else with differences."""
     return _compare_with_definition(order, subject) if subject.reference else _compare_with_differences(order, subject)
 
 
@@ -130,13 +130,13 @@ def _gradient(
 
 
 def contracted(tensors: TensorsByName, weights: TensorsByName) -> Tensor:
-    """Sum all entries of tensors, times weights, to one number."""
+    """Sum all entries of tensors times weights."""
     terms = [(g * weights[name]).sum() for name, g in tensors.items()]
     return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
 
 
 def normal_draws(like: TensorsByName, seed: int) -> TensorsByName:
-    """Draw normal float64 tensors of the given shapes, reproducibly by seed."""
+    """Draw normal float64 tensors of given shapes by seed."""
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
 
@@ -258,7 +258,7 @@ def _step_along(leaves: TensorsByName, along: TensorsByName, step: float) -> Ten
 
 
 def difference(function: Callable[[float], Tensor], step: float = STEPS[0]) -> Tensor:
-    """Differentiate a function at zero by a fourth-order central difference."""
+    """Differentiate a function at zero by a central difference."""
     at = [function(n * step) for n in (-2, -1, 1, 2)]
     return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * step)
 
@@ -297,13 +297,13 @@ def _parameter_owners(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]
 
 
 def tracked_results(function: NamedFunction, leaves: TensorsByName) -> list[str]:
-    """Name the results that have a graph if all leaves require gradients."""
+    """Name the results that are differentiable by leaves."""
     tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     return [name for name, y in function(tracked).items() if y.requires_grad]
 
 
 def differentiable(function: NamedFunction, leaves: TensorsByName) -> NamedFunction | None:
-    """Restrict a function to results with a graph; None if none has."""
+    """Restrict a function to differentiable results; None without any."""
     kept = tracked_results(function, leaves)
     if not kept:
         return None
@@ -311,7 +311,7 @@ def differentiable(function: NamedFunction, leaves: TensorsByName) -> NamedFunct
 
 
 def hessian(subject: Subject) -> Outcomes:
-    """Compare u·Hv with v·Hu for the Hessian H of contracted results."""
+    """Compare u·Hv with v·Hu for the results' Hessian H."""
     function: NamedFunction | None = subject
     leaves = subject.given
     if subject.reference is None:

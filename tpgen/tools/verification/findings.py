@@ -1,4 +1,4 @@
-"""Findings: whether tensors that a law compares are equal, and how far apart."""
+"""Findings of laws, with errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOLERANCES: dict[torch.dtype, float] = {
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """Return one product's tolerance in a dtype; raises `InputError` for unknown dtypes."""
+    """Return a product's tolerance in a dtype; raises `InputError` for unknown dtypes."""
     if dtype not in TOLERANCES:
         raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
     return TOLERANCES[dtype]
@@ -46,12 +46,12 @@ Outcome = Pair | Noted | str | Exception  # got and expected, or why it was not 
 
 
 class NotCompared(Exception):
-    """Raised if a law cannot be compared; the message says why."""
+    """A law cannot be compared; the message says why."""
 
 
 @dataclass(frozen=True)
 class LawFinding:
-    """Verdict of a law on one part: largest errors, or why nothing was compared."""
+    """A law's verdict on one part: largest errors, or why nothing was compared."""
 
     law: str
     part: str
@@ -63,7 +63,7 @@ class LawFinding:
 
 
 def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
-    """Judge an outcome as passed, failed or not compared; errors up to ``floor`` pass."""
+    """Judge an outcome; errors up to ``floor`` pass."""
     if isinstance(outcome, (str, NotCompared)):
         return LawFinding(law, part, NOT_COMPARED, why=str(outcome))
     if isinstance(outcome, Noted):
@@ -94,14 +94,14 @@ COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
 
 
 def finding_cells(finding: LawFinding) -> tuple[str, ...]:
-    """Return a finding's table row: law, part, status, errors, tolerance, reason."""
+    """Return a finding's table row."""
     numbers = (finding.absolute, finding.relative, finding.tolerance)
     errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
     return (finding.law, finding.part, finding.status, *errors, finding.why)
 
 
 def findings_html(findings: Sequence[LawFinding]) -> str:
-    """Render findings as an HTML table with bars, and a chart of errors."""
+    """Return an HTML table of findings, and a chart of errors."""
     rows = [COLUMNS, *map(finding_cells, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
     return html_table(
@@ -119,7 +119,7 @@ def _log_share_of_tolerance(finding: LawFinding) -> float:
 
 
 def counted(findings: Sequence[LawFinding]) -> str:
-    """Count findings by status, as text.
+    """Return numbers of findings by status as text.
 
     >>> counted([LawFinding("linear", "x1", PASSED)])
     '1 passed, 0 failed'

@@ -1,4 +1,4 @@
-"""`AtomGraph` and its transformations, independent of names of arguments."""
+"""Graphs of atoms, and transformations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AtomGraph:
-    """Atoms, cells and edges of a network call; an edge joins ``x[ends[0]]`` and ``x[ends[1]] + counts @ cell``."""
+    """Atoms, cells and edges; an edge joins ``x[ends[0]]`` and ``x[ends[1]] + counts @ cell``."""
 
     points: Tensor
     batch: Tensor  # the graph of each atom
@@ -41,14 +41,14 @@ class AtomGraph:
         return found if self.counts is None else found + self.shifts(self.counts)
 
     def shifts(self, counts: Tensor) -> Tensor:
-        """Convert counts of crossed cells to displacements."""
+        """Convert each edge's counts of crossed cells to displacements."""
         assert self.ends is not None
         assert self.cells is not None
         return torch.einsum("ei,eij->ej", counts, self.cells[self.batch[self.ends[0]]])
 
 
 def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
-    """Keep the edges that an index or a mask selects, in its order."""
+    """Keep the edges that an index or mask selects."""
     assert graph.ends is not None
     assert graph.edges is not None
     assert graph.edge_twins is not None
@@ -58,7 +58,7 @@ def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
 
 
 def with_doubled_edges(graph: AtomGraph) -> AtomGraph:
-    """Replace half of the edges by duplicates of the first atoms' edges."""
+    """Keep half of the edges, twice each."""
     assert graph.ends is not None
     number = graph.ends.shape[1]
     order = torch.argsort(graph.ends[0], stable=True)[: (number + 1) // 2]
@@ -72,7 +72,7 @@ def sorted_by_first_end(graph: AtomGraph) -> AtomGraph:
 
 
 def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
-    """Keep indexed atoms, in that order, and edges between kept atoms."""
+    """Keep indexed atoms, in that order, and edges between."""
     place = torch.full((len(graph.points),), -1).scatter(0, index, torch.arange(len(index)))
     moved = {name: getattr(graph, name)[index] for name in ("points", "batch", "atoms", "twins")}
     if graph.ends is None:
@@ -89,7 +89,7 @@ def reversed_edges(graph: AtomGraph) -> AtomGraph:
 
 
 def first_atom_in_next_cell(graph: AtomGraph, axes: list[int]) -> AtomGraph:
-    """Move the first atom by the lattice vectors ``axes``; its edges follow."""
+    """Move the first atom, with edges, by the lattice vectors ``axes``."""
     assert graph.cells is not None
     step, points = torch.zeros(3, dtype=graph.points.dtype), graph.points.clone()
     step[axes] = 1.0
@@ -101,7 +101,7 @@ def first_atom_in_next_cell(graph: AtomGraph, axes: list[int]) -> AtomGraph:
 
 
 def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
-    """Describe the same lattice with vector ``other`` added to vector ``axis``."""
+    """Describe the lattice with vector ``other`` added to vector ``axis``."""
     assert graph.cells is not None
     cells = graph.cells.clone()
     cells[:, axis] += cells[:, other]
@@ -112,7 +112,7 @@ def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
 
 
 def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
-    """Double every cell along an axis, with its atoms and edges."""
+    """Double every cell along an axis, with atoms and edges."""
     assert graph.cells is not None
     cells = graph.cells.clone()
     cells[:, axis] *= 2
@@ -129,7 +129,7 @@ def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
 
 
 def two_distant_copies(graph: AtomGraph, distance: float) -> AtomGraph:
-    """Return the graph with a second copy at a distance, without edges between."""
+    """Add a second copy at a distance, without edges between."""
     assert graph.ends is not None
     step = distance * torch.tensor([0.6, 0.0, 0.8], dtype=graph.points.dtype).expand_as(graph.points)
     twice = _with_second_copy(graph, step, torch.zeros(graph.ends.shape[1]))
@@ -157,7 +157,7 @@ def _with_second_copy(graph: AtomGraph, shift: Tensor, copies_crossed: Tensor | 
 
 
 def single_graph(graph: AtomGraph, number: int) -> AtomGraph:
-    """Return one graph of a batch by itself."""
+    """Return one graph of a batch."""
     found = with_atoms(graph, (graph.batch == number).nonzero().flatten())
     cells = None if graph.cells is None else graph.cells[number : number + 1]
     return replace(found, batch=found.batch * 0, graphs=graph.graphs[number : number + 1], cells=cells)
@@ -177,7 +177,7 @@ def joined_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
 
 
 def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
-    """Place atoms equidistantly along an axis; drop edges to images."""
+    """Place atoms along an axis; drop edges to images."""
     points = torch.zeros_like(graph.points)
     points[:, axis] = spacing * torch.arange(len(points), dtype=points.dtype)
     if graph.ends is None:
@@ -189,7 +189,7 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
 
 
 def spacing(graph: AtomGraph) -> float:
-    """Return the shortest positive edge length, else the smallest distance of atoms, else one."""
+    """Return the shortest edge length, else the smallest distance of atoms, else one."""
     edges = graph.ends is not None and graph.ends.shape[1] > 0
     if edges:
         lengths = graph.vectors.norm(dim=-1)

@@ -1,4 +1,4 @@
-"""The law of history: earlier calls change no result."""
+"""Law of history: earlier calls change no result."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest poin
 
 
 def forgets(subject: Subject) -> Outcomes:
-    """Compare a network after calls with other inputs, edges and weights with a fresh copy.
-
-    Calls must leave inputs and kept results unchanged.
-    """
+    """Compare a network, after calls with other inputs, edges and weights, with a fresh copy."""
     first, found = subject.arguments(), dict[str, Outcome]()
     others = _other_inputs(subject, first)
     cases: dict[str, Callable[[str], Mapping[str, Outcome]]] = {

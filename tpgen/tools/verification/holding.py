@@ -1,4 +1,4 @@
-"""Tensors that a network holds outside parameters and buffers."""
+"""Tensors outside parameters and buffers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def entries_and_attributes(value: Any) -> dict[Any, Any]:
 
 
 def unregistered_attributes(module: nn.Module) -> dict[str, Any]:
+    """Return attributes but parameters, buffers and submodules."""
     return {name: x for name, x in vars(module).items() if name not in _REGISTERED}
 
 
 def plain_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
-    """Find floating tensors that no module registers, with the attribute path of each."""
+    """Find floating tensors that no module registers, with attribute paths."""
     held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
     seen = {id(module) for module in network.modules()}
     found: dict[int, tuple[Place, Tensor]] = {}

@@ -1,4 +1,4 @@
-"""Rows that integer arguments index, and edges that they encode."""
+"""Meaning of integer arguments: rows and edges."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def may_index_rows(x: Tensor, row_count: int) -> bool:
 
 
 def index_kinds_of(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
-    """Return kinds of rows that an integer tensor may index, likeliest first."""
+    """Return kinds of rows that integers may index, likeliest first."""
     named, known = last_dict_key(name).lower(), may_index_rows(x, atom_count)
     if named in _LABEL_NAMES or not x.numel():
         return (LABELS,)
@@ -58,7 +58,7 @@ def index_kinds_of(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
 
 
 def kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
-    """Yield choices of one kind for each index tensor, likeliest first."""
+    """Yield a kind for each index tensor, likeliest choice first."""
     places = product(*(range(len(kinds)) for kinds in candidates.values()))
     for chosen in sorted(islice(places, 4096), key=lambda places: (sum(map(bool, places)), places))[:_CANDIDATES]:
         yield {name: kinds[n] for (name, kinds), n in zip(candidates.items(), chosen, strict=True)}
@@ -66,7 +66,7 @@ def kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict
 
 @dataclass(frozen=True)
 class EdgeEnds:
-    """Ends of edges, and the layout of edge rows in arguments."""
+    """Edge ends, and the layout of edge rows in arguments."""
 
     ends: Tensor
     roles: Mapping[str, str]
@@ -86,7 +86,7 @@ class EdgeEnds:
 
 
 def edges_of(values: TensorsByName, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
-    """Return the edges that atom indices encode; None if no layout fits."""
+    """Return the edges that atom indices encode, or None."""
     names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
     names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)
     for find in (

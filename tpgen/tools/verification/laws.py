@@ -1,4 +1,4 @@
-"""The laws of values: functions from a subject to outcomes by part."""
+"""Laws of values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Of = TypeVar("Of")
 
 @dataclass(frozen=True)
 class Law:
-    """A law: comparison, subjects, and allowed error."""
+    """A law's comparison, subjects, and allowed error."""
 
     about: str
     compare: Callable[[Subject], Outcomes]
@@ -36,17 +36,17 @@ class Law:
 
 
 def pairs(got: TensorsByName, expected: TensorsByName) -> dict[str, Pair]:
-    """Pair results with expected results by name; ``out`` becomes an empty name."""
+    """Pair results with expected ones by name; ``out`` becomes an empty name."""
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
 
 def prefixed_parts(part: str, outcomes: Mapping[str, Of]) -> dict[str, Of]:
-    """Prefix names of outcomes with a part's name."""
+    """Prefix outcome names with a part's name."""
     return {f"{part}{', ' + name if name else ''}": pair for name, pair in outcomes.items()}
 
 
 def compared_if_accepted(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
-    """Run a comparison; if the network rejects its inputs, the outcome is the reason."""
+    """Run a comparison; the outcome of `NotCompared` is the reason."""
     try:
         return prefixed_parts(part, compare())
     except NotCompared as why:
@@ -60,7 +60,7 @@ def definition(subject: Subject) -> Outcomes:
 
 
 def linear(subject: Subject) -> Outcomes:
-    """Compare results of linear combinations of operands with the combinations of results."""
+    """Compare results of combined operands with combined results."""
     outcomes: dict[str, Pair | str] = {}
     for groups, (a, b) in ((subject.linear, (0.7, -1.3)), (subject.affine, (0.7, 0.3))):
         for part, names in groups.items():
@@ -72,7 +72,7 @@ def linear(subject: Subject) -> Outcomes:
 
 
 def degree(subject: Subject) -> Outcomes:
-    """Compare results along a line of one operand with polynomial interpolation."""
+    """Compare results along a line with polynomial interpolation."""
     return {name: _compare_with_interpolation(subject, name, degree) for name, degree in subject.degrees.items()}
 
 
@@ -92,7 +92,7 @@ UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--tur
 
 
 def equivariant(subject: Subject) -> Outcomes:
-    """Compare results of rotated and inverted inputs with turned results."""
+    """Compare results of turned inputs with turned results."""
     if subject.undeclared:
         return {"": UNDECLARED}
     generator = torch.Generator().manual_seed(1)
@@ -130,7 +130,7 @@ def permutation(subject: Subject) -> Outcomes:
 
 
 def normalisation(subject: Subject) -> Outcomes:
-    """Compare measured mean squares of results with the plan's."""
+    """Compare mean squares of results with the plan's."""
     assert subject.moments is not None
     return subject.moments()
 
@@ -141,7 +141,7 @@ E3NN_LACKS_RIGHT = ("uvu<v", "u<vw")
 
 
 def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
-    """Build e3nn's product of a plan, with external weights."""
+    """Build e3nn's product, with external weights."""
     return o3.TensorProduct(
         plan.irreps_in1,
         plan.irreps_in2,
@@ -168,7 +168,7 @@ def _compare_forward_with_e3nn(subject: Subject) -> Pair:
     x1 = change_layout(subject.given["x1"], plan.irreps_in1, layouts[0], "mul_ir")
     x2 = change_layout(subject.given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = e3nn_product(plan)(x1, x2, *_weight(subject.given))
+        expected = e3nn_product(plan)(x1, x2, *_weight_if_any(subject.given))
     return change_layout(subject(subject.given)["out"], plan.irreps_out, layouts[2], "mul_ir"), expected
 
 
@@ -179,13 +179,13 @@ def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
         return f"e3nn has no right for mode {' and '.join(map(repr, lacking))}"
     x2 = change_layout(given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = e3nn_product(plan, compile_right=True).right(x2, *_weight(given))
+        expected = e3nn_product(plan, compile_right=True).right(x2, *_weight_if_any(given))
     got = change_layout(_right_matrices(subject, given), plan.irreps_out, layouts[2], "mul_ir")
     return change_layout(got.transpose(1, 2), plan.irreps_in1, layouts[0], "mul_ir").transpose(1, 2), expected
 
 
 def right(subject: Subject) -> Outcomes:
-    """Compare the matrix of `right`, applied to input 1, with the product."""
+    """Compare `right`, applied to input 1, with the product."""
     given = _first_rows(subject)
     return {"": (torch.einsum("zi,zik->zk", given["x1"], _right_matrices(subject, given)), subject(given)["out"])}
 
@@ -193,7 +193,7 @@ def right(subject: Subject) -> Outcomes:
 def _right_matrices(subject: Subject, operands: TensorsByName) -> Tensor:
     module: Any = subject.module
     own = subject.module_operands(operands)
-    return module.right(own["x2"], *_weight(own)).to("cpu", torch.float64)
+    return module.right(own["x2"], *_weight_if_any(own)).to("cpu", torch.float64)
 
 
 def _first_rows(subject: Subject) -> TensorsByName:
@@ -204,7 +204,7 @@ def _first_rows(subject: Subject) -> TensorsByName:
     return {name: x if name in whole else x[:rows] for name, x in subject.given.items()}
 
 
-def _weight(given: TensorsByName) -> list[Tensor]:
+def _weight_if_any(given: TensorsByName) -> list[Tensor]:
     return [given["w"]] if "w" in given else []
 
 

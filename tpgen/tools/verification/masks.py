@@ -1,4 +1,4 @@
-"""Masks of edges."""
+"""Law of edges and masks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MORE, _NEUTRAL = 3, 1e-5  # edges that are added, and how far these may move re
 
 
 def edges_and_masks(subject: Subject) -> Outcomes:
-    """Compare as `edges`, with edges that a mask leaves out."""
+    """Compare as `edges`, and with more masked edges."""
     return {**edges(subject), **_compare_more_masked_edges(subject)}
 
 

@@ -1,4 +1,4 @@
-"""Subjects of tpgen's own modules."""
+"""Subjects of tpgen's modules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _common_subject_fields(module: Any, like: Tensor) -> dict[str, Any]:
 
 
 def product_subject(product: TensorProduct, rows: int) -> Subject:
-    """Build the subject of a product, or of a convolution on a random graph."""
+    """Build the subject of a product, or convolution on a random graph."""
     plan, like, (first, second, out) = product.plan, product.output_mask, product.layout
     generator = torch.Generator().manual_seed(0)
     ends = torch.randint(_NODES, (2, rows), generator=generator) if product.edges else None
@@ -279,7 +279,7 @@ SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {
 
 
 def module_subject(module: nn.Module, rows: int) -> Subject | None:
-    """Build the subject of a tpgen module; None for other modules."""
+    """Build a tpgen module's subject; None for other modules."""
     for cls, made in SUBJECTS.items():
         if isinstance(module, cls):
             return made(module, rows)

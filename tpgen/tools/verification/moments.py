@@ -1,9 +1,11 @@
-r"""The law of normalisation: mean squares of results for random signs.
+r"""Law of normalisation.
 
-For :math:`n_p` summed elements and weight :math:`w_p` of path p, components (or norms of copies) have mean square
+For random signs, components (or norms of copies) have mean square
 
 .. math:: \mathrm{var}_{out}\; \frac{\sum_p w_p n_p}{\sum_p n_p} \quad\text{(element)}, \qquad
     \mathrm{var}_{out}\; \frac1P \sum_p w_p \quad\text{(path)}
+
+for :math:`n_p` summed elements and path weight :math:`w_p`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ MOMENT_LIMIT = 0.05  # what may be wrong with a mean of that error, five times o
 
 
 def product_moments(product: TensorProduct) -> _Moments:
-    """Compare mean squares of a product's output segments with their expectation."""
+    """Compare mean squares of a product's output segments with expectations."""
     plan = product.plan
     if "none" in (plan.irrep_normalization, plan.path_normalization):
         return {"": "the product was asked not to be normalised"}

@@ -1,4 +1,4 @@
-"""Any network as a subject, with arguments and results by name."""
+"""Subjects of networks."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ NO_POINTS = "no input is said to be points"
 def network_subject(
     network: nn.Module, inputs: Sequence[Any], irreps_in: Any = None, irreps_out: Any = None
 ) -> Subject:
-    """Build the subject of a network from the arguments of one call.
+    """Build the subject of a network from a call's arguments.
 
-    ``irreps_in`` and ``irreps_out`` say how arguments and results turn, as lists or mappings; `KNOWN` completes them.
-    Raises `InputError` without floating tensors.
+    ``irreps_in`` and ``irreps_out`` say how arguments and results turn; `KNOWN` completes both.  Raises `InputError`
+    without floating tensors.
     """
     if not isinstance(inputs, (tuple, list)):
         raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
@@ -152,7 +152,7 @@ def _python_integers(names: Sequence[str], leaves: Sequence[Any]) -> TensorsByNa
 
 
 def copies_of(inputs: Any) -> Any:
-    """Copy the tensors in a call's arguments, to protect the caller's."""
+    """Copy the tensors in a call's arguments."""
     return closed_fields(
         pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, opened_fields(inputs))
     )
@@ -182,8 +182,8 @@ def _input_and_result_frames(
 ) -> tuple[dict[str, Frame], dict[str, Frame]]:
     # Turns of inputs and results, as was said or is known of them.
     known = {name: how for name, how in _turns_by_known_name(given).items() if not are_cell_counts(name, values)}
-    turns = _frames(irreps_in, known, given, "irreps_in")
-    results = _frames(irreps_out, _turns_by_known_name(result_tensors), result_tensors, "irreps_out")
+    turns = _frames_by_name(irreps_in, known, given, "irreps_in")
+    results = _frames_by_name(irreps_out, _turns_by_known_name(result_tensors), result_tensors, "irreps_out")
     _check_shapes(turns, given)
     _check_shapes(results, result_tensors)
     _check_results_declared(result_tensors, turns, results)
@@ -261,7 +261,9 @@ def _check_shapes(frames: Mapping[str, Frame], tensors: TensorsByName) -> None:
             raise InputError(f"{name}: {error}") from error
 
 
-def _frames(declared: Any, known: dict[str, str | None], tensors: TensorsByName, argument: str) -> dict[str, Frame]:
+def _frames_by_name(
+    declared: Any, known: dict[str, str | None], tensors: TensorsByName, argument: str
+) -> dict[str, Frame]:
     # The frame of each name: from a mapping, from a list in the order of the names, or what is known of them.
     names = list(tensors)
     if declared is None:

@@ -1,4 +1,4 @@
-"""Calls of padded molecules, ``(molecules, atoms, 3)``, as calls of rows of atoms."""
+"""Padded molecules, ``(molecules, atoms, 3)``, as rows of atoms."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _Call = Callable[[Run, TensorsByName], TensorsByName]
 
 
 class UnknownPadding(NotCompared):
-    """Raised if nothing shows how molecules are padded."""
+    """Nothing shows the padding of molecules."""
 
 
 @dataclass(frozen=True, eq=False)
 class PaddedMolecules:
-    """Tensors of a call as ``rows`` of real atoms, with ``batch``, and the ``fills`` of padding (None: unknown)."""
+    """A call's tensors as ``rows`` of real atoms, and the ``fills`` of padding (None: unknown)."""
 
     rows: TensorsByName
     fills: Mapping[str, Tensor | None]
@@ -33,7 +33,7 @@ class PaddedMolecules:
         """Wrap a call to take and return rows of atoms."""
 
         def flat_call(run: Run, operands: TensorsByName) -> TensorsByName:
-            padded, places, shape = self._padded(operands)
+            padded, places, shape = self._pad_operands(operands)
             found = call(run, padded)
             return {name: y[places] if y.shape[:2] == shape else y for name, y in found.items()}
 
@@ -41,9 +41,9 @@ class PaddedMolecules:
 
     def padding(self, arguments: Callable[[TensorsByName], Any]) -> Callable[[TensorsByName], Any]:
         """Wrap a function of padded tensors to take rows of atoms."""
-        return lambda operands: arguments(self._padded(operands)[0])
+        return lambda operands: arguments(self._pad_operands(operands)[0])
 
-    def _padded(self, operands: TensorsByName) -> tuple[TensorsByName, tuple[Tensor, Tensor], tuple[int, int]]:
+    def _pad_operands(self, operands: TensorsByName) -> tuple[TensorsByName, tuple[Tensor, Tensor], tuple[int, int]]:
         rows = {**{name: self.rows[name] for name in self.fills}, BATCH: self.rows[BATCH], **operands}
         molecules = rows.pop(BATCH).long().cpu()
         counts = torch.bincount(molecules)
@@ -70,10 +70,7 @@ def _places_within(molecules: Tensor, counts: Tensor) -> Tensor:
 
 
 def padded_molecules(tensors: TensorsByName) -> PaddedMolecules | None:
-    """Read a call of padded molecules, or return None.
-
-    Padding, behind the atoms, has a mask, negative species, or species 0 at the origin.
-    """
+    """Read padded molecules, by a mask, negative species, or species 0 at the origin; None without."""
     floating = [x for x in tensors.values() if is_floating(x)]
     if BATCH in tensors or any(x.dim() == 2 and x.shape[1] == 3 for x in floating):
         return None

@@ -1,4 +1,4 @@
-"""The law of parameters: gradients by parameters agree with differences."""
+"""Law of gradients by parameters."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ MEANT = "{result} has no graph in train(), as numbers that are only looked at"
 
 
 class MissingGradient(Exception):
-    """A result depends on a parameter without a gradient by it."""
+    """A result lacks the gradient by a parameter."""
 
 
 @dataclass(frozen=True)
 class _ParameterStep:
-    """Changes of results between opposite steps of a parameter, and their noise."""
+    """Changes of results between opposite steps of a parameter, and noise."""
 
     along: Tensor
     change: Mapping[str, Tensor]
@@ -53,7 +53,7 @@ class _ParameterStep:
 
 
 def by_parameters(subject: Subject) -> Outcomes:
-    """Compare each result's gradient along a direction of each parameter with differences."""
+    """Compare each result's gradient by each parameter with differences."""
     function, leaves = with_parameters(subject)
     names = [name for name in leaves if name.startswith(PARAMETER)]
     if not names:
@@ -109,7 +109,10 @@ def _compare_without_input_gradients(
             if slopes is None:
                 continue
         one = dict(zip(names, slopes or [None] * len(names), strict=True))
-        outcomes[f"{result}, inputs without gradients"] = _flattened(one, leaves), _flattened(own, leaves)
+        outcomes[f"{result}, inputs without gradients"] = (
+            _flatten_gradients(one, leaves),
+            _flatten_gradients(own, leaves),
+        )
     return _differing_pairs(outcomes)
 
 
@@ -122,12 +125,12 @@ def _compare_sum_cotangents(function: NamedFunction, leaves: TensorsByName, resu
             given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
             y = function(given)[result]
             slopes = torch.autograd.grad(y, list(given.values()), ones(y), allow_unused=True)
-            found.append(_flattened(dict(zip(given, slopes, strict=True)), leaves))
+            found.append(_flatten_gradients(dict(zip(given, slopes, strict=True)), leaves))
         outcomes[f"{result}, of a sum"] = found[0], found[1]
     return _differing_pairs(outcomes)
 
 
-def _flattened(slopes: _Gradients, leaves: TensorsByName) -> Tensor:
+def _flatten_gradients(slopes: _Gradients, leaves: TensorsByName) -> Tensor:
     parts = [torch.zeros_like(leaves[n]) if g is None else g.detach() for n, g in slopes.items()]
     return torch.cat([x.flatten() for x in parts])
 

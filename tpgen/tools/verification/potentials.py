@@ -1,4 +1,4 @@
-"""The laws of potentials: forces, stress, conservation of energy, smoothness."""
+"""Laws of potentials."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SYMMETRIC = ("polarizability", "alpha", "quadrupole", "dielectric", "dielectric
 
 
 def forces(subject: Subject) -> Outcomes:
-    """Compare forces along directions with energy slopes, also with two atoms close."""
+    """Compare forces with energy slopes, also with two atoms close."""
     exact = subject.in_float64()
     found = {"": _compare_forces_with_slopes(exact)}
     if (pair := shortest_edge_of(exact)) is not None:
@@ -70,7 +70,7 @@ def _compare_forces_with_slopes(subject: Subject) -> Pair:
 
 
 def shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
-    """Return the second atom and the vector of the shortest edge, if any."""
+    """Return the shortest edge's second atom and vector, or None."""
     if not isinstance(subject.reading, Reading) or len(subject.reading.graph.points) < 2:
         return None
     graph = subject.reading.graph
@@ -94,9 +94,7 @@ def with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName:
 
 
 def slope(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
-    """Differentiate a function at 0; ``scale`` is the derivative's expected size.
-
-    Steps are as short as rounding allows.  If the slope misses ``claimed``, shorter steps may come nearer.
+    """Differentiate a function at 0, by steps for a derivative of size ``scale``; shorter ones if ``claimed`` differs.
 
     >>> found = slope(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
     >>> round(found.item(), 6) == round(torch.tensor(2.0, dtype=torch.float64).exp().item(), 6)
@@ -120,7 +118,7 @@ def _total_energy(subject: Subject, results: TensorsByName) -> Tensor:
 
 
 def conservation(subject: Subject) -> Outcomes:
-    """Compare the kinetic energy that a velocity Verlet trajectory gains with the potential energy lost."""
+    """Compare kinetic energy gained with potential energy lost on a trajectory."""
     exact, before = subject.in_float64(), float("inf")
     for finer in FINER:
         gained, lost, pushed = _extrapolated_trajectory(exact, finer)
@@ -138,7 +136,6 @@ def conservation(subject: Subject) -> Outcomes:
 
 
 def _extrapolated_trajectory(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return kinetic gains, potential losses and largest forces, extrapolated to short steps."""
     (gain, loss, push), (gained, lost, pushed) = (
         _verlet_trajectory(subject, 2 * step_divisor),
         _verlet_trajectory(subject, step_divisor),
@@ -147,7 +144,6 @@ def _extrapolated_trajectory(subject: Subject, step_divisor: int) -> tuple[Tenso
 
 
 def _verlet_trajectory(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return kinetic gains, potential losses and largest forces of a velocity Verlet run."""
     x = subject.given[subject.points or ""].clone()
     energy, force = _energy_and_forces_at_points(subject, x)
     if float(force.abs().max()) <= subject.floors.get(subject.forces or "", 0.0):  # there is no way down from here
@@ -174,7 +170,7 @@ def _energy_and_forces_at_points(subject: Subject, points: Tensor) -> tuple[Tens
 
 
 def energy_and_forces(subject: Subject, given: TensorsByName) -> tuple[Tensor, Tensor]:
-    """Compute energy and forces for operands; missing forces by autograd."""
+    """Compute energy and forces, missing forces by autograd."""
     name = subject.points or ""
     if subject.forces is not None:
         found = subject(given)
@@ -186,7 +182,7 @@ def energy_and_forces(subject: Subject, given: TensorsByName) -> tuple[Tensor, T
 
 
 def strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
-    """Strain points, cells and edge vectors among the operands."""
+    """Return operands with strained points, cells and edge vectors."""
     by = torch.eye(3, dtype=torch.float64) + strain
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     bent = [n for n, how in subject.turns.items() if how in STRAINED and (how.moves or roles.get(n) in SPACE)]
@@ -194,7 +190,7 @@ def strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
 
 
 def second_derivatives(subject: Subject) -> Outcomes:
-    """Compare Hessian products in both orders, and results named as second derivatives with transposes."""
+    """Compare Hessian products in both orders, and second derivatives among results with transposes."""
     tensors = {
         name: (y, y.mT)
         for name, y in subject(subject.given).items()
@@ -204,7 +200,7 @@ def second_derivatives(subject: Subject) -> Outcomes:
 
 
 def stress(subject: Subject) -> Outcomes:
-    """Compare stress times volume, or a negative virial, with energy slopes by strain."""
+    """Compare stress times volume, or minus the virial, with energy slopes by strain."""
     exact = subject.in_float64()
     name, cell = exact.stress or "", exact.given.get(exact.cell or "")
     found = exact(exact.given)[name].detach()
@@ -223,7 +219,7 @@ def stress(subject: Subject) -> Outcomes:
 
 
 def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
-    """Differentiate the energy by symmetric strain; ``claimed`` is the expected derivative."""
+    """Differentiate the energy by strain; ``claimed`` is the expected derivative."""
     found = torch.zeros(3, 3, dtype=torch.float64)
     for i in range(3):
         for j in range(i + 1):
@@ -237,12 +233,12 @@ def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
 
 
 def strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tensor:
-    """Return the total energy, strained by ``amount`` along ``direction``."""
+    """Return the energy, strained by ``amount`` along ``direction``."""
     return _total_energy(subject, subject(strained_operands(subject, amount * direction)))
 
 
 def smooth(subject: Subject) -> Outcomes:
-    """Look for jumps of energy and forces under stretching, and along one atom's path."""
+    """Look for jumps of energy and forces under stretching and on an atom's path."""
     exact = subject.in_float64()
     stretches = torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
     jumps = _jumps_along_path(exact, partial(stretched_operands, exact), stretches)
@@ -254,7 +250,6 @@ def smooth(subject: Subject) -> Outcomes:
 
 
 def _long_edges_remark(subject: Subject) -> Outcomes:
-    """Say that far longer edges change the energy, as beyond a cutoff without a mask."""
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.graph.cells is not None:
         return {}
@@ -290,7 +285,7 @@ def _jumps_along_path(subject: Subject, path: Callable[[float], TensorsByName], 
 
 
 def stretched_operands(subject: Subject, factor: float) -> TensorsByName:
-    """Scale all lengths of the operands."""
+    """Return operands with all lengths scaled."""
     return strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
 
 
@@ -326,7 +321,7 @@ def _bisected_jump(
 
 
 def rounding_floors(subject: Subject, results: TensorsByName) -> dict[str, float]:
-    """Return the absolute error that rounding may cause in each result."""
+    """Return each result's absolute error by rounding."""
     if subject.energy is None or not isinstance(subject.reading, Reading):
         return {}
     graph, energy = subject.reading.graph, results[subject.energy].detach().sum()

@@ -1,4 +1,4 @@
-"""Float64 copies of networks, also if their code names narrower dtypes."""
+"""Float64 copies of networks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CASTS = {Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat
 
 
 class Casts(TorchFunctionMode):
-    """Record narrow dtypes that calls name, by function."""
+    """Mode that records narrow dtypes that calls name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,22 +42,22 @@ class Casts(TorchFunctionMode):
 
 
 class Doubled(Casts):
-    """Replace narrow dtypes that calls name by float64."""
+    """Mode that replaces narrow dtypes by float64."""
 
     def rewritten_call(
         self, function: Any, given: list[Any], further: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
-        """Return the call with float64 in place of narrow dtypes."""
+        """Return the call with float64 for narrow dtypes."""
         own = Tensor.double if function in _CASTS else function
-        return own, list(map(_doubled, given)), {name: _doubled(x) for name, x in further.items()}
+        return own, list(map(_float64_for_narrow, given)), {name: _float64_for_narrow(x) for name, x in further.items()}
 
 
-def _doubled(x: Any) -> Any:
+def _float64_for_narrow(x: Any) -> Any:
     return torch.float64 if isinstance(x, torch.dtype) and x in NARROW else x
 
 
 def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a call so that unnamed and narrower dtypes become float64."""
+    """Wrap a call: default and narrower dtypes become float64."""
 
     def call_in_double(*given: Any) -> Any:
         with default_dtype(torch.float64), Doubled():
@@ -67,7 +67,7 @@ def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def double_of(network: nn.Module) -> nn.Module:
-    """Copy a network in float64, with its unregistered tensors."""
+    """Copy a network in float64, with unregistered tensors."""
     copy = copy_of(network)
     plain = plain_tensors(copy)
     copy.double()

@@ -1,4 +1,4 @@
-"""Random number states of the process, and of generators in a network."""
+"""Random number states of process and network."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def held_states(network: nn.Module) -> dict[str, str]:
 
 
 def is_torch_generator(network: nn.Module, name: str) -> bool:
+    """Whether a named state is torch's."""
     return name == TORCH or isinstance(_generators_of(network).get(name), torch.Generator)
 
 
@@ -65,7 +66,7 @@ def _state_functions(generator: Any) -> tuple[Callable[[Any], Any], Callable[[An
 
 
 def with_restored_randomness(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Wrap a call to restore random number states: the next draws equal numbers."""
+    """Wrap a call to restore random number states afterwards."""
 
     def call_and_restore(run: Any, named: Any) -> Any:
         shared = [(put_back, read()) for read, put_back, _ in RANDOM.values()]

@@ -1,4 +1,4 @@
-"""`Reading`: roles of a network call's tensors."""
+"""Roles of a network call's tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SIZES = ("num", "n_", "natom", "nnode", "nedge", "size", "count", "len", "total
 
 @dataclass(frozen=True)
 class Reading:
-    """Role of each argument of a network call, and the encoded graph."""
+    """Role of each argument, and the encoded graph."""
 
     values: TensorsByName
     roles: Mapping[str, str]
@@ -40,16 +40,17 @@ class Reading:
     unreadable: str = ""  # why atoms cannot be permuted
 
     def named(self, role: str) -> list[str]:
+        """Return the names of arguments with a role."""
         return [name for name, found in self.roles.items() if found == role]
 
     @property
     def indices(self) -> list[str]:
-        """Names of integers that index atoms or edges, except edge ends."""
+        """Names of indices of atoms or edges, except edge ends."""
         return [n for n, role in self.roles.items() if " by " in role and role.split()[0] in (ATOMS, EDGES)]
 
     @property
     def ends(self) -> list[str]:
-        """Names of integers that hold edge ends."""
+        """Names of arguments with edge ends."""
         return [] if self.edges is None else list(self.edges.roles)
 
     @property
@@ -74,24 +75,21 @@ class Reading:
         return [name for name in free if is_index(self.values[name]) and self.values[name].numel() > 1]
 
     def written(self, graph: AtomGraph) -> TensorsByName:
-        """Return the arguments of a call with another graph."""
+        """Return a call's arguments for another graph."""
         return write_graph(
             self, sorted_by_first_end(graph) if self.edges is not None and self.edges.in_order else graph
         )
 
 
 def tensor_row_count(x: Tensor, frame: Frame) -> int | None:
-    """Return a tensor's number of rows; None if all axes turn."""
+    """Return the number of rows; None if all axes turn."""
     return x.shape[0] if x.dim() > frame.axes else None
 
 
 def read_call(
     points: str, values: TensorsByName, turns: Mapping[str, Frame], kinds: Mapping[str, str], graph_count: int = 0
 ) -> Reading | str:
-    """Read a call by the kinds of rows that integers index; a text says why not.
-
-    ``graph_count`` counts energies.
-    """
+    """Read a call by ``kinds`` of rows that integers index; a text says why not."""
     x = values[points].to(torch.float64)
     if x.dim() != 2 or x.shape[1] != 3:
         return f"{points} has shape {tuple(x.shape)}, where one row of three for each atom is read"
@@ -207,7 +205,7 @@ def _are_whole_numbers(x: Tensor) -> bool:
 
 
 def are_cell_counts(name: str, values: TensorsByName) -> bool:
-    """Whether undeclared edge images count cells, rather than being vectors."""
+    """Whether edge images count cells, and are no vectors."""
     x = values[name].double()
     if last_dict_key(name) not in VECTORS or x.shape[-1:] != (3,) or not _are_whole_numbers(x):
         return False
@@ -228,7 +226,6 @@ def _why_axes_unclear(values: TensorsByName, roles: Mapping[str, str], graph: At
 
 
 def _with_crossed_cells(reading: Reading) -> Reading:
-    """Add how many cells each edge crosses, and the periodic axes; or note why that is unclear."""
     graph, counts, vectors = reading.graph, reading.named("counts"), reading.named("vectors")
     if graph.ends is None or reading.edges is None or not (counts or vectors):
         return reading if graph.ends is not None else replace(reading, periodic=_periodic_axes(reading, None))

@@ -1,4 +1,4 @@
-"""Roles of a potential's results: energy, forces, stress."""
+"""Roles of results: energy, forces, stress."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ASK = (
 
 
 def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict[str, str]]:
-    """Split ``irreps_out`` into how results turn, and results by role; raises `InputError` for repeated roles."""
+    """Split ``irreps_out`` into turns, and result names by role; raises `InputError` for repeated roles."""
     if not isinstance(irreps_out, (Mapping, list, tuple, str)):
         return irreps_out, {}
     listed = [irreps_out] if isinstance(irreps_out, str) else irreps_out
@@ -57,7 +57,7 @@ def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict
 
 
 def with_roles(subject: Subject, results: TensorsByName, roles: Mapping[str, str]) -> Subject:
-    """Set the subject's energy, forces and stress by declared roles or names."""
+    """Set the subject's energy, forces and stress by roles or names."""
     by_name = {role: next((n for n in names if n in results), None) for role, names in _NAMES.items()}
     found = dict(roles) if roles else {role: name for role, name in by_name.items() if name is not None}
     alone = next(iter(results))
@@ -122,7 +122,7 @@ def _absolute_cosine(one: Tensor, other: Tensor) -> float:
 
 
 def with_detected_stress(subject: Subject, results: TensorsByName) -> Subject:
-    """Set the subject's stress or virial, if unnamed, by strain derivatives."""
+    """Set the subject's stress or virial by strain derivatives."""
     tensors = [
         name
         for name, y in results.items()

@@ -1,4 +1,4 @@
-"""The law of precision: results differ from float64 by rounding alone."""
+"""Law of precision."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
 
 
 class Rounded(DispatchMode):
-    """Round float64 results of all operators to a dtype."""
+    """Mode that rounds float64 results of operators to a dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Rounded(DispatchMode):
 
 
 class Narrowing(Casts):
-    """Record narrow dtypes of calls and autocast."""
+    """Mode that records narrow dtypes, also of autocast."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         for device in {x.device.type for x in args if isinstance(x, Tensor)}:
@@ -57,10 +57,7 @@ class Narrowing(Casts):
 
 
 def precise(subject: Subject) -> Outcomes:
-    """Compare results with those of a float64 copy without narrower casts.
-
-    Differences that rounding of large intermediates explains are reported only.
-    """
+    """Compare results with a float64 copy's; rounding of large intermediates is reported only."""
     held = {name: x.to(subject.dtype).double() for name, x in subject.given.items()}
     exact = subject.in_float64()
     with Doubled():

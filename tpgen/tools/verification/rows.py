@@ -1,4 +1,4 @@
-"""The laws of rows, for networks without points."""
+"""Laws of rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN = 1e-6  # of results: what a row changes more in another, it knows of it
 
 
 def shared_row_count(subject: Subject) -> int | None:
-    """Return the inputs' common number of rows; None if unclear."""
+    """Return the inputs' number of rows; None if unclear."""
     if subject.fixed or any(last_dict_key(name) in CELLS for name in subject.given):
         return None
     found = {tensor_row_count(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
@@ -40,12 +40,12 @@ def shared_row_count(subject: Subject) -> int | None:
 
 
 def why_no_rows(subject: Subject) -> str:
-    """Return why a network's rows cannot be compared, or an empty string."""
+    """Say why rows cannot be compared, or nothing."""
     return NO_ROWS if shared_row_count(subject) is None else ""
 
 
 def permuted_rows(subject: Subject) -> Outcomes:
-    """Compare permuted, some and single rows with the same rows of all results."""
+    """Compare results of permuted, some and single rows with rows of all results."""
     number = shared_row_count(subject) or 0
     found = subject(subject.given)
     straight = _results_with_rows(subject, found, number)
@@ -89,13 +89,13 @@ def _results_of_selected_rows(subject: Subject, index: Tensor) -> TensorsByName:
 
 
 def finite_rows(subject: Subject) -> Outcomes:
-    """Check results and gradients for vanishing vectors are finite, and empty batches run."""
+    """Check that vanishing vectors give finite results and gradients, and empty batches run."""
     with _uninitialized_memory_as_nan():
         return _compare_vanishing(subject, list(subject.turns)) | _compare_empty_batch(subject) or {"": NO_ROWS}
 
 
 def finite_points(subject: Subject) -> Outcomes:
-    """Check results are finite for degenerate geometries and vanishing vectors."""
+    """Check that degenerate geometries and vanishing vectors give finite results."""
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     others = [name for name in subject.turns if roles.get(name) not in SPACE]
     with _uninitialized_memory_as_nan():

@@ -1,4 +1,4 @@
-"""The laws of programs: compiled, repeated, threaded and saved calls agree."""
+"""Laws of compiled, repeated, threaded and saved calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose wh
 
 
 def compiled(subject: Subject) -> Outcomes:
-    """Compare the module and gradients under `torch.compile` with eager."""
+    """Compare results and gradients under `torch.compile` with eager ones."""
     torch.compiler.reset()  # beyond its limit of compilations torch would run eager code
     run = compile_program(subject.module, Config(backend=subject.backend))
     within = _takes_gradients(subject)
@@ -143,7 +143,7 @@ def _needs_matching_default_dtype(subject: Subject, result_function: Callable[[S
 
 
 def repeated(subject: Subject) -> Outcomes:
-    """Compare bits of repeated calls, also on inputs moved slightly."""
+    """Compare bits of repeated calls, also on moved inputs."""
     if is_random_in_training_alone(subject):
         return {**repeated(subject.in_evaluation()), "training": RANDOM_LAWS}
     subject = subject.with_advancing_randomness()
@@ -162,7 +162,7 @@ RANDOM_LAWS = (
 
 
 def is_random_in_training_alone(subject: Subject) -> bool:
-    """Whether calls draw torch's random numbers in training, but not in evaluation."""
+    """Whether calls draw torch's random numbers in training alone."""
     if subject.drawing is None or not subject.module.training:
         return False
     calm, drawn = subject.in_evaluation().with_advancing_randomness(), subject.with_advancing_randomness()
@@ -174,7 +174,7 @@ def is_random_in_training_alone(subject: Subject) -> bool:
 
 
 def is_random(subject: Subject) -> bool:
-    """Whether equal inputs give different results because of random numbers."""
+    """Whether random numbers change results of equal inputs."""
     if subject.drawing is None:
         return False
     one, other = (_detached_results(subject.with_advancing_randomness()) for _ in range(2))
@@ -213,7 +213,6 @@ def _default_dtype_remark(subject: Subject, result_function: Callable[[Subject],
 
 
 def _compare_training_with_evaluation(subject: Subject) -> dict[str, str]:
-    """Remark that training and evaluation give different results, or do not both run; else empty."""
     if subject.fresh is None or subject.kind != "network" or is_splined(subject.module):
         return {}
     try:
@@ -229,7 +228,7 @@ def _compare_training_with_evaluation(subject: Subject) -> dict[str, str]:
 
 
 def threads(subject: Subject) -> Outcomes:
-    """Compare results on one thread with several."""
+    """Compare results on one thread and on several."""
     found, compared = [], _choose_result_function(subject)
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
         with _running_on_threads(number):
@@ -248,7 +247,7 @@ def _running_on_threads(number: int) -> Iterator[None]:
 
 
 def saved(subject: Subject) -> Outcomes:
-    """Compare bits of the module, reloaded from a state_dict and from a file."""
+    """Compare bits of the module and copies from a state_dict and a file."""
     found: dict = {}
     expected = _detached_results(subject)
     for part, again in (("state_dict", _copy_from_state_dict), ("file", from_file)):
@@ -268,7 +267,6 @@ def saved(subject: Subject) -> Outcomes:
 
 
 def _copy_after_call(subject: Subject) -> dict[str, Outcome]:
-    """Say that deepcopy fails after a call, as for results that are kept with their graph."""
     if subject.fresh is None:
         return {}
     module = subject.fresh_copy()
@@ -285,7 +283,7 @@ def _copy_after_call(subject: Subject) -> dict[str, Outcome]:
 
 
 class Unregistered(Exception):
-    """A network holds parameters that no module registers."""
+    """A parameter that no module registers."""
 
 
 def _unregistered_outcomes(subject: Subject) -> dict[str, Outcome]:
@@ -314,7 +312,7 @@ def _copy_from_state_dict(module: nn.Module) -> nn.Module:
 
 
 def from_file(saved: Any, weights_only: bool = False) -> Any:
-    """Return a module or state, saved to and loaded from memory."""
+    """Save a module or state, and load the copy."""
     held = io.BytesIO()
     torch.save(saved, held)
     held.seek(0)

@@ -1,4 +1,4 @@
-"""The laws of several systems: copies, and batches of graphs."""
+"""Laws of copies and batches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ APART = "energies do not add up: atoms know of others that no edge joins, which 
 
 
 def copies(subject: Subject) -> Outcomes:
-    """Compare a doubled cell, or two distant copies, with twice the energy and equal forces."""
+    """Compare a doubled cell, or two distant copies, with one: twice the energy, equal forces."""
     reading, straight = reading_of(subject), network_results(subject, subject.given)
     if reading.periodic:
         if reading.indices:
@@ -168,11 +168,11 @@ def _expected_of_copies(subject: Subject, results: TensorsByName, doubled: AtomG
 
 
 class Refused(Exception):
-    """A network rejects a batch of graphs that it accepts alone."""
+    """A network rejects a batch of graphs accepted alone."""
 
 
 def batch(subject: Subject) -> Outcomes:
-    """Compare graphs in a batch with each alone: given, unequal, and single-species graphs."""
+    """Compare graphs in a batch with each alone."""
     reading = reading_of(subject)
     cell = next((reading.values[name] for name in reading.named("cell")), None)
     if cell is not None and cell.shape == (3, 3) and not reading.named("pointers"):

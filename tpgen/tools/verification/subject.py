@@ -1,4 +1,4 @@
-"""`Subject`: a module under verification, with float64 operands, and how operands turn."""
+"""Modules under verification."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
 
 @dataclass(frozen=True)
 class Frame:
-    """How the last ``axes`` of a tensor turn under rotations; if ``moves``, translations shift it."""
+    """Turn of a tensor's last ``axes`` under rotations; with ``moves``, translations shift entries."""
 
     said: str
     turn: Turn
@@ -58,7 +58,7 @@ STILL = Frame("stays", lambda x, matrix: x)
 
 
 def frame(declared: Any, layout: str = "mul_ir") -> Frame:
-    """Return the frame of a name of `FRAMES`, of irreps, or of None (invariant).
+    """Return the frame of a name in `FRAMES`, of irreps, or of None (invariant).
 
     >>> frame("2x0e+1o").said, frame(None).said, frame("cartesian_points").moves
     ('2x0e+1x1o', 'stays', True)
@@ -83,7 +83,7 @@ def _turn_irreps(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
 
 
 def change_layout(x: Tensor, irreps: Irreps, layout: str, to: str) -> Tensor:
-    """Rearrange the last axis of a tensor from ``layout`` to layout ``to``.
+    """Rearrange a tensor's last axis from ``layout`` to layout ``to``.
 
     >>> change_layout(torch.arange(6.0), Irreps("2x1o"), "mul_ir", "ir_mul")
     tensor([0., 3., 1., 4., 2., 5.])
@@ -106,7 +106,7 @@ def _turn_by_segment(x: Tensor, irreps: Irreps, layout: str, target_layout: str,
 
 
 def leaf_name(path: Sequence[Any]) -> str:
-    """Name a pytree leaf by its path; fields are named like dict keys.
+    """Name a pytree leaf by path; fields look like dict keys.
 
     >>> leaf_name([pytree.SequenceKey(1), pytree.GetAttrKey("energy")])
     "[1]['energy']"
@@ -115,7 +115,7 @@ def leaf_name(path: Sequence[Any]) -> str:
 
 
 def last_dict_key(name: str) -> str:
-    """Return the last dict key in a leaf's name, or else the name.
+    """Return the last dict key in a leaf's name, else the name.
 
     >>> last_dict_key("data['positions']"), last_dict_key("positions")
     ('positions', 'positions')
@@ -128,7 +128,7 @@ def cloned_tensors(tensors: TensorsByName) -> TensorsByName:
 
 
 def derangement(size: int) -> Tensor:
-    """Return a permutation of ``size`` indices without a fixed point.
+    """Return a permutation without a fixed point.
 
     >>> derangement(3)
     tensor([1, 2, 0])
@@ -138,13 +138,13 @@ def derangement(size: int) -> Tensor:
 
 
 def prefix_of(run: Run) -> str:
-    """Return the prefix that `torch.compile` gives parameter names, or an empty string."""
+    """Return the prefix of parameter names by `torch.compile`, if any."""
     return "_orig_mod." if hasattr(run, "_orig_mod") else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A module under verification, its float64 operands on the CPU, and facts for laws.
+    """A module under verification, float64 operands on the CPU, and facts for laws.
 
     ``call`` runs the module, or a substitute, on operands in the module's dtype.
     """
@@ -194,18 +194,18 @@ class Subject:
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
     def __call__(self, operands: TensorsByName, run: Run | None = None) -> TensorsByName:
-        """Call the module, or ``run`` instead; return float64 copies of results on the CPU."""
+        """Call the module, or ``run``; return float64 copies of results on the CPU."""
         found = self.call(self.module if run is None else run, self.module_operands(operands))
         return {name: y.to("cpu", torch.float64, copy=True) for name, y in found.items()}
 
     def fresh_copy(self) -> nn.Module:
-        """Copy the module as before its first call; raises `NotCompared` if it cannot."""
+        """Copy the module as before any call; raises `NotCompared` if impossible."""
         if self.fresh is None:
             raise NotCompared("the network cannot be copied")
         return copy_of(self.fresh)
 
     def in_float64(self) -> Subject:
-        """Return the subject of a float64 copy; raises `NotCompared` if the copy fails."""
+        """Return the subject of a float64 copy; raises `NotCompared` if none runs."""
         if self.dtype == torch.float64 and self.exact is None:
             return self
         if self.inexact:
@@ -215,7 +215,7 @@ class Subject:
         return replace(self, module=copy, dtype=torch.float64, exact=None, call=call, narrow=False)
 
     def with_advancing_randomness(self) -> Subject:
-        """Return the subject whose calls draw new random numbers; others repeat numbers."""
+        """Return the subject whose calls draw new random numbers."""
         return self if self.drawing is None else replace(self, call=self.drawing, drawing=None)
 
     def in_evaluation(self) -> Subject:
@@ -224,12 +224,12 @@ class Subject:
         return replace(self, module=module, fresh=fresh, exact=lambda: double_of(fresh))
 
     def module_operands(self, operands: TensorsByName) -> TensorsByName:
-        """Copy operands to the module's device and dtype, for one call."""
+        """Copy operands to the module's device and dtype."""
         own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
         return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
 
     def arguments(self) -> TensorsByName:
-        """Copy all tensor arguments of a call for the module, including integers."""
+        """Copy all tensors of a call for the module, integers included."""
         return {**self.module_operands(self.given), **cloned_tensors(self.fixed)}
 
     def detached_results(self, module: Run, operands: TensorsByName) -> TensorsByName:

@@ -1,4 +1,4 @@
-"""The laws of calls: memory layout, gradient mode, and other state."""
+"""Laws of memory, gradient mode and other state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Touched(Exception):
 
 
 def untouched(subject: Subject) -> Outcomes:
-    """Check that a call changes no parameters, inputs, random states or process settings."""
+    """Check that calls change no parameters, inputs, random states or process settings."""
     subject = subject.with_advancing_randomness()
     module, given = subject.fresh_copy(), subject.arguments()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
@@ -176,7 +176,7 @@ MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def memory(subject: Subject) -> Outcomes:
-    """Compare results for inputs with other strides and offsets in memory."""
+    """Compare results of inputs with other strides and offsets."""
     found: dict = {}
     expected = subject.detached_results(subject.module, subject.arguments())
     for part, laid in MEMORY.items():
@@ -195,7 +195,7 @@ def _arguments_requiring_gradients(subject: Subject) -> TensorsByName:
 
 
 def same_values(subject: Subject) -> Outcomes:
-    """Compare results under no_grad, inference_mode, with input gradients, with frozen parameters."""
+    """Compare results under no_grad, inference_mode, input gradients and frozen parameters."""
     expected = subject.detached_results(subject.module, subject.arguments())
     frozen = None if subject.fresh is None else subject.fresh_copy().requires_grad_(False)
     cases: dict[str, Callable[[], TensorsByName]] = {
@@ -220,7 +220,7 @@ def same_values(subject: Subject) -> Outcomes:
 
 
 def also_untracked(compare: Callable[[Subject], Outcomes]) -> Callable[[Subject], Outcomes]:
-    """Wrap a law to compare under no_grad too, adding outcomes that differ."""
+    """Wrap a law to add outcomes that differ under no_grad."""
 
     def compare_both(subject: Subject) -> Outcomes:
         found = dict(compare(subject))

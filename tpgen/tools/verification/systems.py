@@ -1,4 +1,4 @@
-"""The laws of systems: equivalent atoms, cells and edges give equal results."""
+"""Laws of atoms, cells and edges."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
 
 
 def needs(*parts: str) -> Callable[[Subject], str]:
-    """Return a function that says which ``parts`` of a call a subject lacks."""
+    """Return a function that says which ``parts`` a subject lacks."""
 
     def lacking(subject: Subject) -> str:
         if subject.points is None:
@@ -72,12 +72,13 @@ def needs(*parts: str) -> Callable[[Subject], str]:
 
 
 def reading_of(subject: Subject) -> Reading:
+    """Return the subject's reading, which must exist."""
     assert isinstance(subject.reading, Reading)
     return subject.reading
 
 
 def network_results(subject: Subject, arguments: TensorsByName) -> TensorsByName:
-    """Call a network, detaching results; raises `NotCompared` if the network fails."""
+    """Call a network; return detached results, or raise `NotCompared` on failure."""
     try:
         return {name: y.detach() for name, y in subject(arguments).items()}
     except NotCompared:
@@ -93,7 +94,7 @@ def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, ro
 
 
 def permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
-    """Permute each graph's atoms; return results and expected results."""
+    """Permute each graph's atoms; return results, and expected results."""
     reading = reading_of(subject)
     order = _isolated_atoms_last(reading.graph, derangement(len(reading.graph.points)))
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
@@ -102,7 +103,7 @@ def permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
 
 
 def species_of_atoms(x: Tensor) -> Tensor | None:
-    """Species of each atom, from integers or one-hot rows; None for another tensor."""
+    """Return each atom's species, from integers or one-hot rows, or None."""
     if not x.is_floating_point():
         return x.flatten()
     single = x.dim() == 2 and bool(((x == 0) | (x == 1)).all()) and bool((x.sum(1) == 1).all())
@@ -110,7 +111,6 @@ def species_of_atoms(x: Tensor) -> Tensor | None:
 
 
 def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
-    """Name two species that results do not tell apart, as two that share a row of an embedding."""
     reading = reading_of(subject)
     for name in reading.named("atoms"):
         species = species_of_atoms(reading.values[name])
@@ -128,7 +128,7 @@ def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
 
 
 def permuted_systems(subject: Subject) -> Outcomes:
-    """Compare results of permuted rows or atoms, also with an isolated atom last; name species with equal results."""
+    """Compare results of permuted rows or atoms with permuted results; note species with equal results."""
     found = dict(laws.permutation(subject))
     if isinstance(subject.reading, Reading):
         found |= _equal_species_remark(subject)
@@ -165,7 +165,7 @@ def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pai
 
 
 def dense_graph(reading: Reading) -> AtomGraph | None:
-    """Return the first graph with repeated atoms, for networks that find edges."""
+    """Return a crowded graph, or None for networks that take edges."""
     if reading.graph.ends is not None or reading.indices or reading.unread or reading.unclear:
         return None
     one = single_graph(reading.graph, 0)
@@ -211,7 +211,7 @@ def edges(subject: Subject) -> Outcomes:
 
 
 def images(subject: Subject) -> Outcomes:
-    """Compare results after a point moves to its image in another cell."""
+    """Compare results after a point moves to another cell."""
     reading = reading_of(subject)
     found: Outcomes = pairs(
         subject(reading.written(first_atom_in_next_cell(reading.graph, list(reading.periodic)))),
@@ -254,7 +254,7 @@ def basis(subject: Subject) -> Outcomes:
 
 
 def one_atom_crystal(reading: Reading) -> AtomGraph | None:
-    """Return a cubic crystal of one atom, for networks that find edges."""
+    """Return a cubic crystal of one atom, or None for networks that take edges."""
     graph = reading.graph
     if graph.ends is not None or len(reading.periodic) < 3 or graph.number > 1:
         return None
@@ -290,7 +290,7 @@ def with_shorter_edges(graph: AtomGraph) -> AtomGraph:
 
 
 def finite_systems(subject: Subject) -> Outcomes:
-    """Check results are finite for isolated, close and collinear atoms."""
+    """Check that isolated, close and collinear atoms give finite results."""
     graph = reading_of(subject).graph
     cases: dict[str, AtomGraph] = {}
     if graph.ends is not None:
@@ -354,7 +354,7 @@ def _check_finite_results(subject: Subject, graph: AtomGraph) -> dict[str, Pair]
 
 
 def finite_entries(results: TensorsByName) -> dict[str, Pair]:
-    """Pair masks of finite entries with ones."""
+    """Pair each result's mask of finite entries with ones."""
     return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in results.items() if y.numel()}
 
 

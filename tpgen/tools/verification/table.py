@@ -1,4 +1,4 @@
-"""`LAWS`: the table of all laws."""
+"""Table of all laws."""
 
 from __future__ import annotations
 

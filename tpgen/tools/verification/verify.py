@@ -1,4 +1,4 @@
-"""`verify`: check every law that a module must obey, and report."""
+"""Verification of modules."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ WITHOUT_SPLINES = "of the network without splines, which are for inference"
 
 @dataclass(frozen=True)
 class Verification(Shown):
-    """Report: findings of all laws on one module."""
+    """Findings of all laws on a module."""
 
     kind: str
     title: str
@@ -88,7 +88,7 @@ class Verification(Shown):
 
     @property
     def passed(self) -> bool:
-        """Whether a comparison passed, none failed, and laws asked for by name were compared."""
+        """Whether a comparison passed, none failed, and named laws were compared."""
         return (
             not self.failed
             and not self._asked_not_compared
@@ -127,7 +127,7 @@ class Verification(Shown):
         return next(f for f in self.findings if (f.law, f.part) == (law, part))
 
     def worst(self) -> tuple[LawFinding, ...]:
-        """Return each law's finding nearest to, or furthest beyond, its tolerance."""
+        """Return each law's finding of largest error over tolerance."""
         found: dict[str, LawFinding] = {}
         for finding in self.findings:
             if finding.law not in found or _share_of_tolerance(finding) > _share_of_tolerance(found[finding.law]):
@@ -135,7 +135,7 @@ class Verification(Shown):
         return tuple(found.values())
 
     def to_json(self) -> str:
-        """Return all findings as strict JSON; infinite and NaN errors as text."""
+        """Return findings as strict JSON; infinite and NaN errors are texts."""
         fields = {**asdict(self), "passed": self.passed, "failed": self.failed}
         for finding in fields["findings"]:
             for name in ("absolute", "relative"):
@@ -144,7 +144,7 @@ class Verification(Shown):
         return json.dumps(fields, allow_nan=False)
 
     def shown(self) -> tuple[LawFinding, ...]:
-        """Return each law's worst finding, then its parts without comparison."""
+        """Return each law's worst finding and parts without comparison."""
         worst = self.worst()
         left = [f for f in self.findings if f.status == NOT_COMPARED and f not in worst]
         return tuple(f for one in worst for f in (one, *(also for also in left if also.law == one.law)))
@@ -189,7 +189,7 @@ def verify(
     backend: str = "aot_eager",
     progress: ProgressOption = None,
 ) -> Verification:
-    """Check whether a module obeys its laws, on its own device and in its own dtype.
+    """Check whether a module obeys laws, on its device and in its dtype.
 
     Parameters
     ----------
@@ -198,23 +198,23 @@ def verify(
     inputs
         arguments of a network's call, as a tuple.
     irreps_in, irreps_out
-        how floating inputs and results of a network turn, as a list or a mapping from names: irreps,
+        how a network's floating inputs and results turn, as a list or a mapping from names: irreps,
         ``cartesian_points`` (which translations move), ``cartesian_vectors``, ``cartesian_tensors`` or None.  Known
         names, such as ``positions`` and ``forces``, need no entry.  A network without turning tensors has not passed,
         unless ``only`` names other laws.
     only
-        names of `LAWS`, or "stock"; default: all.  A law named here must be compared to pass.
+        names of `LAWS`, or "stock"; default: all.  Named laws must be compared to pass.
     without
-        names of laws to leave out, such as "compiled", the slowest.
+        laws to leave out, such as "compiled", the slowest.
     rows
         number of random rows, for modules of tpgen.
     backend
         backend of `torch.compile`.
     progress
-        True for a bar, on stderr or in a notebook; or a function of each law's name.
+        True for a bar, or a function of each law's name.
 
-    Raises `InputError` for unsuitable arguments.  A broken law is a failed finding, no error.  A report
-    without comparisons has not passed.
+    Raises `InputError` for unsuitable arguments.  A broken law is a failed finding.  A report without comparisons has
+    not passed.
 
     >>> from tpgen.nn.tensor_product import TensorProduct
     >>> product = TensorProduct("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)], strategy="einsum")

@@ -1,4 +1,4 @@
-"""Write arguments of a network call for another graph."""
+"""A call's arguments for another graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ FULL = "no place among the neighbours of an atom is empty: give a call in which 
 
 
 def _fill_edge_slots(reading: Any, graph: AtomGraph, original: Tensor, rows: Tensor) -> Tensor:
-    """Write edge rows to an argument's slots, and padding to other slots."""
     edges = reading.edges
     if edges is None or edges.slots is None:
         return rows
@@ -107,7 +106,7 @@ def _renumber_all_or_raise(reading: Any, graph: AtomGraph, kind: str, indices: T
 
 
 def tuple_axis(tuples: Tensor) -> int:
-    """Return the axis along which a tensor lists index tuples.
+    """Return the axis that lists index tuples.
 
     >>> tuple_axis(torch.ones(3, 8)), tuple_axis(torch.ones(8, 3))
     (1, 0)
@@ -124,7 +123,6 @@ def _write_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -
 
 
 def _complete_tuples(reading: Any, graph: AtomGraph, number: int) -> tuple[Tensor, Tensor]:
-    """Return the tuples whose indices all remain, and the graph copy of each."""
     rows, copies = [], []
     for copy in range(graph.copies):
         there = torch.ones(number, dtype=torch.bool)
@@ -218,7 +216,7 @@ WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
 
 
 def write_graph(reading: Any, graph: AtomGraph) -> TensorsByName:
-    """Return the arguments of a call with another graph, by roles."""
+    """Return a call's arguments for another graph."""
     found = {}
     for name, x in reading.values.items():
         kind, _, rows = reading.roles[name].partition(" by ")

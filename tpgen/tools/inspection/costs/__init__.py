@@ -1,1 +1,1 @@
-"""Costs of each path against the machine's ceilings."""
+"""Costs of paths against ceilings."""

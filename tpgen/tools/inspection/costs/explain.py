@@ -41,10 +41,10 @@ def explain(
 ) -> Explanation:
     """Explain a product, convolution, linear layer, polynomial or plan: each path's costs, and the machine's ceilings.
 
-    ``rows`` is the batch of the totals; for a convolution the edges, between ``nodes`` (default: as many).  A row has
-    all channels.  ``measure`` times the subject and each path alone.  ``ceilings`` replace this machine's, measured
-    once.  ``options`` are fields of `tpgen.tools.inspection.stages.request.Request`, for a polynomial ``channels`` and
-    ``elements`` too (32 and 1); a module brings its own.
+    ``rows`` is the batch of totals, for a convolution edges between ``nodes`` (default: as many).  A row has all
+    channels.  ``measure`` times the subject and each path alone.  ``ceilings`` replace measured ones.  ``options`` are
+    layout, strategy, backend, dtype, device, and a polynomial's channels and elements (32 and 1); a module brings its
+    own.
 
     Raises `TpgenError` for other subjects, empty batches, and ``nodes`` without a convolution.
     """
@@ -162,7 +162,7 @@ _WRITTEN = {"channel": "C++ loop over channels", "batch": "C++ loop over rows", 
 
 
 def describe_path_code(request: Request) -> dict[int, str]:
-    """Describe how a kernel computes each path; else count each path's graph nodes, own and shared."""
+    """Describe each path's code: kind of kernel loop, or numbers of own and shared graph nodes."""
     if request.strategy == "kernel":
         return {index: _WRITTEN[name] for index, name in request.scheduled.items()}
     own, shared = Counter[int](), Counter[int]()
@@ -173,10 +173,9 @@ def describe_path_code(request: Request) -> dict[int, str]:
 
 
 def coefficient_factors(path: Path) -> dict[str, float]:
-    """Return the square roots whose product is a path's coefficient.
+    """Return the factors of a path's coefficient by name.
 
-    ``irrep``: irrep normalisation; ``path``: one over the summed elements; ``variance``: of the output; ``weight``: the
-    user's path weight.
+    Square roots of irrep normalisation, one over the summed elements, output variance, and path weight.
 
     >>> from tpgen.planner.product import make_plan
     >>> path = make_plan("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True, 4.0)]).paths[0]

@@ -42,7 +42,7 @@ _WARM, _ROUNDS = 2, 9  # calls that are not timed, and that are
 
 @dataclass(frozen=True)
 class ProductInNetwork:
-    """A product: module, totals over one call of the network, and explanation of the largest call."""
+    """A product's totals over a network's call, and explanation of its largest call."""
 
     module: str
     calls: int
@@ -56,15 +56,15 @@ class ProductInNetwork:
 
     @property
     def both_seconds(self) -> float:
-        """Measured seconds of forward and backward, else 0."""
+        """Measured seconds forward and backward, else 0."""
         return (self.seconds or 0.0) + (self.backward_seconds or 0.0)
 
 
 @dataclass(frozen=True)
 class NetworkExplanation(Shown):
-    """All products called in one call of a network.
+    """Products in a network call.
 
-    ``seconds`` times the call and its backward; ``inside`` says whether the network differentiates by itself (forces).
+    ``seconds`` are of call and backward; ``inside``: the network differentiates by itself (forces).
     """
 
     network: str
@@ -76,7 +76,7 @@ class NetworkExplanation(Shown):
 
     @property
     def share(self) -> float | None:
-        """Share of the call's time in products."""
+        """Products' share of the call's time."""
         return sum(p.both_seconds for p in self.products) / self.seconds if self.seconds else None
 
     @property
@@ -87,15 +87,16 @@ class NetworkExplanation(Shown):
         return max(self.products, key=lambda p: p.flops)
 
     def __getitem__(self, module: str) -> Explanation:
+        """Return a module's explanation."""
         found = {p.module: p.explanation for p in self.products}
         check_known("product", [module], found)
         return found[module]
 
     def to_json(self) -> str:
-        """Return all values as JSON; unmeasured values are null."""
+        """Return all values as JSON; unmeasured ones are null."""
         return json.dumps({**asdict(self), "share": self.share}, indent=1)
 
-    def _rows(self) -> list[list[str]]:
+    def _table_rows(self) -> list[list[str]]:
         columns = ["module", "product", "paths", "strategy", "calls", "backward", "rows"]
         columns += ["FLOP", "bytes", "bound by", "predicted"]
         rows = [_product_row(p) for p in self.products]
@@ -106,10 +107,10 @@ class NetworkExplanation(Shown):
                 row += [duration(p.seconds), duration(p.backward_seconds), share]
         return [columns, *rows]
 
-    def _head(self) -> str:
+    def _head_line(self) -> str:
         return f"{self.network}: {len(self.products)} product{'s' * (len(self.products) != 1)} called in one call"
 
-    def _foot(self) -> list[str]:
+    def _foot_lines(self) -> list[str]:
         found = [f"not called: {', '.join(self.not_called)}"] if self.not_called else []
         if self.seconds:
             whole = "call" if self.inside or not any(p.backward for p in self.products) else "forward and backward"
@@ -121,7 +122,7 @@ class NetworkExplanation(Shown):
         return found
 
     def __str__(self) -> str:
-        return "\n".join([self._head(), table(self._rows()), *self._foot()])
+        return "\n".join([self._head_line(), table(self._table_rows()), *self._foot_lines()])
 
     def _repr_html_(self) -> str:
         bars: dict[str, Sequence[float]] = {
@@ -130,9 +131,9 @@ class NetworkExplanation(Shown):
             "of call": [p.both_seconds for p in self.products],
         }
         return (
-            div_lines(self._head())
-            + html_table(self._rows(), range(2), bars)
-            + div_lines(*self._foot())
+            div_lines(self._head_line())
+            + html_table(self._table_rows(), range(2), bars)
+            + div_lines(*self._foot_lines())
             + self._share_bar_html()
         )
 
@@ -176,16 +177,15 @@ def explain_network(
     measure: bool = False,
     ceilings: Ceilings | None = None,
 ) -> NetworkExplanation:
-    """Explain each product, linear layer and polynomial in a call of a network, for the rows of its calls.
+    """Explain each product, linear layer and polynomial in a call ``network(*inputs, **keywords)``.
 
-    The call is ``network(*inputs, **keywords)``, with gradients, in the network's mode.  A backward pass from the sum
-    of the results follows, unless the network differentiates by itself (forces).  Buffers, gradients and random numbers
-    are restored.
+    The call has gradients, and a backward pass from the sum of results follows, unless the network differentiates by
+    itself (forces).  Buffers, gradients and random numbers are restored.
 
-    Operations and bytes are forward sums over a product's calls.  ``measure`` times the call and every
-    product in it, forward and backward.
+    Operations and bytes are forward sums over a product's calls.  ``measure`` times the call and every product, forward
+    and backward.
 
-    Raises `TpgenError` for a network without tpgen's products, and for inputs on which the network fails.
+    Raises `TpgenError` for a network without tpgen's products, and if the network fails on the inputs.
     """
     check_call("explain_network(network, [x, y])", network, inputs)
     held = modules_to_watch(network)

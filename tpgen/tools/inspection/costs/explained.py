@@ -10,10 +10,7 @@ from tpgen.tools.inspection.costs.roofline import Ceilings
 
 @dataclass(frozen=True)
 class PathExplanation:
-    """One path, or one term of a polynomial: segments, coefficient, costs per row, and code.
-
-    Fields that a linear layer lacks are empty or 0.
-    """
+    """Segments, coefficient, costs per row and code of a path or polynomial term."""
 
     index: int
     in1: str
@@ -40,7 +37,7 @@ class PathExplanation:
 
     @property
     def couples(self) -> str:
-        """The path's segments, as ``in1 × in2 → out``."""
+        """Segments, as ``in1 × in2 → out``."""
         return f"{' × '.join(filter(None, (self.in1, self.in2, self.in3, self.in4)))} → {self.out}"
 
     @property
@@ -50,13 +47,13 @@ class PathExplanation:
 
     @property
     def weights(self) -> str:
-        """Range of the path's weights; empty without weights."""
+        """Range of weights as text; empty without."""
         return f"{self.operand} {self.weight[0]}:{self.weight[1]}".strip() if self.weight else ""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """An explained product, linear layer or polynomial; times are seconds for the batch."""
+    """Values of an explanation; times are seconds for the batch."""
 
     product: str
     digest: str
@@ -87,14 +84,14 @@ class Explained:
 
     @property
     def batch(self) -> str:
-        """The batch of the totals, in words."""
+        """The batch in words."""
         rows = f"{self.rows:,} rows" if self.nodes is None else f"{self.rows:,} edges of {self.nodes:,} nodes"
         channels = f" of {self.channels} channels" if self.channels else ""
         return rows + channels + (f", {self.elements} elements" if self.elements > 1 else "")
 
     @property
     def points(self) -> list[tuple[PathExplanation, float, float]]:
-        """Paths with operations per byte and per second, by measured or least time."""
+        """Each path with operations per byte and per second."""
         ceilings, rows = self.ceilings, self.rows
         if ceilings is None:
             return []
@@ -104,7 +101,7 @@ class Explained:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Operations per second, ``predicted`` and ``measured``."""
+        """Operations per second: ``predicted``, ``measured``."""
         times = {"predicted": self.predicted_seconds, "measured": self.forward_seconds}
         return {name: self.flops / seconds for name, seconds in times.items() if seconds}
 
@@ -115,7 +112,7 @@ class Explained:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """Least time of a forward pass under the ceilings."""
+        """Least forward seconds under the ceilings."""
         return self.ceilings.seconds(self.flops, self.bytes) if self.ceilings else None
 
     @property

@@ -21,7 +21,7 @@ SECONDS = 0.25  # for each measured time
 
 
 class ExplainedOptions(RequestOptions, total=False):
-    """Options of a request, with nodes and ceilings."""
+    """Request options, nodes and ceilings."""
 
     nodes: int | None
     ceilings: Ceilings | None
@@ -36,14 +36,14 @@ class ExplainOptions(ExplainedOptions, total=False):
 
 @dataclass(frozen=True)
 class Explanation(Shown, Explained):
-    """An explained product, linear layer or polynomial, as text, HTML, JSON or picture."""
+    """Explanation as text, HTML, JSON or picture."""
 
     def to_json(self) -> str:
-        """Return all values as JSON; unmeasured values are null."""
+        """Return all values as JSON; unmeasured ones are null."""
         return json.dumps({**asdict(self), **self.derived}, indent=1)
 
     def plot(self, path: str | FilePath) -> None:
-        """Draw costs and roofline into a file.  Raises `TpgenError` without matplotlib."""
+        """Draw costs and roofline into a file; raises `TpgenError` without matplotlib."""
         draw_explanation(self, path)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ def _table_cells(found: Explanation) -> tuple[list[list[str]], list[int]]:
 
 
 def totals(found: Explanation) -> dict[str, str]:
-    """Return facts of the whole product by name."""
+    """Return texts on the whole product by name."""
     facts = {
         f"for {found.batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "
         f"once: {found.intensity:.2f} FLOP/B",

@@ -16,10 +16,7 @@ from tpgen.tools.inspection.stages.request import Request
 
 
 def benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
-    """Return calls of ``forward``, and of ``backward`` (forward and backward), on random operands.
-
-    ``nodes`` selects the convolution, on random edges.
-    """
+    """Return calls on random operands: ``forward``, and ``backward`` with forward; with ``nodes``, of a convolution."""
     run, operands = random_call(request, nodes)
     for operand in operands:
         operand.requires_grad_()
@@ -37,7 +34,7 @@ def benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Cal
 
 
 def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
-    """Time each path as a product of its own, in turn, ``seconds`` each; return medians by path."""
+    """Time each path as a product of its own, for ``seconds`` each; return medians."""
     # in turn, so that other load falls on all paths; the sum exceeds the product's time, as paths share work
     plan, calls = request.plan, {}
     for n, paths in plan.by_instruction.items():
@@ -49,7 +46,7 @@ def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
 
 
 def random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[], Tensor], list[Tensor]]:
-    """Return a call of the module on random operands (and edges), and the operands with gradients."""
+    """Return a call on random operands, and the floating operands."""
     module, generator = module_for(request, nodes is not None), torch.Generator().manual_seed(0)
     indexed = request.indexed if nodes is None else nodes
 
@@ -64,14 +61,14 @@ def random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[]
 
 
 def module_for(request: Request, convolution: bool = False) -> PlannedModule:
-    """Return the request's module, without weights of its own."""
+    """Build a request's module, without internal weights."""
     module = module_of(request.plan, edges=convolution, **request.module_options)
     return module.to(device=request.device, dtype=request.dtype)
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Median milliseconds of forward and backward by strategy, and why strategies were left out."""
+    """Median milliseconds of forward and backward by strategy, and reasons of missing strategies."""
 
     milliseconds: dict[str, float]
     left_out: dict[str, str]
@@ -89,7 +86,7 @@ class Tuning:
 
 
 def tune(request: Request, seconds: float = 3.0, progress: Callable[[str], None] = lambda strategy: None) -> Tuning:
-    """Time every strategy of a plan in turn, and remember the fastest for new modules."""
+    """Time every strategy, and remember the fastest for new modules."""
     plan, calls, left_out = request.computed, {}, {}
     for strategy in strategies_of(plan):
         if reason := why_unfit(plan, request, strategy):

@@ -20,7 +20,7 @@ from tpgen.kernels.runtime.workspace import call_workspace
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of one call of a module; ``given`` alone counts operands and parameters."""
+    """Bytes of a module's call; ``given`` alone counts operands and parameters."""
 
     given: int  # operands and parameters, which are there before
     result: int
@@ -34,10 +34,10 @@ class MemoryEstimate:
 
 
 def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
-    """Estimate the peak memory of a call, and with its gradients, without computing.
+    """Estimate the peak memory of a call, without and with gradients, without computing.
 
-    ``module`` runs without `torch.compile`; ``operands`` are those of a call, also on ``meta``.  Tensors and workspaces
-    of tpgen's kernels count.  If no result has a gradient (forces taken inside), training is the call alone.
+    ``operands`` may be on ``meta``.  Tensors and workspaces of tpgen's kernels count.  If no result has a gradient
+    (forces taken inside), training is the call alone.
 
     Raises `TpgenError` for a module with a compiling backend, `InputError` for wrong operands.
 

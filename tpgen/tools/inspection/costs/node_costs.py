@@ -29,7 +29,7 @@ _REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "index_add", "index_add_",
 
 @dataclass(frozen=True)
 class NodeCost:
-    """A node's result (shape, dtype, bytes, whether a view) and operations."""
+    """A node's result and operations."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -44,7 +44,7 @@ class NodeCost:
 
 
 def node_costs(request: Request) -> dict[str, NodeCost]:
-    """Return the costs of a request's program by node name."""
+    """Return costs of a request's program by node name."""
     emission = request.emission()
     watch = _CostInterpreter(request.module(emission))
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # example arguments are made as such too
@@ -53,7 +53,7 @@ def node_costs(request: Request) -> dict[str, NodeCost]:
 
 
 def traced_costs(graph: fx.Graph) -> dict[str, NodeCost]:
-    """Return the costs of a graph traced by AOTAutograd, by node name."""
+    """Return costs of AOTAutograd's graph by node name."""
     found = {}
     for node in graph.nodes:
         value = node.meta.get("val")
@@ -67,7 +67,7 @@ def traced_costs(graph: fx.Graph) -> dict[str, NodeCost]:
 
 
 def operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], result: Any) -> int:
-    """Count an aten call's operations: matrix products by size, pointwise calls and reductions one per number.
+    """Count an aten call's operations: matrix products by size, else one per number of pointwise calls and reductions.
 
     >>> a = torch.ones(2, 3)
     >>> operations(torch.ops.aten.mm.default, (a, a.T), {}, a @ a.T)

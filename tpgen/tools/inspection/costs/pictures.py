@@ -1,4 +1,4 @@
-"""Pictures of a product by matplotlib."""
+"""Pictures by matplotlib."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DPI = 110  # pictures of many dots are large
 
 
 def draw_explanation(found: Explained, path: str | Path) -> None:
-    """Draw each path's operations, bytes and measured time as bars, and the roofline."""
+    """Draw each path's costs as bars, and the roofline, into a file."""
     kinds: dict[str, list[float]] = {
         "FLOP per row": [p.flops for p in found.paths],
         "B per row": [p.bytes for p in found.paths],
@@ -100,7 +100,7 @@ _GAP, _TITLE = 3, 3.2  # entries between two couplings, and above one
 
 
 def draw_couplings(plan: Plan, path: str | Path) -> None:
-    """Draw a product's nonzero coupling entries: a block per (l1, l2, l3), red and blue by sign."""
+    """Draw nonzero coupling entries into a file: a block per (l1, l2, l3), coloured by sign."""
     triples = sorted(
         dict.fromkeys((p.in1.ir.l, p.in2.ir.l, p.out.ir.l) for p in plan.paths), key=lambda ls: (ls[0], ls[2], ls[1])
     )
@@ -157,14 +157,14 @@ def _pack_blocks(
 
 
 def draw_graph(request: Request, path: str | Path) -> None:
-    """Draw the fx graph: a dot per node, coloured by path (grey: several or all), inputs on top."""
+    """Draw an fx graph into a file: a dot per node, coloured by path (grey: several)."""
     names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
     colors = {index: path_color(index) for index in names}
     _draw_dots(graph_dots(request.emission().graph), names, colors, "several paths, or all", path, numbered=True)
 
 
 def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
-    """Draw a network's graph: a dot per node, coloured by module (black: several products; grey: other code)."""
+    """Draw a network's graph into a file: a dot per node, coloured by module (black: several; grey: none)."""
     homes = {node.name: _module_of_node(node) for node in graph_module.graph.nodes}
     modules = sorted(filter(None, dict.fromkeys(homes.values())), key=lambda home: home == _SHARED)
     numbers = {home: n for n, home in enumerate(modules)}

@@ -1,4 +1,4 @@
-"""Ceilings of a machine, measured by torch."""
+"""Ceilings of a machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = 0.12  # for each measurement, at most about twice that
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Bytes moved (read or written) and operations per second, of a dtype on a device."""
+    """Bytes moved (read or written) and operations per second."""
 
     bandwidth: float
     flops: float
@@ -26,7 +26,7 @@ class Ceilings:
 
     @property
     def warning(self) -> str:
-        """Warning of a busy machine; empty for a quiet one.
+        """Warning of a busy machine, or an empty text.
 
         >>> Ceilings(1e10, 1e11, scatter=0.32).warning
         'times of the same call lie 32 % apart: the machine is busy, and all times are rough'
@@ -39,11 +39,11 @@ class Ceilings:
 
     @property
     def ridge(self) -> float:
-        """Operations per byte above which arithmetic takes the time."""
+        """Operations per byte above which arithmetic limits."""
         return self.flops / self.bandwidth
 
     def seconds(self, flops: float, nbytes: float) -> float:
-        """Return the least seconds for operations and bytes.
+        """Return least seconds for operations and bytes.
 
         >>> Ceilings(bandwidth=1e10, flops=1e11).seconds(flops=1e9, nbytes=2e9)
         0.2
@@ -57,7 +57,7 @@ class Ceilings:
 
 
 def machine_ceilings(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Ceilings:
-    """Return this machine's ceilings, measured once for a dtype, device and number of threads."""
+    """Return this machine's ceilings, measured once per dtype, device and number of threads."""
     return _cached_ceilings(dtype, str(torch.device(device)), torch.get_num_threads())
 
 
@@ -69,7 +69,7 @@ def _cached_ceilings(dtype: torch.dtype, device: str, threads: int) -> Ceilings:
 def time_with_ceilings(
     calls: Mapping[str, Callable[[], object]], dtype: torch.dtype, device: str, seconds: float
 ) -> tuple[dict[str, float], Ceilings]:
-    """Return each call's median seconds, and the machine's ceilings, timed in turn for about ``seconds`` each."""
+    """Time calls and ceilings in turn, about ``seconds`` each; return median seconds, and ceilings."""
     source = torch.empty(_COPIED // dtype.itemsize, dtype=dtype, device=device).fill_(1)
     target = torch.empty_like(source).fill_(0)  # written before it is timed: fresh pages cost more than copying
     matrix = torch.full((_SIDE, _SIDE), 0.5, dtype=dtype, device=device)

@@ -25,7 +25,7 @@ _ACCUMULATE = "torch::autograd::AccumulateGrad"
 
 
 class NetworkCall(NamedTuple):
-    """Sizes, dtype and device of one call; a convolution's rows are edges."""
+    """Sizes, dtype and device of a call; a convolution's rows are edges."""
 
     rows: int
     nodes: int | None
@@ -36,7 +36,7 @@ class NetworkCall(NamedTuple):
 
 @dataclass(frozen=True)
 class WatchedModule:
-    """A module that computes a plan, by itself or by tpgen's module inside (`tpgen.convert`)."""
+    """A module that computes a plan, by itself or by a ``program`` inside."""
 
     module: nn.Module
     program: PlannedModule | None  # none where an operator of the module's forward computes the plan
@@ -55,7 +55,7 @@ class WatchedModule:
         return NetworkCall(rows, None, x.numel() // max(rows * dim, 1), x.dtype, str(x.device))
 
     def subject(self, call: NetworkCall) -> tuple[PlannedModule | Plan, dict[str, Any]]:
-        """Return the subject of `explain` for a call, with options."""
+        """Return subject and options of `explain` for a call."""
         if self.program is not None:
             return self.program, {}
         return self.plan, {
@@ -67,7 +67,7 @@ class WatchedModule:
 
 
 def modules_to_watch(network: nn.Module) -> dict[str, WatchedModule]:
-    """Return a network's modules that compute a plan, by path."""
+    """Return modules that compute a plan, by path."""
     found: dict[str, WatchedModule] = {}
     inside: set[nn.Module] = set()
     for path, module in network.named_modules():
@@ -84,7 +84,7 @@ def modules_to_watch(network: nn.Module) -> dict[str, WatchedModule]:
 
 @dataclass
 class CallWatch:
-    """Records calls of modules, with times of forward and backward."""
+    """Records of modules' calls, forward and backward seconds, and backward passes."""
 
     device: str
     paths: Mapping[nn.Module, str]
@@ -99,6 +99,7 @@ class CallWatch:
         return cls(device, {watched.module: path for path, watched in modules.items()}, modules)
 
     def clear(self) -> None:
+        """Forget all records."""
         for noted in (self.calls, self.forward, self.backward, self.passes):
             noted.clear()
 
@@ -171,7 +172,7 @@ def _autograd_nodes_between(result_node: Any, argument_nodes: set[Any]) -> Itera
 
 @dataclass
 class WatchedRun:
-    """A call of a network, and a backward pass unless the call has one."""
+    """A network's call, then a backward pass unless the call has one."""
 
     network: nn.Module
     inputs: tuple[Any, ...]
@@ -186,7 +187,7 @@ class WatchedRun:
             out = self.network(*args, **keywords)
             self.inside = bool(self.watch.passes)
             if not self.inside:
-                _differentiate(out, [*self.network.parameters(), *given])
+                _run_backward(out, [*self.network.parameters(), *given])
 
 
 def _copy_argument(value: Any) -> Any:
@@ -196,7 +197,7 @@ def _copy_argument(value: Any) -> Any:
     return copy(value)
 
 
-def _differentiate(out: Any, by: Sequence[Any]) -> None:
+def _run_backward(out: Any, by: Sequence[Any]) -> None:
     results = [x for x in pytree.tree_leaves(out) if is_floating(x) and x.requires_grad]
     wanted = [x for x in by if isinstance(x, Tensor) and x.requires_grad]
     if results and wanted:
@@ -205,7 +206,7 @@ def _differentiate(out: Any, by: Sequence[Any]) -> None:
 
 @contextmanager
 def preserve_state(network: nn.Module) -> Iterator[None]:
-    """Restore buffers, parameters' gradients and random numbers on exit."""
+    """Restore buffers, gradients and random numbers on exit."""
     gradients = [(p, p.grad) for p in network.parameters()]
     with restored(network):
         try:

@@ -1,1 +1,1 @@
-"""The explorer: one HTML file with every stage of a product."""
+"""The explorer: every stage in one HTML file."""

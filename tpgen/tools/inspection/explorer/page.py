@@ -27,7 +27,7 @@ else:
 
 
 class Page(_Path):
-    """Path of a page; notebooks show the page.
+    """Path of an HTML page, which notebooks show.
 
     >>> Page("made/explorer.html")._repr_html_()
     '<iframe class="explorer" src="made/explorer.html" title="explorer.html" width="100%" height="600"></iframe>'
@@ -47,10 +47,9 @@ def write_explorer(
     inductor: bool = False,
     **options: Unpack[ExplainedOptions],
 ) -> Page:
-    """Write the explorer of a product, linear layer, polynomial or plan into one HTML file; return its path.
+    """Write the explorer of a product, linear layer, polynomial or plan into one HTML file; return the path.
 
-    ``measure`` times the product and each path; ``inductor`` adds Inductor's code (seconds).  ``options`` are those of
-    `explain`.
+    ``measure`` times product and paths; ``inductor`` adds Inductor's code (seconds).  ``options`` are `explain`'s.
     """
     return _write_page(path, lambda: explorer_page(subject, rows, measure, inductor, **options))
 
@@ -66,11 +65,11 @@ def write_network_explorer(
     inductor: bool = False,
     ceilings: Ceilings | None = None,
 ) -> Page:
-    """Write the explorer of all products that a network calls into one HTML file; return its path.
+    """Write the explorer of all products that a network calls into one HTML file; return the path.
 
-    ``products`` selects modules; ``rows`` replaces the rows of the network's calls.
+    ``products`` selects modules; ``rows`` replaces the rows of calls.
 
-    Raises `TpgenError` for a network without tpgen's products, and for modules that the network does not call.
+    Raises `TpgenError` for a network without tpgen's products, and for modules not called.
     """
 
     def make_page_html() -> str:
@@ -101,7 +100,7 @@ def explorer_page(
     inductor: bool = False,
     **options: Unpack[ExplainedOptions],
 ) -> str:
-    """Return the page of `write_explorer` as HTML."""
+    """Return `write_explorer`'s page as HTML."""
     sheet = product_sheet(subject, rows, measure, inductor, **options)
     return _page_html({"": sheet}, "", sheet.title)
 

@@ -51,7 +51,7 @@ _LONG = 8  # lines of such a part that are worth a fold
 
 @dataclass(frozen=True)
 class Pane:
-    """A stage on the page, a remark, and notes on the values that lines name."""
+    """A stage, a remark, and notes by value name."""
 
     stage: TracedStage
     remark: str = ""
@@ -59,19 +59,19 @@ class Pane:
 
     @property
     def is_open(self) -> bool:
-        """Whether the page opens the pane at first."""
+        """Whether the page shows the pane at first."""
         return self.stage.name in ("code", "joint", "cpp") and not self.stage.missing
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Title of a product, and parts of the HTML template by name."""
+    """A product's title, and HTML parts by name."""
 
     title: str
     parts: Mapping[str, str]
 
     def html(self, name: str, template: Template) -> str:
-        """Return the sheet as an HTML template."""
+        """Fill the HTML template."""
         return template.substitute(self.parts, name=escape(name), title=escape(self.title))
 
 
@@ -132,7 +132,7 @@ _BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[floa
 
 
 def bars(found: Explanation) -> str:
-    """Return an HTML table of paths with bars of operations, bytes and measured time."""
+    """Return an HTML table of paths with bars of costs."""
     shown = {
         name: (value, text)
         for name, (value, text) in _BARS.items()
@@ -169,7 +169,7 @@ _CLASSES: dict[_TokenType, str] = {
 
 
 def highlighted(text: str, language: str) -> list[str]:
-    """Return each line of a text as HTML with syntax classes.
+    """Return each line as HTML with syntax classes.
 
     >>> highlighted("return 1 < 2", "python")
     ['<i class=k>return</i> <i class=m>1</i> &lt; <i class=m>2</i>']

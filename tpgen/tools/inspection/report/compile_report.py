@@ -1,4 +1,4 @@
-"""The report on `torch.compile` of a product or network.
+"""Reports on `torch.compile` of modules.
 
 >>> import torch
 >>> report = compile_report(torch.nn.ReLU(), [torch.randn(4, 3)], sections=["partition"])
@@ -32,7 +32,7 @@ _RANDOM = (
 
 
 class ReportError(TpgenError):
-    """A report cannot start: wrong module, inputs or section."""
+    """Wrong module, inputs or section."""
 
 
 def compile_report(
@@ -46,9 +46,9 @@ def compile_report(
     threads: int | None = 1,
     progress: ProgressOption = None,
 ) -> CompileReport:
-    """Compile a module with each backend of torch; report graphs, guards, times, gradients and kernels.
+    """Compile a module with torch's backends; report graphs, guards, times, gradients and kernels.
 
-    A failed section gives its reason.  Buffers and random numbers are restored.  Dynamo is reset: the process compiles
+    A failed section gives a reason.  Buffers and random numbers are restored.  Dynamo is reset: the process compiles
     earlier code again.
 
     Raises `ReportError` for a wrong module, failing inputs, unknown sections, and ``repeats < 1``.
@@ -56,19 +56,19 @@ def compile_report(
     Parameters
     ----------
     module, inputs
-        the module, and the arguments of a call.
+        a module, and the arguments of a call.
     sections
         names of `SECTIONS`; None: all.
     varied
         arguments of other shapes, for recompilations; None: more and fewer rows, unless an input holds integers.
     inductor
-        whether to compile with Inductor, for seconds to minutes.
+        whether to compile with Inductor (seconds to minutes).
     repeats
-        timings of each backend.
+        timings per backend.
     threads
-        threads of torch (None: current number); one thread is timed in processor time.
+        threads of torch (None: current); one is timed in processor time.
     progress
-        True: a bar; or a function that receives each section's name.
+        True for a bar, or a function of each section's name.
     """
     names = tuple(SECTIONS if sections is None else sections)
     check_known("section", names, SECTIONS, ReportError)

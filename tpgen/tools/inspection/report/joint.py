@@ -1,4 +1,4 @@
-"""Joint forward-backward graphs of modules, and their partitions."""
+"""Joint forward-backward graphs, and partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpgen.base.errors import TpgenError
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor saved for the backward; an input takes no further memory."""
+    """Tensor saved for the backward."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,7 +26,7 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class Partition:
-    """Split of a joint graph into forward and backward by one partitioner."""
+    """Split of a joint graph into forward and backward."""
 
     partitioner: str
     forward: int  # operations
@@ -36,7 +36,7 @@ class Partition:
 
     @property
     def bytes(self) -> int:
-        """Bytes of saved tensors, without inputs."""
+        """Bytes saved, without inputs."""
         return sum(saved.bytes for saved in self.saved if not saved.is_input)
 
 
@@ -50,7 +50,7 @@ class Joint:
 
 
 def joint_of_captured(program: fx.GraphModule) -> Joint:
-    """Trace the joint graph of a graph captured by Dynamo.  Raises `TpgenError` if nothing is differentiable."""
+    """Trace the joint graph of Dynamo's graph; raises `TpgenError` if nothing is differentiable."""
     holders = [node for node in program.graph.nodes if node.op == "placeholder"]
     # buffers are no one's to differentiate; Dynamo's name of an input says where it was found
     constant = [
@@ -75,9 +75,9 @@ class _StopTracing(Exception):
 
 
 def joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> Joint:
-    """Trace a module with its gradients on fake tensors, and apply each partitioner.
+    """Trace a module and gradients on fake tensors, and partition the graph.
 
-    Inputs in ``constant`` have no gradient.  Raises `TpgenError` if nothing is differentiable.
+    Inputs flagged in ``constant`` have no gradient.  Raises `TpgenError` if nothing is differentiable.
 
     >>> joint = joint_graph(torch.nn.Sigmoid(), [torch.zeros(4)])
     >>> [(p.partitioner, [s.shape for s in p.saved]) for p in joint.partitions]

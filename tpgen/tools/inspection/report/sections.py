@@ -35,9 +35,7 @@ REMARK = (
 
 
 def irreps_with_length() -> AbstractContextManager[Any]:
-    """Return a context in which ``len(irrep)`` is 2.
-
-    Dynamo's guards call ``len``, which e3nn's ``Irrep`` refuses.
+    """Return a context in which ``len(irrep)`` is 2, for Dynamo's guards.
 
     >>> with irreps_with_length():
     ...     len(Irrep("1o"))
@@ -56,7 +54,7 @@ def is_missing_length(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class ReportSubject:
-    """Module and inputs of a report, with cached captures."""
+    """A report's module and inputs, with cached captures."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -75,6 +73,7 @@ class ReportSubject:
 
     @property
     def was_given_length(self) -> bool:
+        """Whether captures needed `irreps_with_length`."""
         return self.__dict__.get("needs_length", False)  # not asked where no section compiles
 
     @cached_property
@@ -83,10 +82,7 @@ class ReportSubject:
 
     @cached_property
     def joints(self) -> JointGraphs:
-        """Joint graph of the module; of each captured graph if fake tensors cannot run the module.
-
-        Raises `TpgenError` if no graph has a backward.
-        """
+        """The module's joint graph, or those of captured graphs; raises `TpgenError` if none has a backward."""
         try:
             return JointGraphs({"": joint_graph(self.module, self.inputs)})
         except TpgenError:
@@ -108,13 +104,14 @@ class ReportSubject:
 
 @dataclass(frozen=True)
 class JointGraphs:
-    """Joint graphs by name: the module's, or one per captured graph with the reason ``why``."""
+    """Joint graphs by name: the module's, or one per captured graph, with the reason ``why``."""
 
     graphs: dict[str, Joint]
     without: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
     def split_reason_lines(self) -> list[str]:
+        """Say why the module has several graphs."""
         if not self.why:
             return []
         return [
@@ -308,7 +305,7 @@ def _write_kernels(subject: ReportSubject) -> _TextAndData:
 
 @dataclass(frozen=True)
 class SectionMaker:
-    """Title and writer of a section."""
+    """A section's title and writer."""
 
     title: str
     write: Callable[[ReportSubject], _TextAndData]
@@ -327,7 +324,7 @@ SECTIONS: dict[str, SectionMaker] = {
 
 
 def describe_inputs(inputs: Sequence[Any]) -> tuple[str, ...]:
-    """Describe inputs: tensors by dtype and shape, lists and dicts by contents, others by type.
+    """Describe inputs: dtype and shape of tensors, contents of lists and dicts, or types.
 
     >>> describe_inputs([torch.zeros(2, 3), 5, {"x": torch.zeros(1)}])
     ('float32[2, 3]', 'int', '{x: float32[1]}')

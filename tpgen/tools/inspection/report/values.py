@@ -1,4 +1,4 @@
-"""Compile reports as values."""
+"""Values of compile reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ERROR = 1e-4  # relative, from which a result is worth a look
 
 
 def verdict(found: Found) -> dict[str, str]:
-    """Return the verdict's lines by name, with advice under ``to do``.
+    """Return verdict lines by name, with advice under ``to do``.
 
     >>> verdict({"graphs": {"graphs": [{}], "breaks": []}})
     {'graphs': '1, no breaks', 'to do': 'nothing'}
@@ -99,7 +99,7 @@ Bar = tuple[str, float, str]  # label, value, value as text
 
 
 def figures(found: Found) -> dict[str, list[Bar]]:
-    """Return the bars of the verdict by group: graphs, compilations, saved bytes, times.
+    """Return bars of a report's data by group: label, value, text.
 
     >>> figures({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
     {'graphs': [('graphs', 2.0, '2'), ('breaks', 1.0, '1')]}
@@ -187,7 +187,7 @@ ADVICE: tuple[tuple[str, Callable[[Data], str]], ...] = (
 
 @dataclass(frozen=True)
 class Section(Shown):
-    """One part of a report: ``text``, ``data`` for JSON, torch's ``warnings``; or ``missing``, why the part failed."""
+    """Part of a report: ``text``, ``data``, torch's ``warnings``; or ``missing``, why the part failed."""
 
     name: str
     title: str
@@ -204,7 +204,7 @@ class Section(Shown):
 
 @dataclass(frozen=True)
 class CompileReport(Shown):
-    """Report on `torch.compile` of a module; ``str`` gives the verdict and the sections ``shown``.
+    """Report on `torch.compile`; ``str`` gives verdict and sections ``shown``.
 
     >>> report = CompileReport("ReLU()", ("float32[2]",), (Section("guards", "Guards", "none"),))
     >>> report["guards"].text, report.names
@@ -244,7 +244,7 @@ class CompileReport(Shown):
 
     @property
     def verdict(self) -> dict[str, str]:
-        """Lines of the verdict by name."""
+        """Lines by name, with advice."""
         return verdict(self._data_of_sections())
 
     @property
@@ -294,7 +294,7 @@ _REMEDIES = {
 
 
 def reason(error: Exception) -> str:
-    """Describe an error in one line, with a remedy if known.
+    """Describe an error in one line, with any known remedy.
 
     >>> reason(TpgenError("left out")), reason(OSError("no compiler"))
     ('left out', 'OSError: no compiler')
@@ -310,7 +310,7 @@ def reason(error: Exception) -> str:
 
 
 def check_call(example: str, module: object, inputs: object, error: type[TpgenError] = TpgenError) -> None:
-    """Raise ``error``, quoting ``example``, unless ``module`` is an `nn.Module` and ``inputs`` a sequence."""
+    """Raise ``error`` unless ``module`` is an `nn.Module` and ``inputs`` a sequence."""
     if not isinstance(module, nn.Module):
         got = f"{type(module).__name__}; wrap a function in a module that calls it"
         raise error(f"{example.partition('(')[0]} takes an nn.Module, got {got}")

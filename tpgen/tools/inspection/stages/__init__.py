@@ -1,1 +1,1 @@
-"""Stages: text, and instructions of each line."""
+"""Stages: texts, and origins of lines."""

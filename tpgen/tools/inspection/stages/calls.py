@@ -1,4 +1,4 @@
-"""Requests of polynomials, and requests of any subject."""
+"""Requests of polynomials and of any subject."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Terms = frozenset[int]
 
 
 def terms_of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
-    """Return the terms with a monomial's weights; without weights, those with its inputs and output component.
+    """Return the terms with a monomial's weights, or else inputs and output component.
 
     >>> from tpgen.planner.problems import POLYNOMIALS
     >>> plan = POLYNOMIALS["small-contraction"].plan
@@ -58,7 +58,7 @@ def _unweighted_terms_writing(plan: Plan, component: int) -> list[int]:
 
 
 def terms_of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int, ...]]:
-    """Return the terms that each statement serves, by weights, output component or later readers."""
+    """Return the terms that each statement serves."""
     weights = {o.name: frozenset(terms_of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
     known: dict[Value, Terms] = {}
     found: list[Terms] = []
@@ -84,7 +84,7 @@ def _operand_name(value: Value) -> str:
 
 @dataclass(frozen=True)
 class PolynomialRequest(Request):
-    """Request for one call of a polynomial: ``forward``, ``backward``, ``second``, or any call in full."""
+    """Request for a polynomial's call: ``forward``, ``backward``, ``second``, or any call in full."""
 
     channels: int = 32
     elements: int = 1  # weights are chosen row by row where there are more
@@ -94,11 +94,11 @@ class PolynomialRequest(Request):
     shared: ClassVar[str] = "all terms"  # products of components are shared between them
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
-        """Return the plan's calls; for graphs the forward call."""
+        """Return the plan's calls; for graphs, forward."""
         return POLYNOMIAL_CALLS[:1] if shows == GRAPHS else POLYNOMIAL_CALLS
 
     def check_direction(self, stage: str, shows: str) -> None:
-        """Raise `EmitError` for graphs of calls but forward."""
+        """Raise `EmitError` for a graph of a call but forward."""
         call = self.call  # or it is none
         if call != named_call(self.plan, "forward") and shows == GRAPHS:
             self._check_shown(stage, shows)
@@ -113,10 +113,11 @@ class PolynomialRequest(Request):
 
     @property
     def form_lines(self) -> list[Line]:
-        """Monomials as text, with their terms."""
+        """Monomials as text, with terms."""
         return [(str(m), terms_of_factors(self.plan, m.factors)) for m in self.form.monomials]
 
     def emission(self, backend: str | None = None) -> Emission:
+        """Return the emitted program."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_polynomial(self.plan, strategy, self.elements > 1)
 
@@ -126,18 +127,19 @@ class PolynomialRequest(Request):
         return self.plan.to_json()
 
     def shape(self, argument: str) -> tuple[int, ...] | None:
+        """Return an argument's shape; None for an index."""
         if argument == "index":
             return None
         return polynomial_shape(self.plan.operand(argument), self.rows, self.channels, self.elements)
 
     @property
     def indexed(self) -> int:
-        """Number of elements that the index selects from."""
+        """Number of elements."""
         return self.elements
 
     @property
     def sweep_lines(self) -> list[Line]:
-        """Statements of the sweep, with their terms."""
+        """Lines of the sweep with terms."""
         sweep = self.kernels.sweep(self.call)
         parts = {name: getattr(sweep, name) for name in ("prologue", "rows", "epilogue")}
         served = iter(terms_of_statements(self.plan, [statement for part in parts.values() for statement in part]))
@@ -161,7 +163,7 @@ class PolynomialRequest(Request):
 
     @property
     def scheduled(self) -> dict[int, str]:
-        """Schedule by instruction: always ``channel``."""
+        """Schedule ``channel`` by instruction."""
         return dict.fromkeys(self.plan.by_instruction, "channel")
 
     @property
@@ -180,6 +182,7 @@ class PolynomialRequest(Request):
         return self.channels * (self.rows * sweep.operations + self.elements * sweep.once)
 
     def bytes(self, nodes: int | None = None) -> int:
+        """Return bytes of all operands and result."""
         shapes = [polynomial_shape(o, self.rows, self.channels, self.elements) for o in self.plan.operands]
         return self.dtype.itemsize * sum(map(prod, shapes))
 
@@ -200,7 +203,7 @@ REQUESTS: dict[str, type[Request]] = {OF_PATHS: Request, OF_MONOMIALS: Polynomia
 
 
 def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Request:
-    """Return the request for a plan.  Raises `EmitError` for an unknown option."""
+    """Return the request for a plan; raises `EmitError` for an unknown option."""
     kind = REQUESTS[plan.maker.form]
     kind.check(options)
     made = kind(plan, direction, **options)
@@ -213,7 +216,7 @@ Inspected = nn.Module | Plan
 
 
 def plan_in(subject: Any) -> Plan | None:
-    """Return the plan of a module, a given plan, or None."""
+    """Return a module's plan, a given plan, or None."""
     found = subject if isinstance(subject, Plan) else getattr(subject, "plan", None)
     return found if isinstance(found, Plan) else None
 
@@ -237,7 +240,7 @@ def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Reque
 
 
 def subject_error(rule: str, subject: object) -> TpgenError:
-    """Return the error for a wrong subject: the rule, and an alternative."""
+    """Return the error for a wrong subject."""
     return TpgenError(f"{rule}, not {type(subject).__name__}; {_suggest_alternative(subject)}")
 
 

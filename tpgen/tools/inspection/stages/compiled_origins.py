@@ -1,4 +1,4 @@
-"""Origins of lines of compiled stages."""
+"""Origins of compiled stages' lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
 
 def trace_joint(request: Request) -> TracedLines:
-    """Trace AOTAutograd's joint graph of program and gradient, a line per node."""
+    """Trace AOTAutograd's joint graph, a line per node."""
     graph = joint_of_request(request)
     origins: dict[fx.Node, Origin] = {}
     pairs = []
@@ -37,7 +37,7 @@ def trace_joint(request: Request) -> TracedLines:
 
 @remembered("joint graphs of products", entries=2)
 def joint_of_request(request: Request) -> fx.Graph:
-    """Return the joint graph of a program, traced on fake tensors."""
+    """Return AOTAutograd's joint graph of a program."""
     # imported here: it takes a second, and only this stage needs it
     from torch.fx.traceback import preserve_node_meta
 
@@ -99,7 +99,7 @@ _RUNNER = Origin(shared="Inductor: imports, buffers and runner")
 
 
 def trace_inductor(request: Request) -> TracedLines:
-    """Trace Inductor's code by the source nodes of each kernel."""
+    """Trace Inductor's code."""
     nodes = {node.name: node for node in request.emission().graph.nodes}
     with _record_source_nodes() as comments:
         text = STAGES["inductor"].write(request)
@@ -153,7 +153,7 @@ def _record_source_nodes() -> Iterator[dict[str, str]]:
 
 
 def trace_kernel(request: Request, language: str, direction: str) -> TracedLines:
-    """Trace a kernel's text, by paths or parts of the kernel."""
+    """Trace a kernel's C++ or CUDA text."""
     on_gpu = language == "cuda"
     _require_kernel(request, on_device=not on_gpu)
     asked = replace(request, direction=direction)
@@ -166,7 +166,7 @@ _AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 
 
 def trace_ptx(request: Request) -> TracedLines:
-    """Trace PTX: an instruction has the origin of its source line."""
+    """Trace PTX by source lines."""
     origins, origin = [origin for _, origin in trace_kernel(request, "cuda", request.direction)], _PTX
     pairs = []
     for line in ptx_of(request.cuda, numbered=True).split("\n"):

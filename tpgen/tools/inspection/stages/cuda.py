@@ -1,4 +1,4 @@
-"""Text of CUDA kernels, without a GPU."""
+"""Texts of CUDA kernels, without GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shown_chip() -> Chip:
 
 
 def number_type(dtype: torch.dtype) -> str:
-    """Return the kernels' name of a dtype.  Raises `BackendError` for unsupported dtypes."""
+    """Return the C name of a dtype; raises `BackendError` for unsupported dtypes."""
     if dtype not in DTYPES:
         raise BackendError(f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}")
     return DTYPES[dtype]
@@ -40,7 +40,7 @@ def ptx_of(source: CudaSource, numbered: bool = False) -> str:
 
 
 def sass_of(source: CudaSource) -> str:
-    """Return a kernel's machine instructions.  Raises `BackendError` without nvdisasm."""
+    """Return a kernel's machine instructions; raises `BackendError` without nvdisasm."""
     tool = next(disassemblers(), None)
     if tool is None:
         raise BackendError(

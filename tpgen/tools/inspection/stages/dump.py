@@ -1,4 +1,4 @@
-"""Text of every stage of a plan."""
+"""Texts of stages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types 
 
 @dataclass(frozen=True)
 class Stage:
-    """Writer, file suffix, description and kind of directions of a stage."""
+    """A stage's writer, file suffix and description."""
 
     write: Callable[[Request], str]
     suffix: str
@@ -106,10 +106,10 @@ STAGES: dict[str, Stage] = {
 
 
 def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
-    """Return the text of one stage of one direction of a plan.
+    """Return the text of a plan's stage for a direction (a polynomial's call).
 
-    A polynomial's directions are calls.  ``options``: layout, strategy, backend, dtype, device, rows; for a polynomial
-    strategy, dtype, device, rows, channels, elements.  Raises `EmitError` for an unknown stage or direction.
+    ``options``: strategy, dtype, device, rows; layout, backend (products); channels, elements (polynomials).  Raises
+    `EmitError` for an unknown stage or direction.
 
     >>> from tpgen.planner.presets import channelwise
     >>> print(dump_stage(channelwise("2x0e", "0e", "0e"), "code").splitlines()[-1].strip())
@@ -132,7 +132,7 @@ def dump_files(
     directions: Iterable[str] = ("forward",),
     **options: Unpack[StageOptions],
 ) -> dict[str, str]:
-    """Return texts of stages and directions by file name; ``"all"`` means every direction of the plan.
+    """Return texts of stages and directions by file name; ``"all"`` means every direction.
 
     >>> from tpgen.planner.presets import full
     >>> list(dump_files(full("1o", "1o"), ["plan", "form"], ["forward", "right"]))
@@ -156,7 +156,7 @@ def dump_files(
 
 
 def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
-    """Return ``cpp`` for a kernel, ``code`` for a graph.
+    """Return the stage ``cpp`` for a kernel, ``code`` for a graph.
 
     >>> from tpgen.planner.presets import full
     >>> default_stage(full("1o", "1o"), strategy="einsum")
@@ -167,7 +167,7 @@ def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[Stag
 
 
 def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
-    """Return random arguments of a program by name, from a fixed seed."""
+    """Return a program's random arguments, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
 
     def random_argument(name: str) -> Any:

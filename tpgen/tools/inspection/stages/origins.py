@@ -1,4 +1,4 @@
-"""Origins of stage lines, up to TorchScript."""
+"""Origins of lines, up to TorchScript."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True)
 class Origin:
-    """Instructions that a line serves, or a named part shared by all paths; both empty: unexplained."""
+    """Instructions that a line serves, or a named part that all paths share; both empty: unexplained."""
 
     instructions: tuple[int, ...] = ()
     shared: str = ""
@@ -51,7 +51,7 @@ BLANK = Origin(shared="layout")
 
 @dataclass(frozen=True)
 class TracedStage:
-    """Lines of a stage with origins; or ``missing``, the reason for no stage."""
+    """A stage's lines with origins; or ``missing``, the reason for no stage."""
 
     name: str
     language: str = "text"
@@ -75,17 +75,17 @@ class TracedStage:
         return tuple(dict.fromkeys(o.shared for o in self.origins if o.shared and o != BLANK))
 
     def lines_of(self, instruction: int) -> tuple[int, ...]:
-        """Return the numbers (from 1) of lines that serve an instruction."""
+        """Return numbers (from 1) of lines that serve an instruction."""
         return tuple(n for n, origin in enumerate(self.origins, 1) if instruction in origin.instructions)
 
 
 def with_origins(lines: Iterable[tuple[str, tuple[int, ...]]], shared: str) -> list[tuple[str, Origin]]:
-    """Pair lines with their instructions; a line without instructions belongs to ``shared``."""
+    """Pair lines with origins: instructions, else the part ``shared``."""
     return [(text, Origin(paths, "" if paths else shared)) for text, paths in lines]
 
 
 def node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
-    """Return the origin of each node of an emitted graph."""
+    """Return each node's origin in an emitted graph."""
     written: dict[fx.Node, NodeOrigin] = {n: n.meta["tpgen"] for n in graph.nodes if "tpgen" in n.meta}
     served = {n: set(written[n].instructions if n in written else ()) for n in graph.nodes}
     # a node that prepares operands serves its readers' paths; one that assembles the output, its inputs' paths
@@ -100,7 +100,7 @@ def node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
 
 
 def merge_origins(origins: Iterable[Origin]) -> Origin:
-    """Return all instructions of several origins, else the first shared part.
+    """Return all instructions of origins, else the first shared part.
 
     >>> str(merge_origins([Origin((2,)), Origin(shared="streams"), Origin((0, 2))]))
     '0,2'
@@ -140,7 +140,7 @@ def trace_code(request: Request) -> TracedLines:
 
 
 def trace_script(request: Request) -> TracedLines:
-    """Trace TorchScript's code of the program."""
+    """Trace TorchScript's code."""
     emission = request.emission()
     return _trace_python(request.scripted(emission).code, emission.graph)
 

@@ -1,4 +1,4 @@
-"""Provenance: from lines to instructions, and back.
+"""Provenance: instructions of lines, lines of instructions.
 
 >>> from tpgen.planner.presets import channelwise
 >>> found = provenance(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"), strategy="einsum", stages=["form", "graph"])
@@ -65,14 +65,14 @@ DEFAULT_STAGES = tuple(name for name in TRACED_STAGES if name not in ("inductor"
 
 @dataclass(frozen=True)
 class Provenance:
-    """Traced stages of one product, by name."""
+    """A product's traced stages by name."""
 
     plan: Plan
     strategy: str
     stages: dict[str, TracedStage]
 
     def stage(self, name: str) -> TracedStage:
-        """Return a stage.  Raises `EmitError` for an unknown or missing stage."""
+        """Return a stage; raises `EmitError` for an unknown or missing one."""
         check_known("stage", [name], self.stages, EmitError)
         stage = self.stages[name]
         if stage.missing:
@@ -127,8 +127,8 @@ def provenance(
 ) -> Provenance:
     """Trace the lines of a product, linear layer, polynomial or plan through stages.
 
-    ``options`` are fields of `tpgen.tools.inspection.stages.dump.Request`; a module brings its own.  A missing stage
-    holds its reason.
+    ``options`` are layout, strategy, backend, dtype, device, rows, direction; a module brings its own.  A missing stage
+    holds a reason.
 
     Raises `EmitError` for an unknown stage, strategy or direction.
     """
@@ -140,7 +140,7 @@ def provenance(
 
 
 def trace(name: str, request: Request) -> TracedStage:
-    """Return a traced stage, or the reason for a missing one."""
+    """Trace a stage, or give the reason for a missing one."""
     language, lines = TRACED_STAGES[name]
     try:
         found = list(lines(request))

@@ -1,4 +1,4 @@
-"""Requests: one direction of a plan, with options."""
+"""Requests for one direction of a plan."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Line = tuple[str, tuple[int, ...]]  # a line of a text, and the instructions tha
 
 @dataclass(frozen=True)
 class Request(Config):
-    """One direction of a product or linear layer, with options of compilation and execution."""
+    """A direction of a product or linear layer, with options."""
 
     plan: Plan
     direction: str = "forward"
@@ -59,7 +59,7 @@ class Request(Config):
     # --- directions -----------------------------------------------------------------------------------------------
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
-        """Return the plan's directions: all, or those of graphs or kernels (``shows``)."""
+        """Return the plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
         own = product_directions(self.plan)
         joint = tuple(joint for joint, form in JOINT.items() if form in own)
         left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[shows]
@@ -90,24 +90,24 @@ class Request(Config):
 
     @property
     def computed(self) -> Plan:
-        """The plan that programs compute, without biases."""
+        """Flat plan that programs compute, without biases."""
         return self.plan.flat
 
     @property
     def form(self) -> Any:
-        """Form with the direction's slot open; for a joint direction the form in `JOINT`."""
+        """Form of the direction."""
         return directions_of(self.plan)[JOINT.get(self.direction, self.direction)](self.plan, self.layout)
 
     @property
     def opened(self) -> tuple[str, ...]:
-        """Operands whose slots the kernel opens."""
+        """Operands whose slots a kernel opens."""
         form: Form = self.form
         there = {operand.name for operand in form.operands if operand.dim or operand.name != "w"}
         return tuple(slot for slot in KERNELS["backward"] if slot in there) if self.direction in JOINT else form.opened
 
     @property
     def form_lines(self) -> list[Line]:
-        """Lines of the form with their paths."""
+        """Lines of the form with paths."""
         form: Form = self.form
         head, *lines = str(form).split("\n")
         return [(head, ()), *((text, (term.path,)) for text, term in zip(lines, form.live_terms, strict=True))]
@@ -119,7 +119,7 @@ class Request(Config):
         return choose_strategy(self.computed, self)
 
     def emission(self, backend: str | None = None) -> Emission:
-        """Return the emitted program, with ``auto`` resolved for ``backend``."""
+        """Return the emitted program for a backend."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
 
@@ -131,7 +131,7 @@ class Request(Config):
 
     @property
     def described(self) -> str:
-        """Text that describes the form to kernel calls."""
+        """Text of the form in kernel calls."""
         return describe(self.form.plan, self.form.layout)
 
     def shape(self, argument: str) -> tuple[int, ...] | None:
@@ -151,7 +151,7 @@ class Request(Config):
     # --- kernels --------------------------------------------------------------------------------------------------
 
     def why_no_kernel(self) -> str | None:
-        """Return why no kernel runs on the device, or None."""
+        """Say why no kernel runs on the device, or None."""
         return kernel_supported(self.plan, self.layout, self.dtype, self.device)
 
     @property
@@ -160,6 +160,7 @@ class Request(Config):
 
     @property
     def kernels(self) -> Any:
+        """The plan's kernel description."""
         return described(self.computed, self.layouts)
 
     @property
@@ -172,7 +173,7 @@ class Request(Config):
 
     @property
     def sweep_lines(self) -> list[Line]:
-        """Statements of the sweep, with their paths."""
+        """Lines of the sweep with paths."""
         found = [o for o in self.form.operands if o.rows in self.form.indices]
         return [
             *self.placement.sweep.text_lines_and_paths,
@@ -218,31 +219,31 @@ class Request(Config):
 
     @property
     def scheduled(self) -> dict[int, str]:
-        """Kernel schedule by path."""
+        """Schedule by path."""
         schedule = self.kernels.schedule(self.dtype)
         return {term.path: str(schedule).split(" ", 1)[0] for term in schedule.terms}
 
     @property
     def module_options(self) -> dict[str, Any]:
-        """Keyword arguments of a module that runs the request."""
+        """Keywords of a module that runs the request."""
         elements = {"num_elements": self.elements} if self.plan.by_element else {}
         return {"layout": self.layout, "strategy": self.strategy, "backend": self.backend, **elements}
 
     def numbers(self, leg: Leg) -> int:
-        """Return how many numbers of a row a path's leg touches."""
+        """Count the numbers of a row that a leg touches."""
         return leg.numbers * (self.channels if self.plan.operand(leg.operand).channels else 1)
 
     @property
     def flops(self) -> int:
         """Operations of the forward pass for the batch."""
-        return self.rows * (self.plan.flops + self._biases)
+        return self.rows * (self.plan.flops + self._bias_count)
 
     @property
-    def _biases(self) -> int:
+    def _bias_count(self) -> int:
         return self.plan.bias_numel * (self.plan.arguments.get("f_out") or 1)
 
     def bytes(self, nodes: int | None = None) -> int:
-        """Return bytes of inputs, weights and result, each counted once; with ``nodes``, as a convolution.
+        """Return bytes of inputs, weights and result; with ``nodes``, of a convolution.
 
         >>> from tpgen.planner.presets import channelwise
         >>> request = Request(channelwise("8x0e", "0e", "0e"), rows=100)
@@ -252,7 +253,7 @@ class Request(Config):
         flat, itemsize = self.computed, self.dtype.itemsize
         sets = {SHARED: 1, ELEMENT: self.elements}
         shared = sum(o.dim * sets.get(o.rows, 0) for o in flat.weights)
-        biases = self._biases * sets.get(flat.weights[0].rows, self.rows)
+        biases = self._bias_count * sets.get(flat.weights[0].rows, self.rows)
         numbers = self.rows * flat.row_bytes(1) + shared + biases
         if nodes is None:
             return numbers * itemsize
@@ -261,11 +262,12 @@ class Request(Config):
 
     @property
     def explanation_fields(self) -> dict[str, Any]:
+        """Further fields of an `Explanation`."""
         return {}
 
 
 def product_directions(plan: Plan) -> tuple[str, ...]:
-    """Return a plan's directions; without weights no ``grad_w``.
+    """Return a plan's directions; ``grad_w`` needs weights.
 
     >>> from tpgen.planner.presets import elementwise
     >>> product_directions(elementwise("1o", "1o"))
