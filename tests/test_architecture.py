@@ -222,7 +222,7 @@ FACTS = {
     "tpgen.networks.named": {"_named_form"},
     "tpgen.kernels.runtime.targets": {"target_of"},
     "tpgen.networks.cse": {"_is_random"},
-    "tpgen.networks.signature": {"_structure"},
+    "tpgen.networks.signature": {"_spec_of_nodes_in_preorder"},
     "tpgen.networks.objects": {"_has_attributes"},
 }
 

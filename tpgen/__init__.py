@@ -1,4 +1,4 @@
-"""tpgen generates the code of equivariant tensor products for PyTorch.
+"""Code generator for equivariant tensor products in PyTorch.
 
 Names load at first use: ``import tpgen`` loads neither torch nor e3nn.  If torch is loaded, the import registers kernel
 operators.

@@ -1,5 +1,3 @@
-"""Import hook that lets e3nn 0.4 load constants under torch 2.6, which refuses slices."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -12,11 +10,12 @@ _READER = "e3nn.o3._wigner"  # the module that loads the file when it is importe
 
 
 class ConstantsOfE3nn(MetaPathFinder):
-    """Import hook that allows slices in e3nn's file of constants."""
+    """Import hook: lets e3nn 0.4 load constants, with slices, under torch 2.6."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Find the module that loads e3nn's constants; None for others."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname == _READER else None
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader

@@ -1,7 +1,4 @@
-"""Torch's private names, with their uses; other modules import private names only from here.
-
-A name is looked up at first use; a missing name raises an error, unless ``without`` describes a fallback.
-"""
+"""Torch's private names; other modules import these only from here."""
 
 from __future__ import annotations
 
@@ -139,7 +136,7 @@ NAMES: dict[str, Private] = {
 
 
 def __getattr__(asked: str) -> Any:
-    """Look up a name of `NAMES` in torch, once; error if missing."""
+    """Load a name of `NAMES`.  If torch lacks the name: `AttributeError` with a fallback, else `ImportError`."""
     if asked not in NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {asked!r}")
     private = NAMES[asked]
@@ -168,7 +165,7 @@ def call_backward_alone(function: type[torch.autograd.Function]) -> None:
 
 
 def without_modes() -> AbstractContextManager[Any]:
-    """Disable dispatch modes inside the block: constants get values even while shapes are traced."""
+    """Disable dispatch modes inside the block: traces compute constants."""
     # without an entered mode do not import torch's modules for modes: most of a second, and a lock that forks inherit
     entered = __getattr__("dispatch_modes")() or __getattr__("early_modes")()
     return __getattr__("disabled_modes")() if entered else nullcontext()
@@ -179,7 +176,7 @@ _PATCHING = ForkedLock(RLock)
 
 @contextmanager
 def replaced_attribute(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an existing attribute by ``change(value)`` inside the block, in one thread at a time."""
+    """Replace an existing attribute by ``change(value)`` inside the block, one thread at a time."""
     # of two threads, each would restore what the other has set
     with _PATCHING.lock:
         there = getattr(owner, name, None)
@@ -194,7 +191,7 @@ def replaced_attribute(owner: Any, name: str, change: Callable[[Any], Any]) -> I
 
 
 def without_stack_traces() -> Any:
-    """Trace without recording source lines."""
+    """Trace without source lines inside the block."""
     # they take a tenth of the time
     config = __getattr__("fx_config")  # a module does not look into its own __getattr__
     return replaced_attribute(config, "do_not_emit_stack_traces", lambda _: True)
@@ -202,9 +199,9 @@ def without_stack_traces() -> Any:
 
 @contextmanager
 def with_small_sizes(assume_nonzero: bool = False) -> Iterator[None]:
-    """Trace dynamic sizes for 0 and 1 too.
+    """Trace dynamic sizes for 0 and 1 too, inside the block.
 
-    A remaining test for size 1, or, unless ``assume_nonzero``, for size 0, becomes a condition of the program.
+    A remaining test for size 1, or for 0 unless ``assume_nonzero``, becomes a program's condition.
     """
     shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
     # by such questions torch looks for memory that overlaps, of which a network that has been called has none

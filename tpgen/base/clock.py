@@ -1,4 +1,4 @@
-"""Time calls in turn, so that other load affects all alike."""
+"""Time calls in turn."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def now(device: str | torch.device = "cpu") -> float:
 
 
 def processor_time(_device: str | torch.device = "cpu") -> float:
-    """Seconds of processor time of this process."""
+    """This process's processor time in seconds."""
     return time.process_time()
 
 
 def clock_of(device: str | torch.device) -> Clock:
-    """Processor time for a single CPU thread, else wall time."""
+    """`processor_time` for a single CPU thread, else `now`."""
     # other programs add nothing to processor time; but several threads wait for each other, and so for other programs
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     return processor_time if alone else now
@@ -53,7 +53,7 @@ def clock_of(device: str | torch.device) -> Clock:
 
 @contextmanager
 def with_threads(number: int | None) -> Iterator[None]:
-    """Set torch's number of threads inside the block; None keeps the number."""
+    """Set torch's number of threads inside the block, unless None."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(number or before)
@@ -72,6 +72,7 @@ class Timing:
 
     @property
     def median(self) -> float:
+        """Median seconds per call."""
         return statistics.median(self.samples)
 
     @property
@@ -84,7 +85,7 @@ class Timing:
 
     @property
     def doubt(self) -> str:
-        """Reason not to compare these times, or an empty text.
+        """Reason not to compare these times, or "".
 
         >>> Timing((1.0, 2.0, 1.0, 2.0, 3.0), 1).doubt, Timing((1.0,) * 5, 1, preemptions=300).doubt
         ('its times lie 75 % apart', 'other programs took the processor 300 times a second')
@@ -99,7 +100,7 @@ class Timing:
 
 
 def seconds_of(call: TimedCall, device: str | torch.device, calls: int = 1, clock: Clock | None = None) -> float:
-    """Mean seconds per call on a clock, by default wall time."""
+    """Mean seconds per call, by default wall time."""
     read = clock or now
     start = read(device)
     for _ in range(calls):
@@ -117,8 +118,8 @@ def time_in_turns(
 ) -> dict[str, Timing]:
     """Time all calls in turn, in random order each round.
 
-    ``rounds`` at least, more until ``seconds`` pass; or exactly ``repeats`` rounds of one call.  ``tick`` receives the
-    finished share.
+    Runs ``rounds``, and more until ``seconds`` pass; or exactly ``repeats`` rounds of single calls.  ``tick`` receives
+    the finished share.
 
     >>> timings = time_in_turns({"a": lambda: None}, torch.device("cpu"), seconds=0, repeats=3)
     >>> len(timings["a"].samples)

@@ -1,4 +1,4 @@
-"""The errors of tpgen.  Messages state the broken rule and a remedy."""
+"""Errors: each message names the broken rule and a remedy."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class PlanError(TpgenError):
 
 
 class PlanIndexError(PlanError, IndexError):
-    """An instruction indexes a missing irrep; also an ``IndexError``, as in e3nn."""
+    """An instruction indexes a missing irrep."""
 
 
 class InputError(TpgenError, RuntimeError):
-    """A tensor does not fit the product; also a ``RuntimeError``, as in e3nn."""
+    """A tensor or another argument does not fit."""
 
 
 class OptionError(TpgenError, TypeError):
-    """A module does not know a keyword; also a ``TypeError``."""
+    """A keyword or its value is unknown."""
 
 
 class EmitError(TpgenError):
@@ -39,7 +39,7 @@ class BackendError(TpgenError):
 
 
 class KernelError(BackendError):
-    """A kernel fails to compile or load, or is too large; ``reason`` is one line."""
+    """A kernel fails to compile or load, or is too large."""
 
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class KernelError(BackendError):
 
 
 class DeployError(TpgenError):
-    """A network cannot be packaged, or a package is incomplete."""
+    """A network cannot become a program or a package."""
 
 
 class TraceError(TpgenError):
@@ -83,7 +83,7 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
 
 
 def a_kind(value: object) -> str:
-    """Type name of a value with its article.
+    """A value's type name with article.
 
     >>> a_kind(3), a_kind("x")
     ('an int', 'a str')
@@ -95,7 +95,7 @@ def a_kind(value: object) -> str:
 def check_known(
     what: str, names: Iterable[object], known: Collection[str], error: type[TpgenError] = TpgenError
 ) -> None:
-    """Raise ``error`` for the first of ``names`` that is not ``known``.
+    """Raise ``error`` for the first name not ``known``.
 
     >>> check_known("mode", ["uvw"], ["uvw", "uvu"])
     """
@@ -105,7 +105,7 @@ def check_known(
 
 
 def warn_caller(message: str) -> None:
-    """Warn at the line of the first caller outside tpgen and torch."""
+    """Warn at the nearest calling line outside tpgen and torch."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and (frame.f_globals.get("__name__") or _INNER_MODULES[0]).startswith(
         _INNER_MODULES

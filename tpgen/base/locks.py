@@ -1,4 +1,4 @@
-"""Locks, cached properties and collector pauses that survive a fork."""
+"""Locks, cached properties, collector pauses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
 else:
 
     class cached_property:
-        """Property computed at first use, without locks, as `functools.cached_property` from Python 3.12 on.
+        """Property computed at first use, without locks: Python 3.12's `functools.cached_property`.
 
         >>> class Square:
         ...     @cached_property
@@ -42,7 +42,7 @@ else:
 
 
 class ForkedLock:
-    """Process-wide lock, free in a forked process."""
+    """Lock, free in a forked process."""
 
     # a forked worker of a DataLoader has one thread: it would wait forever for a lock of another
     def __init__(self, kind: Callable[[], Any] = threading.Lock) -> None:
@@ -56,7 +56,7 @@ class ForkedLock:
 
 
 class _CollectorPauses:
-    """Count of active pauses of the garbage collector."""
+    """Counts pauses of the garbage collector."""
 
     def __init__(self) -> None:
         self._guard, self._asked, self._enabled = ForkedLock(), 0, False
@@ -89,7 +89,7 @@ _collector_pauses = _CollectorPauses()
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Pause garbage collection inside the block, also from several threads."""
+    """Pause garbage collection while any thread is inside the block."""
     # a full collection walks all objects of a process, torch's too
     _collector_pauses.pause_collection()
     try:

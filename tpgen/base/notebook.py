@@ -1,4 +1,4 @@
-"""HTML for notebooks, with inline styles."""
+"""HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def html_table(
 ) -> str:
     """HTML table of rows, heads first; ``left`` columns are left-aligned.
 
-    ``bars``: one value per row for a column, drawn relative to the largest.
+    ``bars``: a column's values, drawn relative to the largest.
 
     >>> html_table([("a", "b"), (1, 2)], bars={"b": [2.0]}).count("linear-gradient(90deg,#4a7dbd55 100%")
     1
@@ -84,7 +84,7 @@ def div_lines(*texts: str) -> str:
 
 
 def collapsible(title: str, text: str) -> str:
-    """Text that opens at a click on its title, as HTML.
+    """HTML text that a click on the title opens.
 
     >>> collapsible("code", "a")
     '<details><summary>code</summary><pre style="line-height:1.2">a</pre></details>'

@@ -1,4 +1,4 @@
-"""Progress messages and bars, on stderr or in a notebook."""
+"""Progress on stderr or in a notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ProgressOption = bool | Callable[[str], Any] | None  # whether a bar is drawn, o
 
 
 def announce(what: str) -> None:
-    """Print the start of long work, if a user watches."""
+    """Print ``what`` on a terminal or in a notebook."""
     if sys.stderr.isatty() or _in_notebook():
         print(f"tpgen {what}", file=sys.stderr, flush=True)
 
@@ -63,7 +63,7 @@ def bar(total: int) -> Iterator[Progress]:
 
 @contextmanager
 def step_reporter(progress: ProgressOption, total: int) -> Iterator[Callable[[str], Any]]:
-    """Yield a function that reports step names to a bar (True), to the user's function, or nowhere.
+    """Yield a reporter of step names: a bar (True), the user's function, or nothing.
 
     >>> seen = []
     >>> with step_reporter(seen.append, 1) as begin:
@@ -76,7 +76,6 @@ def step_reporter(progress: ProgressOption, total: int) -> Iterator[Callable[[st
             begun = count()
 
             def show_step_on_bar(step: str) -> None:
-                """Finish the step before on the bar, if any, and show this step."""
                 if next(begun):
                     shown.step()
                 shown.say(step)

@@ -1,4 +1,4 @@
-"""Public names of tpgen with their modules, loaded at first use."""
+"""tpgen's public names with their modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registry of the process's caches: `remembered` functions, `Shelf` tables, `watched` others."""
+"""Registry of this process's caches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENTRIES = 4096
 
 @dataclass(frozen=True)
 class Watched:
-    """Registered cache, with functions to count and clear entries."""
+    """Registered cache, with functions that count and clear."""
 
     what: str
     count: Callable[[], int]
@@ -49,7 +49,7 @@ class CacheStates(tuple[CacheState, ...]):
     """Caches of this process, printed as a table."""
 
     def clear(self) -> None:
-        """Clear all caches that can be; kernels on disk and loaded libraries stay."""
+        """Clear all clearable caches; kernels on disk and loaded libraries stay."""
         for cache in _all:
             if cache.forget is not None:
                 cache.forget()

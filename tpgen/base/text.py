@@ -1,4 +1,4 @@
-"""Format numbers and tables as text."""
+"""Numbers and tables as text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def table(rows: Sequence[Sequence[Any]], left: Container[int] | None = None, widest: int | None = None) -> str:
-    """Align rows of cells in columns.
+    """Align rows in columns, ``left`` columns (default: all) to the left.
 
-    ``left`` columns (default: all) are left-aligned; cells beyond ``widest`` widen no column.
+    Cells beyond ``widest`` widen no column.
 
     >>> print(table([("a", "long"), (1, 2)]))
     a  long

@@ -1,1 +1,1 @@
-"""Programs of whole networks: traced as graphs, inlined, simplified, inverted."""
+"""Whole networks as graphs and programs."""

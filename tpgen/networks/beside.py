@@ -1,4 +1,4 @@
-"""Compilation of programs in a background process."""
+"""Background builds of programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = ("call.pt", "said.txt")
 
 
 class ProgramBuilder:
-    """A background process that builds a program into the kernel cache; fails for a network that pickle refuses."""
+    """Background process that builds a program into the kernel cache; raises if pickle refuses the network."""
 
     def __init__(self, network: nn.Module, held: dict[str, Any]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tpgen-"))
@@ -47,19 +47,19 @@ class ProgramBuilder:
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
-        self._stop = finalize(self, _stop, self._process, self._folder, self._owner)
+        self._kill_and_delete = finalize(self, _kill_and_delete, self._process, self._folder, self._owner)
 
     def works(self) -> bool:
-        """Test whether the process is running; False in a fork."""
+        """Whether the process runs; False in a fork."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def wait(self) -> None:
-        """Wait for the end of the process."""
+        """Wait until the process ends."""
         if self._owner == os.getpid():
             self._process.wait()
 
     def failure(self) -> str:
-        """Return the last line of a failed process's stderr, else ""."""
+        """Return the last stderr line of a failed process, else ""."""
         if not self._process.returncode:
             return ""
         lines = (self._folder / _NAMES[1]).read_text(errors="replace").strip().splitlines()
@@ -67,10 +67,10 @@ class ProgramBuilder:
 
     def end(self) -> None:
         """Kill the process and delete its files."""
-        self._stop()
+        self._kill_and_delete()
 
 
-def _stop(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
+def _kill_and_delete(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
     if owner != os.getpid():
         process.returncode = 0  # a forked process has none of its parent's
         return
@@ -82,7 +82,7 @@ def _stop(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
 
 
 def build(network: nn.Module, evaluate: Evaluate, args: tuple, options: dict[str, Any]) -> Program:
-    """Build the program of a network's evaluation, for calls like this one."""
+    """Build the program of ``evaluate``, for calls like this example."""
     signature, tensors = Signature.of(args, options)
     slots = ParameterSlots(network, gradients=False)
     return Program.of(type(network).__name__, evaluate, slots, signature, tensors)

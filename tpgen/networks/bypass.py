@@ -1,4 +1,4 @@
-"""Conditions under which a converted network runs without its program."""
+"""Calls that bypass programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _thread = _Thread()
 
 @contextmanager
 def bypassing_programs() -> Iterator[None]:
-    """Make this thread's calls of networks bypass programs during the context."""
+    """Let this thread's networks run without programs inside the block."""
     before, _thread.inside = _thread.inside, True
     try:
         yield
@@ -31,7 +31,7 @@ def bypassing_programs() -> Iterator[None]:
 
 
 def must_run_eagerly() -> bool:
-    """Test whether a call is in another network, a trace, transform, mode, hooks, or autocast or capture of CUDA."""
+    """Whether a network, trace, transform, mode, hook, CUDA autocast or CUDA capture encloses the call."""
     return (
         torch.compiler.is_compiling()
         or _thread.inside

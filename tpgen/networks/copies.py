@@ -1,4 +1,4 @@
-"""Copies of networks that keep results of a call."""
+"""Copies of networks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def copy_of(network: _Network) -> _Network:
 
 
 def copy_to_call(network: _Network) -> _Network:
-    """Copy a network for calls only, sharing the programs of e3nn products."""
+    """Copy a network for calls only, sharing e3nn's compiled code."""
     memo: dict[int, Any] = {}
     for module in network.modules():
         if isinstance(module, CodeGenMixin):

@@ -1,4 +1,4 @@
-"""Common subexpression (cse) and dead code elimination (dce) of a traced graph."""
+"""Elimination of common subexpressions and dead code."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PURE_HOMES = ("torch", "_operator", "math", "builtins", "tpgen", "e3nn")
 
 
 def cse(graph: fx.Graph, module: nn.Module) -> int:
-    """Merge equal calls on equal operands, in place; return the number of removed nodes.
+    """Merge equal pure calls and parameter reads in place; return the number of removed nodes.
 
-    Only pure calls and reads of parameters merge, never across a node that writes into a tensor, or among the ancestors
-    of such a tensor.  Code outside torch, e3nn and tpgen counts as writing.
+    Nothing merges across a write into a tensor, or among the written tensor's ancestors.  Code outside torch, e3nn and
+    tpgen counts as a write.
     """
-    writers = {node for node in graph.nodes if _writes(node, module)}
+    writers = {node for node in graph.nodes if _may_write_to_tensor(node, module)}
     written = _ancestors({source for node in writers for source in node.all_input_nodes})
     known: dict[Any, fx.Node] = {}
     removed = 0
@@ -46,7 +46,7 @@ def dce(graph: fx.Graph, module: nn.Module) -> None:
     """Remove unused nodes of inlined programs."""
     for node in reversed(list(graph.nodes)):
         inlined = "tpgen" in node.meta or node.op == "get_attr"
-        if inlined and not node.users and _is_pure(node) and not _writes(node, module):
+        if inlined and not node.users and _is_pure(node) and not _may_write_to_tensor(node, module):
             graph.erase_node(node)
 
 
@@ -71,7 +71,7 @@ def _ancestors(nodes: set[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _writes(node: fx.Node, module: nn.Module) -> bool:
+def _may_write_to_tensor(node: fx.Node, module: nn.Module) -> bool:
     if node.op == "call_module":
         called = module.get_submodule(str(node.target))
         return _is_foreign(type(called).__module__) or bool(getattr(called, "inplace", False))

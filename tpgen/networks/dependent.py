@@ -1,6 +1,6 @@
-"""Data-dependent operations of a network, such as `nonzero` and ``item``, as findings.
+"""Data-dependent operations, such as `nonzero` and ``item``, as findings: inputs of a program.
 
-A program takes their results as inputs.  A number that is no count must equal the example's.
+A number that is no count must equal the example's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Dependent(DispatchMode):
     def find(
         self, function: Any, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
     ) -> Any:
-        """Return the finding of an operation; in the example call, compute and register."""
+        """Return an operation's given finding; without one, compute and register the result."""
         name, program = f"{function} at {caller_location()}", self._program
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
@@ -63,7 +63,7 @@ class Dependent(DispatchMode):
         return made
 
     def columns(self, mask: Tensor) -> Sequence[Tensor]:
-        """Return the indices of a mask's true entries along each axis."""
+        """Return indices of a mask's true entries, by axis."""
         key = id(mask), mask._version
         if key not in self._columns:
             self._columns[key] = mask, _record_as_finding(self, _aten.nonzero.default, mask).unbind(1)
@@ -76,7 +76,6 @@ def _cloned(values: Any) -> Any:
 
 
 def _record_as_finding(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
-    """Call a function whose result's size depends on data, as a finding of ``mode``'s program."""
     leaves, spec = pytree.tree_flatten((args, options))
     places = [n for n, x in enumerate(leaves) if isinstance(x, Tensor)]
     rest = [None if isinstance(x, Tensor) else int(x) if isinstance(x, SymInt) else x for x in leaves]
@@ -148,7 +147,7 @@ def _is_dependent(function: Any) -> bool:
 
 
 def caller_location() -> str:
-    """Return file and line of user code that calls a torch operation; "" for tpgen's."""
+    """Return file and line of the calling user code; "" for tpgen's."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
@@ -157,7 +156,7 @@ def caller_location() -> str:
 
 
 def user_line(error: BaseException) -> str:
-    """Format the last line of user code behind an error; "" without one."""
+    """Text of an error's last line of user code, or ""."""
     found = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Fusion of gathers and sums into product kernels: ``product(x[src], y, w)`` summed by ``dst`` becomes one call."""
+"""Fuse gathers and sums with products: ``product(x[src], y, w)`` summed by ``dst`` becomes one call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
 
 
 class _RowTransfer(NamedTuple):
-    """A gather or sum: rows of edges, rows of nodes, their index, and number of nodes."""
+    """Gather or sum: edge rows, node rows, index, number of nodes."""
 
     rows: fx.Node
     others: fx.Node
@@ -28,7 +28,7 @@ class _RowTransfer(NamedTuple):
 
 
 class _RuleMatch(NamedTuple):
-    """A row rule for a call, with the gathers and sums that the rule replaces."""
+    """Row rule, with the replaced gathers and sums."""
 
     by: RowIndex
     gathered: dict[Slot, fx.Node]

@@ -1,4 +1,4 @@
-"""Removal of reshapes and broadcasts around inlined products."""
+"""Reshapes around inlined products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REARRANGING = ("flatten", "unsqueeze", "squeeze", "reshape", "view", "unflatten
 
 
 def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Remove reshapes and broadcasts of tpgen programs that change no shape at example inputs, in place.
+    """Remove, in place, reshapes and broadcasts of tpgen programs that change no shape at example inputs.
 
     All operands of a product then have one number of rows.
     """
@@ -43,7 +43,7 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 @contextmanager
 def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Run a context in evaluation, without gradients; restore modes and random state."""
+    """Run the block in evaluation, without gradients; restore modes and random state."""
     modes = {m: m.training for m in module.modules()}
     module.eval()  # so that a batch norm keeps its statistics
     try:
@@ -55,7 +55,7 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
 
 
 class _ShapeRecorder(fx.Interpreter):
-    """Interpreter that records the shapes of a graph's tensors."""
+    """Interpreter that records shapes of tensors."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -67,6 +67,7 @@ class _ShapeRecorder(fx.Interpreter):
             return super().run(*args, **kwargs)
 
     def run_node(self, n: fx.Node) -> Any:
+        """Run a node, and record the shape."""
         result = super().run_node(n)
         if isinstance(result, Tensor):
             self.shapes[n] = tuple(result.shape)
@@ -74,7 +75,6 @@ class _ShapeRecorder(fx.Interpreter):
 
 
 def _reshaped_operand(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
-    """Return the operand with the node's entries in the same order, or None."""
     if node not in shapes:
         return None
     source: Any = None
@@ -90,7 +90,7 @@ def _reshaped_operand(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> 
 
 
 class _RowClasses:
-    """Union-find of matrices with equal numbers of rows, as operands of one product."""
+    """Union-find of matrices with equal numbers of rows."""
 
     def __init__(self, shapes: dict[fx.Node, tuple[int, ...]], position_of_node: dict[fx.Node, int]) -> None:
         self.shapes = shapes
@@ -98,6 +98,7 @@ class _RowClasses:
         self.parent: dict[fx.Node, fx.Node] = {}
 
     def join(self, operands: Sequence[Any]) -> None:
+        """Unite operands with equal numbers of rows."""
         shapes = {n: self.shapes.get(n, ()) for n in operands}
         matrices = [n for n, shape in shapes.items() if len(shape) == 2 and shape[0] > 1]
         roots = sorted({self.first(n) for n in matrices}, key=self.order.__getitem__)
@@ -106,7 +107,7 @@ class _RowClasses:
                 self.parent[root] = roots[0]
 
     def first(self, node: Any) -> Any:
-        """Return the earliest matrix of the class."""
+        """Return the earliest matrix with equal rows."""
         while node in self.parent:
             node = self.parent[node]
         return node

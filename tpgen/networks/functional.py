@@ -17,14 +17,14 @@ from tpgen.emitter.emit import forget_text_with
 
 
 def fake_mode(**options: Any) -> Any:
-    """Return a mode of tensors without numbers, for one trace, with ``options`` of its sizes."""
+    """Return a fake tensor mode for one trace; ``options`` are `ShapeEnv`'s."""
     mode = FakeTensorMode(shape_env=ShapeEnv(**options), allow_non_fake_inputs=True)
     mode.cache_enabled = False  # few operators of a trace come twice
     return mode
 
 
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
-    """Trace a function at example inputs into a graph without writes, whose inputs may be flat leaves."""
+    """Trace a function at example inputs into a graph without writes."""
     graph = _make_graph(function, inputs)
     if functional(graph.graph):
         return graph
@@ -39,7 +39,7 @@ def _make_graph(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.Graph
 
 @contextmanager
 def texts_as_long_as_graphs() -> Iterator[None]:
-    """Free source texts of graphs from the context together with their code."""
+    """Free source texts of the block's graphs together with the graphs."""
 
     def wrap_recompile(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
         def recompile_and_tie_text(self: fx.GraphModule) -> Any:
@@ -54,7 +54,7 @@ def texts_as_long_as_graphs() -> Iterator[None]:
 
 
 def functional(graph: fx.Graph) -> bool:
-    """Replace in-place operations of a graph by functional ones; False if a write reaches other readers."""
+    """Make a graph's in-place operations functional; return False if other readers see a write."""
     order = {node: n for n, node in enumerate(graph.nodes)}
     for node in order:
         if node.op == "call_function" and _schema(node) is not None and _schema(node).is_mutable:
@@ -98,7 +98,7 @@ def _views_of_written(write: fx.Node) -> set[fx.Node]:
 
 
 def aliases(node: fx.Node) -> bool:
-    """Test whether a node may return memory of an operand."""
+    """Whether a node may return an operand's memory."""
     schema = _schema(node)
     return node.op == "call_function" and (schema is None or any(x.alias_info is not None for x in schema.returns))
 

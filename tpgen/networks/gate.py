@@ -1,5 +1,3 @@
-"""A lock between calls and traces of a network."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,7 +6,7 @@ from threading import Condition, get_ident
 
 
 class Gate:
-    """Blocks calls of a network during a trace; a trace waits up to a second for running calls."""
+    """Lock between a network's calls and traces."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -16,6 +14,7 @@ class Gate:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
+        """Run a call once no trace runs."""
         with self._changed:
             self._changed.wait_for(lambda: self._writer in (0, get_ident()))
             self._calls += 1
@@ -28,7 +27,7 @@ class Gate:
 
     @contextmanager
     def writing(self) -> Iterator[bool]:
-        """Yield whether the trace may begin."""
+        """Wait up to a second for calls; yield whether the trace may begin."""
         with self._changed:
             free = self._changed.wait_for(lambda: not (self._calls or self._writer), timeout=1.0)
             self._writer = get_ident() if free else self._writer

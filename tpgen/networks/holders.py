@@ -1,5 +1,3 @@
-"""Networks inside lists, dicts and objects such as calculators."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -10,7 +8,7 @@ from torch import nn
 
 
 def held_networks(holder: Any) -> dict[str, nn.Module]:
-    """Find outermost networks by path in a holder; a network holds itself.
+    """Find outermost networks in a list, dict or object, by path; a network holds itself.
 
     >>> held_networks({"energy": nn.ReLU()})
     {"['energy']": ReLU()}

@@ -31,7 +31,7 @@ from tpgen.nn.tensor_product import TensorProduct
 
 @dataclass(frozen=True)
 class Gain:
-    """Sizes of a flat graph before and after sharing; FLOPs are of matrix products, None without inputs."""
+    """Sizes of a graph before and after sharing; FLOPs of matrix products are None without inputs."""
 
     products: int
     nodes_before: int
@@ -52,10 +52,11 @@ class Gain:
 
 
 class FlatNetwork(EmittedModule):
-    """A network as one graph, with the network's parameters and exact coupling constants."""
+    """Network as one graph, with exact coupling constants."""
 
     @property
     def gain(self) -> Gain:
+        """Sizes before and after sharing."""
         return self.meta["gain"]
 
 
@@ -66,7 +67,7 @@ def inline_products(
     strategy: str | None = None,
     inputs: Sequence[Any] | None = None,
 ) -> FlatNetwork:
-    """Replace calls of products by their programs, without argument checks or autocast, and share subexpressions.
+    """Replace calls of products by programs, without argument checks or autocast, and share subexpressions.
 
     Raises `TraceError` for an untraced network, failing inputs, and a call with a list of weights.
 
@@ -75,12 +76,12 @@ def inline_products(
     graph_module
         a traced network; stays unchanged.
     predicate
-        ``(product, path) -> bool``: whether to inline a product.
+        ``(product, path) -> bool``: whether to inline.
     strategy
         strategy of the inlined programs, by default each product's; ``einsum`` shares most, ``kernel`` nothing.
     inputs
-        example with at least two rows.  The flat network then shares more, and takes only batches of the example's form
-        with any number of rows.
+        example with at least two rows, to share more.  The flat network then takes only batches of this form, with any
+        number of rows.
     """
     _check_runs(graph_module, inputs)
     flat = _Inliner(graph_module, predicate, strategy).run()
@@ -102,7 +103,7 @@ def inline_products(
 
 
 def product_of(module: nn.Module) -> TensorProduct | None:
-    """Return the product that computes a module: the module itself or, after `convert`, its substitute; else None."""
+    """Return the product that computes a module: the module or, after `convert`, the substitute; else None."""
     found = getattr(module, PROGRAM, module)
     return found if isinstance(found, PlannedModule) and found.directions else None  # type: ignore[return-value]
 
@@ -138,7 +139,7 @@ class _Inliner:
         self.constants_before = 0
 
     def run(self) -> _Inliner:
-        """Copy the graph with products replaced by program nodes."""
+        """Copy the graph, with programs for products."""
         copies: dict[fx.Node, Any] = {}
         for node in self.original.graph.nodes:
             product = self._product_to_inline(node)
@@ -150,7 +151,7 @@ class _Inliner:
         return self
 
     def module(self) -> FlatNetwork:
-        """Build the flat module of the current graph."""
+        """Build the flat module of the graph."""
         held: dict[str, Any] = {}
         for node in self.graph.nodes:
             if node.op in ("get_attr", "call_module"):

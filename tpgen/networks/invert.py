@@ -1,4 +1,4 @@
-"""Inversion of a traced elementwise function, step by step.
+"""Inverse of a traced elementwise function.
 
 >>> import torch
 >>> from torch import fx
@@ -93,12 +93,12 @@ _HARMLESS = {"inplace"}  # keywords that change no value
 
 
 def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None = None) -> fx.GraphModule:
-    """Return the inverse of an invertible elementwise function, as a graph.
+    """Return the inverse of an elementwise function, as a graph.
 
-    The graph must be a chain of steps from one placeholder to the output; all other values are constants.  Steps that
-    are one-to-one on positive numbers only, as ``square``, invert to the positive number.
+    The graph must be a chain of steps from one placeholder to the output; other values are constants.  Steps that are
+    one-to-one on positive numbers only, as ``square``, invert to the positive number.
 
-    Raises `InverseError` for a step without an inverse, by name, and for an untraced function.
+    Raises `InverseError` for a step without an inverse, and for an untraced function.
 
     >>> import torch
     >>> double = invert(fx.symbolic_trace(lambda x: torch.sin(x) + 1), {torch.sin: lambda y, place: torch.asin(y)})
@@ -110,8 +110,8 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
     graph_module
         the traced function.
     inverses
-        functions ``(y, place, *constants) -> x`` in torch code that precede `INVERSES`, by function, class or path of a
-        module, or name: ``place`` is the input's position among the arguments, ``constants`` are the other arguments.
+        ``(y, place, *constants) -> x`` in torch code, by function, class or path of a module, or name; these precede
+        `INVERSES`.  ``place`` is the input's position among the arguments, ``constants`` are the others.
     """
     if not isinstance(graph_module, fx.GraphModule):
         raise InverseError(
@@ -130,7 +130,7 @@ class _GraphInverter:
         self.constants: dict[fx.Node, fx.Node] = {}
 
     def run(self) -> fx.GraphModule:
-        """Return a graph of inverse steps, from output to input."""
+        """Write inverse steps from output to input."""
         steps = [(node, place, self._find_inverse(node)) for node, place in self._steps_from_output()]
         current: Any = fx.Proxy(self.graph.placeholder("y"), self.tracer)
         for node, place, inverse in steps:
@@ -177,7 +177,7 @@ class _GraphInverter:
         return chain
 
     def _find_inverse(self, node: fx.Node) -> Inverse:
-        name, keys = _step_name(node, self.original)
+        name, keys = _name_and_keys_of_step(node, self.original)
         if node.kwargs and set(node.kwargs) - _HARMLESS:
             raise InverseError(
                 f"{self._node_text(node)} is called with {', '.join(node.kwargs)}, which its inverse would not know: "
@@ -186,7 +186,7 @@ class _GraphInverter:
         for key in keys:
             if key in self.given:
                 return self.given[key]
-        if name not in INVERSES or not _is_known(node, self.original):
+        if name not in INVERSES or not _is_of_torch_or_python(node, self.original):
             raise InverseError(
                 f"{self._node_text(node)} has no inverse here; if it has one, pass it: "
                 f"inverses={{{name!r}: lambda y, place, *constants: ...}}; known steps: {', '.join(INVERSES)}"
@@ -202,11 +202,11 @@ class _GraphInverter:
             raise InverseError(
                 f"{self._node_text(node)} is called with {len(constants)} further arguments, which its inverse does "
                 "not take: write it without them, as steps of their own, or pass an inverse that takes them "
-                f"(inverses={{{_step_name(node, self.original)[0]!r}: lambda y, place, *constants: ...}})"
+                f"(inverses={{{_name_and_keys_of_step(node, self.original)[0]!r}: lambda y, place, *constants: ...}})"
             ) from None
 
     def _node_text(self, node: fx.Node) -> str:
-        return f"node {node.name!r} ({_step_name(node, self.original)[0]})"
+        return f"node {node.name!r} ({_name_and_keys_of_step(node, self.original)[0]})"
 
     def _copy_constant(self, argument: Any) -> Any:
         copied = fx.map_arg(argument, self._copy_node)
@@ -218,8 +218,7 @@ class _GraphInverter:
         return self.constants[node]
 
 
-def _step_name(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
-    """Return a step's name, and keys that look up a user's inverse."""
+def _name_and_keys_of_step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
     if node.op == "call_module":
         kind = type(module.get_submodule(str(node.target)))
         return kind.__name__.lower(), [kind, kind.__name__.lower(), str(node.target)]
@@ -228,8 +227,7 @@ def _step_name(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
     return name, [node.target, name]
 
 
-def _is_known(node: fx.Node, module: nn.Module) -> bool:
-    """Test whether a step belongs to torch or Python."""
+def _is_of_torch_or_python(node: fx.Node, module: nn.Module) -> bool:
     if node.op == "call_module":
         return type(module.get_submodule(str(node.target))).__module__.startswith("torch.nn.")
     home = getattr(node.target, "__module__", None) or "torch"

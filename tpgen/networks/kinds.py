@@ -1,5 +1,3 @@
-"""Kinds of calls of a network, each with one program."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -27,7 +25,7 @@ DIFFERENTIATED = "its results are differentiated"
 
 
 class CallKind:
-    """Calls with equal signature and gradient flags: count, shortest time, example, and program."""
+    """Calls with equal signature and gradient flags: count, shortest time, example, program."""
 
     def __init__(self, signature: Signature, tensors: Sequence[Tensor]) -> None:
         _, _, *kinds = signature.beside
@@ -45,12 +43,12 @@ class CallKind:
         self._asks: list[bool] = []
 
     def example(self) -> tuple[tuple, dict[str, Any], list[Tensor]]:
-        """Return fresh arguments and keywords of an example, and their tensors."""
+        """Return an example's arguments, keywords and detached tensors."""
         tensors = [x.detach().requires_grad_(x.requires_grad) for x in self.tensors]
         return *self.signature.arguments(tensors), tensors
 
     def watch(self, result: Any) -> bool:
-        """Refuse programs once a result is differentiated; return whether some floating result is detached."""
+        """Refuse programs once a result is differentiated; return whether a floating result requires no gradient."""
         try:
             leaves, _ = flatten(nested_dicts(result) if has_attributes(result) else result)
         except DeployError as error:
@@ -66,7 +64,7 @@ class CallKind:
         self.refuse(DIFFERENTIATED)
 
     def refuse(self, why: str) -> None:
-        """Serve these calls by the network from now on."""
+        """Let the network serve these calls from now on."""
         self.refused, self.tensors = why, []
         self.drop()
 
@@ -78,7 +76,7 @@ class CallKind:
         self.count, self.seconds = 0, inf
 
     def put_off(self) -> None:
-        """Raise the number of calls before the next build."""
+        """Drop the program; build after four times more calls."""
         self.need *= _MORE
         self.drop()
 
@@ -90,7 +88,7 @@ class CallKind:
         self.program, self._graphs = program, graphs
 
     def holds(self, parameters: list[Tensor]) -> bool:
-        """Test whether parameters are leaves with unchanged requires_grad flags."""
+        """Whether parameters are leaves with unchanged requires_grad; a change drops the program."""
         if self._alike is not None and self._alike.check(*parameters):
             return True
         if any(x.grad_fn is not None or is_functorch_wrapped_tensor(x) for x in parameters):
@@ -102,7 +100,7 @@ class CallKind:
         return True
 
     def served(self, tensors: list[Tensor], recompute: Callable[[Program, tuple[int, ...]], Recompute]) -> Any:
-        """Compute the outcome of a call by the program; None if the program does not fit."""
+        """Compute a call's outcome by the program; None if the program does not fit."""
         program, graphs = self.program, self._graphs
         assert program is not None
         assert graphs is not None

@@ -1,5 +1,3 @@
-"""Differentiable program results: a backward pass reruns the network."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -21,6 +19,7 @@ def with_recomputed_graph(made: Sequence[Tensor], recompute: Recompute, sources:
 class _RecomputedResults(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, made: list[Tensor], recompute: Recompute, *sources: Tensor) -> tuple[Tensor, ...]:
+        """Return ``made`` unchanged, and save ``sources``."""
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*sources)
         ctx.recompute = recompute
@@ -28,6 +27,7 @@ class _RecomputedResults(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple:
+        """Recompute the results, and return gradients of the sources."""
         sources = ctx.saved_tensors
         with torch.enable_grad():
             found = ctx.recompute()

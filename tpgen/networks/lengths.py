@@ -1,5 +1,3 @@
-"""`len` and `int` of tensors during a trace: symbolic sizes."""
-
 from __future__ import annotations
 
 import dis
@@ -28,7 +26,7 @@ _OPEN: dict[str, Callable[..., Any]] = {"len": _open_len, "int": _int_of_symboli
 
 @contextmanager
 def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[None]:
-    """Make `len` and `int` return symbolic sizes in functions, given with globals, that only call the names.
+    """Let `len` and `int` return symbolic sizes inside the block, in ``codes`` (with globals) that only call these.
 
     >>> def count(x):
     ...     return len(x) if isinstance(x, int) else int(x)

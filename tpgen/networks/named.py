@@ -1,4 +1,4 @@
-"""Kernel calls in compiled programs, without Python."""
+"""Kernel calls without Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _named: Shelf[int, tuple[Kernels, str, RowRules]] = Shelf("calls of programs by 
 
 
 def call_by_name(graph: fx.Graph) -> None:
-    """Build a graph's kernels, and replace form calls by C++ calls of numbered kernels.
+    """Build a graph's kernels, and let C++ call the kernels by number.
 
     Raises `BackendError` without the C++ runtime or a kernel.
     """
@@ -36,7 +36,7 @@ def call_by_name(graph: fx.Graph) -> None:
 
 
 def _replace_by_named_calls(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
-    signature, names = _build_kernels(call)
+    signature, names = _build_numbered_kernels(call)
     found, values = list[fx.Node](), dict(zip(signature.call.opened, node.meta["val"], strict=True))
     indices = [index.tensor for index in call.indices if index.tensor is not None]
     with graph.inserting_before(node):
@@ -55,8 +55,7 @@ def _replace_by_named_calls(graph: fx.Graph, node: fx.Node, call: FormCall) -> N
             user.replace_all_uses_with(found[user.args[1]])  # type: ignore[index]
 
 
-def _build_kernels(call: FormCall) -> tuple[CallSignature, list[int]]:
-    """Return the signature of a call, and numbers of its kernels."""
+def _build_numbered_kernels(call: FormCall) -> tuple[CallSignature, list[int]]:
     kernels, first = kernels_of(call.description), cast(fx.Node, call.tensors[0]).meta["val"]
     if kernels.expands(call._replace(tensors=[first])):
         raise BackendError(

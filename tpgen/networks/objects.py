@@ -1,4 +1,4 @@
-"""Objects among arguments, such as `torch_geometric.data.Data`, as pytrees."""
+"""Objects, such as `torch_geometric.data.Data`, as pytrees."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EnclosingObject:
 
 
 def has_attributes(x: Any) -> bool:
-    """Test whether class and ``__dict__`` determine an object.
+    """Whether class and ``__dict__`` determine an object.
 
     >>> has_attributes(SimpleNamespace(x=1)), has_attributes(nn.ReLU()), has_attributes([1])
     (True, False, False)
@@ -68,13 +68,13 @@ def _has_attributes(kind: type) -> bool:
 
 
 def enclosing_object(reference: Any, around: tuple[Any, ...]) -> EnclosingObject | None:
-    """Convert a weak reference to one of the objects ``around``, innermost last; None for others."""
+    """Placeholder for a weak reference to an object ``around``, innermost last; else None."""
     found = reference() if type(reference) is weakref.ref else None
     return next((EnclosingObject(n) for n, x in enumerate(reversed(around)) if x is found), None)
 
 
 def split_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
-    """Convert objects in nested dicts, lists and tuples into `ObjectParts`."""
+    """Replace objects in nested dicts, lists and tuples by `ObjectParts`."""
     if type(x) is dict:
         return {name: split_objects(value, around) for name, value in x.items()}
     if type(x) in (list, tuple):
@@ -85,7 +85,7 @@ def split_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
 
 
 def rebuild_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
-    """Convert `ObjectParts` in a nested value back into objects."""
+    """Undo `split_objects`."""
     if type(x) is ObjectParts:
         made: Any = x.kind.__new__(x.kind)
         vars(made).update({name: rebuild_objects(value, (*around, made)) for name, value in x.values.items()})
@@ -100,12 +100,12 @@ def rebuild_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
 
 
 def nested_dicts(x: Any) -> list[dict[Any, Any]]:
-    """Return the attribute dicts of an object and its contents."""
+    """Dicts and attribute dicts in a value, at any depth."""
     return [names for _, names in objects_with_dicts((x,), {})]
 
 
 def objects_with_dicts(args: tuple, options: dict[str, Any]) -> list[tuple[Any, dict[Any, Any]]]:
-    """Return distinct dicts and objects among arguments, each with its dict."""
+    """Distinct dicts and objects inside arguments, each with its dict."""
     found: dict[int, tuple[Any, dict]] = {}
     pending: list[Any] = [*args, *options.values()]
     while pending:

@@ -1,4 +1,4 @@
-"""Outcomes of calls: results, and side effects on arguments."""
+"""Results and side effects of calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tpgen.networks.step_trace import Evaluate
 
 
 def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -> tuple[Any, tuple]:
-    """Call; return the result and the outcome, a value that `apply_outcome` repeats on other arguments.
+    """Call; return the result, and an outcome that `apply_outcome` repeats on other arguments.
 
     >>> def add(data):
     ...     data["y"] = 2 * data["x"]
@@ -51,7 +51,7 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
 
 
 def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
-    """Apply an outcome to the arguments of a call, and return the result."""
+    """Repeat an outcome on a call's arguments; return the result."""
     whole, found, changes, lost = outcome
     if whole is not None or any(changes) or any(lost):
         held = objects_with_dicts(args, options)
@@ -66,7 +66,7 @@ def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class LeavesWithGraphs:
-    """Leaves of an outcome with autograd graphs, and inputs that the network makes require gradients."""
+    """An outcome's leaves and inputs that require gradients."""
 
     spec: pytree.TreeSpec
     led: tuple[int, ...]  # leaves that were computed of what requires a gradient
@@ -87,7 +87,7 @@ class LeavesWithGraphs:
 
 
 def evaluation(network: nn.Module, grad: bool) -> Evaluate:
-    """Return a function from a network's arguments to the outcome."""
+    """Return a function from the network's arguments to the outcome."""
 
     def evaluate(*args: Any, **options: Any) -> tuple:
         with torch.set_grad_enabled(grad), bypassing_programs():

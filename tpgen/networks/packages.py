@@ -1,4 +1,4 @@
-"""Programs as AOTInductor packages, for any number of rows."""
+"""Programs as AOTInductor packages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _METADATA, _CONDITIONS = "_metadata.json", "tpgen_conditions"  # of a package, w
 def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] | None = None) -> None:
     """Compile a program into ``file``, a path or binary stream.
 
-    Input checks reject sizes for which trace or compiler would have decided otherwise.
+    The package rejects sizes that trace or compiler excluded.
     """
     checks = _torch.replaced_attribute(_torch.CppWrapper, "generate_input_output_runtime_checks", _with_size_checks)
     with _patched_inductor(), checks, _torch.with_small_sizes():
@@ -34,7 +34,7 @@ def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] |
 
 
 def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, options: dict[str, Any]) -> None:
-    """Compile a traced graph into ``file``, for all sizes open in its placeholders; ``inputs`` are an example.
+    """Compile a traced graph at example ``inputs`` into ``file``, for all open sizes.
 
     The package checks no inputs: callers check sizes, dtypes and devices, and give contiguous tensors.
     """
@@ -54,7 +54,7 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
 
 
 def conditions_of(metadata: Mapping[str, str]) -> list[str]:
-    """Read the size conditions added by compilation from a `write_traced` package."""
+    """Read compilation's size conditions from a `write_traced` package's metadata."""
     return json.loads(metadata[_CONDITIONS])
 
 
@@ -98,7 +98,6 @@ def _without_input_checks(written: Callable[[Any], None]) -> Callable[[Any], Non
 
 
 def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Extend input checks by conditions among sizes, and relax strides."""
 
     def write_with_size_checks(self: Any) -> None:
         graph = _torch.inductor_graph.graph
@@ -108,7 +107,7 @@ def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
         ):
             checks(self)
         self.prefix.splice("#undef __check_inputs_outputs")
-        self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_check_lines(graph))))
+        self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_cpp_lines_that_check_inputs(graph))))
 
     return write_with_size_checks
 
@@ -125,6 +124,7 @@ class _BufferWithoutStrides:
         return getattr(self._held, name)
 
     def get_stride(self) -> tuple:
+        """Return no strides."""
         return ()
 
 
@@ -150,8 +150,7 @@ AOTI_NOINLINE static void __check_inputs_outputs(AtenTensorHandle* inputs, AtenT
 """
 
 
-def _check_lines(graph: Any) -> Iterator[str]:
-    """Yield C++ lines that name open input sizes and check guards and strides."""
+def _cpp_lines_that_check_inputs(graph: Any) -> Iterator[str]:
     env, known, rest = graph.sizevars.shape_env, {}, []
     for n, x in enumerate(graph.graph_inputs.values()):
         for dim, size in enumerate(map(env.replace, x.get_size())):

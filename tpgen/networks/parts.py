@@ -1,4 +1,4 @@
-"""Decomposition of objects by class: an object is unchanged if its parts are."""
+"""Parts of objects by class: an object is unchanged if all parts are."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ _READING = ("__call__", "__getattr__", "__getattribute__")  # what attributes an
 
 
 def bases_of(kind: type) -> tuple:
-    """Return the classes of the method resolution order."""
+    """Classes of the method resolution order."""
     return kind.__mro__
 
 
 def names_of_class(kind: type) -> tuple[str, ...]:
-    """Return names of a class's own attributes, without most special ones."""
+    """Names of a class's own attributes, without most special ones."""
     return tuple(name for name in vars(kind) if not name.startswith("__") or name in _READING)
 
 
 def class_table(kind: type) -> dict[str, Any]:
-    """Return the dict behind the proxy of a class's attributes."""
+    """Dict behind the proxy of a class's attributes."""
     return gc.get_referents(vars(kind))[0]
 
 
 def body_of(x: Any) -> tuple:
-    """Return the class and attribute dict of an object."""
+    """Class and attribute dict of an object."""
     return type(x), object.__getattribute__(x, "__dict__")
 
 
 def attribute_names(x: Any) -> tuple[str, ...]:
-    """Return the names of an object's own attributes."""
+    """Names of an object's own attributes."""
     return tuple(object.__getattribute__(x, "__dict__"))
 
 
 def items_of(x: Mapping[Any, Any]) -> tuple:
-    """Return keys and values of a dict."""
+    """Keys, then values, of a dict."""
     return (*x, *x.values())
 
 
 def content_of(cell: CellType) -> tuple:
-    """Return the content of a closure cell as a tuple, empty if unset."""
+    """Content of a closure cell as a tuple, empty if unset."""
     try:
         return (cell.cell_contents,)
     except ValueError:  # nothing has been written into it yet
@@ -68,14 +68,14 @@ def content_of(cell: CellType) -> tuple:
 
 
 def attributes_of(x: Any) -> tuple:
-    """Return names and values of an object's dict and slots, and its class."""
+    """Names and values of an object's dict and slots, then the class."""
     held = getattr(x, "__dict__", {})
     slots = [name for name in slot_names(type(x)) if hasattr(x, name)]
     return (*held, *held.values(), *slots, *(getattr(x, name) for name in slots), type(x))
 
 
 def slot_names(kind: type) -> list[str]:
-    """Return the names of a class's slots."""
+    """Names of a class's slots."""
     names = (vars(of).get("__slots__", ()) for of in kind.__mro__)
     every = (name for of in names for name in ((of,) if isinstance(of, str) else of))
     return [name for name in every if name not in ("__dict__", "__weakref__") and not name.startswith("__")]
@@ -113,5 +113,5 @@ KEPT: dict[type, PartsOf] = {
 
 
 def entry(table: dict[type, PartsOf], x: Any) -> PartsOf | None:
-    """Look up the decomposition of an object's class or first known base."""
+    """Look up the parts function of an object's class or nearest base."""
     return next((table[kind] for kind in type(x).__mro__ if kind in table), None)

@@ -1,4 +1,4 @@
-"""Matrix products of a program as kernels of linear layers.
+"""Matrix products as kernels of linear layers.
 
 ``x W`` is a linear layer of scalars; ``g Wᵀ`` and ``xᵀ g`` are its gradients.
 """
@@ -23,7 +23,7 @@ _FEWEST = 4  # rows and columns of a matrix: products with smaller ones are loop
 
 
 class _LayerCall(NamedTuple):
-    """A matrix product as a linear layer or its gradient: opened operand, sizes of W, row factor, other factor."""
+    """Linear layer or gradient: opened operand, sizes of W, row factor, other factor."""
 
     opens: str
     sizes: tuple[int, int]
@@ -32,9 +32,9 @@ class _LayerCall(NamedTuple):
 
 
 def products_by_kernels(graph: fx.Graph) -> None:
-    """Replace products of rows with matrices of constant sizes, and their gradients, by kernel calls."""
+    """Replace products of rows and fixed-size matrices, gradients included, by kernel calls."""
     for node in graph.find_nodes(op="call_function", target=_aten.mm.default):
-        layer = _as_linear_layer(node)
+        layer = _as_linear_layer_or_gradient(node)
         plan = None if layer is None else make_matrix_plan(*layer.sizes)
         if layer is None or plan is None or kernel_supported(plan, dtype=node.meta["val"].dtype):
             continue
@@ -44,8 +44,7 @@ def products_by_kernels(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def _as_linear_layer(matrix_product: fx.Node) -> _LayerCall | None:
-    """Read a matrix product as a linear layer or a gradient of one; None where no kernel would fit."""
+def _as_linear_layer_or_gradient(matrix_product: fx.Node) -> _LayerCall | None:
     first, second = cast("tuple[fx.Node, fx.Node]", matrix_product.args)
     value = matrix_product.meta["val"]
     if value.dtype not in (torch.float32, torch.float64) or value.device.type != "cpu":

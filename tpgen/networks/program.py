@@ -1,4 +1,4 @@
-"""Export of a whole network, forces included, by `torch.export`."""
+"""Networks, forces included, by `torch.export`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SQUEEZES = {getattr(torch.ops.aten.squeeze, name) for name in ("default", "dim"
 def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool = False) -> ExportedProgram:
     """Export a network in evaluation, with the derivatives that the network takes.
 
-    Every size of 2 or more in ``inputs``, the arguments of one call, that is no parameter's stays open.  Equal sizes
-    count as one: give different numbers of atoms and edges.  If the network tests for an empty tensor, or squeezes, the
-    program excludes sizes 0 or 1, unless ``few_alike`` asserts equal results.
+    ``inputs`` are the arguments of one call.  Sizes from 2 on stay open, except parameters'; equal sizes count as one:
+    give different numbers of atoms and edges.  If the network squeezes, or tests for an empty tensor, the program
+    excludes sizes 0 or 1, unless ``few_alike`` asserts equal results.
 
     Raises `DeployError` for an `EdgeOrder`, failing inputs, and decisions by values.
 
@@ -81,7 +81,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
 
 
 class _WithSizeConditions(nn.Module):
-    """A traced graph that asserts its trace's size conditions, so that an export records these."""
+    """Traced graph that asserts size conditions, for an export to record."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class _WithSizeConditions(nn.Module):
         self.sizes = InputSizes.of([placeholders[n].meta["val"] for n in self.tensors], least=0)
 
     def forward(self, *inputs: Any) -> Any:
-        """Assert the trace's size conditions, and run the traced graph."""
+        """Assert the size conditions, and run the graph."""
         leaves = pytree.tree_leaves(inputs)
         assert self.sizes.hold([leaves[n] for n in self.tensors]), "of the example it was traced with"
         return self.traced(*leaves)

@@ -62,7 +62,7 @@ _OPENED = (SimpleNamespace, Namespace, Mapping, MutableSequence, MutableSet, loc
 
 
 class NamedPlace(NamedTuple):
-    """A name in a dict, with its value or `ABSENT`."""
+    """Name in a dict, with the value or `ABSENT`."""
 
     table: dict[str, Any]
     name: str
@@ -70,7 +70,7 @@ class NamedPlace(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """An object with the value of its parts."""
+    """Object, and the recorded value of the parts."""
 
     name: str
     x: Any
@@ -81,7 +81,7 @@ class Whole(NamedTuple):
 
 @contextmanager
 def executed_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
-    """Record the code of all functions that this thread runs during the context, with their globals."""
+    """Record code and globals of user functions that this thread runs inside the block."""
     codes: dict[CodeType, dict[str, Any]] = {}
 
     def note(frame: FrameType, _event: str, _argument: Any) -> None:  # none of the lines
@@ -106,7 +106,7 @@ def _is_kernel_build(frame: FrameType | None) -> bool:
 
 
 class Reach:
-    """Places and objects that functions reach, and tensors outside the modules' parameters and buffers."""
+    """Places, objects and tensors that functions reach, except the modules' parameters and buffers."""
 
     def __init__(self, codes: Mapping[CodeType, dict[str, Any]], modules: Iterable[nn.Module]) -> None:
         self._codes = {code: names for code, names in codes.items() if not _is_of_library(names)}
@@ -147,7 +147,7 @@ class Reach:
             elif isinstance(x, type):
                 self._add_class(x)
             elif isinstance(x, ModuleType):
-                self._add_file(x)
+                self._add_python_module(x)
             else:
                 self._add_object(name, x)
 
@@ -160,7 +160,6 @@ class Reach:
                 self._add_place(f"{name}.{key}", table, key)
 
     def _add_class(self, kind: type) -> None:
-        """Record names of code in a class and its bases, and their absence before the defining base."""
         self._watch_parts(kind.__name__, kind, bases_of, id(kind))
         tables = [(of, class_table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
         for n, (of, table) in enumerate(tables):
@@ -178,8 +177,7 @@ class Reach:
     def _is_executed(self, x: Any) -> bool:
         return getattr(x, "__code__", None) in self._codes
 
-    def _add_file(self, module: ModuleType) -> None:
-        """Record names of code in a Python module; in library modules, data only."""
+    def _add_python_module(self, module: ModuleType) -> None:
         table, fixed = vars(module), module.__name__.split(".")[0] in _FIXED
         for name in sorted(self._names & table.keys()):
             if not (fixed and (callable(table[name]) or isinstance(table[name], (ModuleType, *PLAIN_KINDS)))):
@@ -228,7 +226,6 @@ class Reach:
         self._pending.append((name, kind))
 
     def _add_attributes(self, name: str, x: Any) -> None:
-        """Record all attributes; follow those named by code, or all if code reads the dict."""
         value = self._watch_parts(name, x, attributes_of, id(x) + 1)
         if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
             self._pending += [(name, part) for part in value]
@@ -252,7 +249,7 @@ def _package_of(kind: type) -> str:
 
 
 def is_library_code(code: CodeType) -> bool:
-    """Test whether code belongs to torch, Python or tpgen."""
+    """Whether code belongs to torch, Python or tpgen."""
     file = code.co_filename
     if file.startswith((TORCH_CODE, OWN_CODE, "<frozen")):
         return True
@@ -265,7 +262,6 @@ def _is_of_library(names: Mapping[str, Any]) -> bool:
 
 
 def _names_in_code(code: CodeType) -> Iterator[str]:
-    """Yield names in code, and strings that `getattr` may take."""
     yield from code.co_names
     yield from (x for x in code.co_consts if isinstance(x, str) and x.isidentifier())
 

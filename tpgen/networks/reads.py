@@ -1,4 +1,4 @@
-"""Records of values that a network's code reads during a trace; a program is valid while these are unchanged."""
+"""Values that a network's code reads in a trace; a program is valid while these are unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith("_glo
 
 
 class Reads:
-    """Module attributes that code has read, and the objects reachable from the attributes."""
+    """Module attributes that code has read, and objects reachable from these."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, str], NamedPlace] = {}
@@ -42,7 +42,7 @@ class Reads:
         self._constants: list[tuple[Tensor, int]] = []
 
     def add(self, module: nn.Module, name: str) -> None:
-        """Record the read of an attribute of a module."""
+        """Record the read of a module's attribute."""
         held = object.__getattribute__(module, "__dict__")
         table = held.get("_modules", {})
         if name == "__dict__":
@@ -84,17 +84,17 @@ class Reads:
             self._hooks += [Whole(_HOOK, table, items_of, items_of(table), 0) for table in hooks]
 
     def settle(self, before: dict[int, dict[str, Any]] | None = None) -> None:
-        """Drop attributes that code has written; `DeployError` if code read the value ``before`` the write."""
+        """Drop attributes that code wrote; `DeployError` if code read the value from ``before``."""
         for place in self._found.values() if before else ():
             earlier = (before or {}).get(id(place.table), {}).get(place.name, self)
             if not is_unchanged(place) and place.value is earlier:
                 if not isinstance(earlier, Tensor):
-                    raise _changing(f"reads {place.name} and changes it")
+                    raise _error_of_change(f"reads {place.name} and changes it")
                 self._replaced.append((place.name, earlier))  # as of a cache, of which only the shape is read
         self._found = {key: place for key, place in self._found.items() if is_unchanged(place)}
 
     def follow(self, reach: Reach, modules: Sequence[nn.Module]) -> None:
-        """Watch all recorded values, and all objects that code reaches from these."""
+        """Watch recorded values, and all objects that code reaches from these."""
         for module in modules:
             reach.add(type(module).__name__, module)
         self._reach = reach
@@ -109,27 +109,27 @@ class Reads:
         self._watch = Watch(places, wholes, [x for _, x in reach.tensors.values()])
 
     def keep(self, graph: fx.GraphModule) -> None:
-        """Watch the tensor constants of a graph for writes."""
+        """Watch a graph's tensor constants; `DeployError` for a replaced one."""
         found = [getattr(graph, str(node.target), None) for node in graph.graph.find_nodes(op="get_attr")]
         tensors = {id(x): x for x in found if isinstance(x, Tensor) and not x.is_inference()}
         for name, x in self._replaced:
             if id(x) in tensors:
-                raise _changing(f"computes with {name} and changes it")
+                raise _error_of_change(f"computes with {name} and changes it")
         self._constants = [(x, x._version) for x in tensors.values()]
 
     def settle_objects(self, reach: Reach) -> None:
         """Drop objects changed by hooks; `DeployError` for other changed objects."""
         for name, key in self._watch.changed():
             if not name.startswith(_HOOK):
-                raise _changing(f"changes {name}")
+                raise _error_of_change(f"changes {name}")
             reach.wholes.pop(key, None)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """Return named reachable tensors that are neither parameters nor buffers."""
+        """Return reached tensors with names, without parameters and buffers."""
         return list(self._reach.tensors.values())
 
     def is_unchanged(self) -> bool:
-        """Test whether everything recorded is unchanged."""
+        """Whether everything recorded is unchanged."""
         if not (self._watch.is_unchanged() and (self._handles == RemovableHandle.next_id or self._has_no_new_hook())):
             return False
         return not self._constants or not any(x._version != version for x, version in self._constants)
@@ -141,7 +141,7 @@ class Reads:
         return self._handles == handles
 
 
-def _changing(what: str) -> DeployError:
+def _error_of_change(what: str) -> DeployError:
     return DeployError(f"forward {what} in every call, which a program would not: take what changes out of forward")
 
 
@@ -150,7 +150,7 @@ _TABLES = frozenset(vars(nn.Module())) - {"training"}
 
 @contextmanager
 def reading(modules: Sequence[nn.Module], kept: bool = False) -> Iterator[Reads]:
-    """Record reads of modules' attributes during the context; undo attribute writes unless ``kept``."""
+    """Record reads of modules' attributes inside the block; undo writes unless ``kept``."""
     reads, found = Reads(), object.__getattribute__
     reads.watch(modules)
     writer = get_ident()

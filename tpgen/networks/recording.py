@@ -1,7 +1,7 @@
-"""Data-dependent inputs ("findings") of a program, such as edge pairs and species of rows.
+"""Findings: data-dependent inputs of a program, such as edge pairs and species of rows.
 
-During a trace, modules ask the active `Recording` for a finding and name its source tensors; each call of the program
-then finds anew, or reuses a confirmed finding.
+In a trace, modules name a finding's source tensors to the active `Recording`; each call then finds anew, or reuses a
+confirmed finding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUNDING = 64  # units in the last place of the longest vector: other pairs dif
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Species of rows, and row groups of one species, at least two."""
+    """Species of rows, and row groups of equal species, at least two."""
 
     species: Tensor  # (rows,): the species of each row
     species_of_group: Tensor  # (groups,): the species of each group, all that occur
@@ -33,7 +33,7 @@ class Groups:
 
 
 def species_groups(species: Tensor) -> list[Tensor] | None:
-    """Return species of rows, distinct species, and each row's index into the latter, read-only; None below two rows.
+    """Species of rows, distinct species, and each row's index into these, read-only; None below two rows.
 
     >>> for x in species_groups(torch.tensor([7, 3, 7])):
     ...     print(x.tolist())
@@ -61,13 +61,13 @@ def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
 
 
 def unlike(found: EdgePairs, _edge_index: Tensor, vectors: Tensor) -> Tensor:
-    """Return the deviation of paired vectors from opposites beyond rounding; positive for a mismatch."""
+    """Deviation of paired vectors from opposites beyond rounding, positive for a mismatch."""
     first, second = (vectors.detach().index_select(0, edges) for edges in (found.first, found.second))
     return (first + second).abs().amax() - _ROUNDING * torch.finfo(vectors.dtype).eps * first.abs().amax()
 
 
 def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
-    """Group rows by species: one-hot or integer rows, or rows ``looked_up`` in (table, species); else None."""
+    """Group one-hot or integer rows, or rows ``looked_up`` in (table, species), by species; else None."""
     species: Tensor | None
     if rows.is_cuda:
         found = groups_among(*(x.cpu() for x in (rows, *looked_up)))
@@ -87,10 +87,9 @@ def _edge_pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, sec
 
 
 class Finding(NamedTuple):
-    """A kind of finding: how a call finds tensors, and how modules receive these.
+    """How a call finds tensors, and how modules receive these.
 
-    ``wrong`` of finding and sources is positive if a reused finding is invalid.  ``fixed`` findings depend on
-    parameters alone.
+    ``wrong`` of finding and sources is positive for an invalid reuse.  ``fixed`` findings depend on parameters alone.
     """
 
     find: Callable[..., list[Tensor] | None]
@@ -105,7 +104,7 @@ FINDINGS = {"pairs": Finding(pairs_among, _edge_pairs, unlike), "groups": Findin
 class Recording:
     """Findings ``given`` to a program in a trace, and sources that modules name.
 
-    ``findings`` are the kinds of a trace; None in the example call that discovers findings.
+    ``findings`` are a trace's kinds; None in the example call that discovers these.
     """
 
     def __init__(self, given: Mapping[str, Sequence[Tensor]], findings: Mapping[str, Finding] | None = None) -> None:
@@ -115,7 +114,7 @@ class Recording:
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
 
     def groups(self, *source: Tensor, on_gpu: bool = False) -> Groups | None:
-        """Return the given groups of one-hot rows; None without any for this source, or on a GPU unless ``on_gpu``."""
+        """Return the source's given groups; None without any, or on a GPU unless ``on_gpu``."""
         if not (source[0].is_cpu or on_gpu):
             return None
         known = self.sources.setdefault("groups", source)
@@ -128,7 +127,7 @@ _recording: ContextVar[Recording | None] = ContextVar("program that is recorded"
 
 @contextmanager
 def recording(program: Recording) -> Iterator[Recording]:
-    """Make ``program`` the active recording during the context."""
+    """Make ``program`` the active recording inside the block."""
     before = _recording.set(program)
     try:
         yield program
@@ -137,5 +136,5 @@ def recording(program: Recording) -> Iterator[Recording]:
 
 
 def recorded_program() -> Recording | None:
-    """Return the active recording, or None."""
+    """Active recording, or None."""
     return None if torch.compiler.is_compiling() else _recording.get()

@@ -1,4 +1,4 @@
-"""Programs on a GPU: the traced graph of a network, as a CUDA graph once its sizes repeat."""
+"""GPU programs: traced graphs, as CUDA graphs once sizes repeat."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _log = getLogger("tpgen")
 
 
 def on_gpu(tensors: Iterable[Tensor]) -> bool:
-    """Whether tensors are on a GPU."""
+    """Whether any tensor is on a GPU."""
     return any(x.is_cuda for x in tensors)
 
 
 class RecordedRun(NamedTuple):
-    """A recorded run: tensors that the run reads and writes, and a function that repeats it."""
+    """Recorded run: tensors read, tensors written, and a function that repeats the run."""
 
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
@@ -43,15 +43,17 @@ class RunRecorder(Protocol):
 
 @dataclass(eq=False)
 class CudaGraphs:
-    """Records CUDA graphs, which share memory if they are repeated on the same stream."""
+    """Records CUDA graphs, which share memory per stream."""
 
     device: torch.device
     _sides: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # a stream to record on, and a pool of memory
 
     def stream(self) -> int:
+        """Return CUDA's current stream as a number."""
         return torch.cuda.current_stream(self.device).cuda_stream
 
     def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
+        """Record a run as a CUDA graph, after one warm-up."""
         with torch.cuda.device(self.device):
             here, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
             if self.stream() not in self._sides:

@@ -1,4 +1,4 @@
-"""Results of a network as leaves and structure."""
+"""Results as leaves and structure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Given:
 
 
 class _Fields:
-    """Pytree node of a dataclass: class, field values, and other attributes."""
+    """Pytree node of a dataclass instance."""
 
     def __init__(
         self, dataclass_type: type, field_values: dict[str, Any], other_attributes: tuple[tuple[str, Any], ...]
@@ -66,7 +66,7 @@ def _is_floating(x: Any) -> bool:
 
 
 def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """Flatten nested tuples, lists, dicts, dataclasses and objects into leaves and structure."""
+    """Flatten nested containers, dataclasses and objects into leaves and structure."""
     return pytree.tree_flatten(pytree.tree_map(_open_result, result))
 
 
@@ -83,7 +83,7 @@ def _is_of_containers(spec: pytree.TreeSpec) -> bool:
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
-    """Return constant leaves by position; `DeployError` for leaves that vary or hide tensors."""
+    """Constant leaves by position; `DeployError` for leaves that vary or hide tensors."""
     rest = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
     for x in rest.values():
         if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -100,17 +100,17 @@ def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
 
 
 def values(result: Any, owned: Iterable[Tensor]) -> Any:
-    """Detach a result, and copy tensors that share memory with ``owned`` ones."""
+    """Detach a result, copying tensors that share memory with ``owned``."""
     leaves, spec = flatten(result)
-    memory = {_memory(x) for x in owned}
-    return unflatten([_value(x, memory) if isinstance(x, Tensor) else x for x in leaves], spec)
+    memory = {_memory_address(x) for x in owned}
+    return unflatten([_detached_copy_if_shared(x, memory) if isinstance(x, Tensor) else x for x in leaves], spec)
 
 
-def _value(x: Tensor, memory: set[int]) -> Tensor:
-    return x.detach().clone() if _memory(x) in memory else x.detach()
+def _detached_copy_if_shared(x: Tensor, memory: set[int]) -> Tensor:
+    return x.detach().clone() if _memory_address(x) in memory else x.detach()
 
 
-def _memory(x: Tensor) -> int:
+def _memory_address(x: Tensor) -> int:
     return x.untyped_storage().data_ptr() if x.layout == torch.strided else 0
 
 
@@ -120,6 +120,7 @@ def opened_fields(value: Any) -> Any:
 
 
 def closed_fields(value: Any) -> Any:
+    """Rebuild dataclasses of `opened_fields`."""
     return pytree.tree_map(_rebuild_dataclass, value, is_leaf=lambda x: isinstance(x, _Fields))
 
 

@@ -1,4 +1,4 @@
-"""Calls of a converted network, served by compiled programs once available."""
+"""Calls served by compiled programs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _log = getLogger("tpgen")
 
 
 class Calls:
-    """A network's replacement for ``nn.Module.__call__``: runs, counts and times calls, and builds programs."""
+    """Replaces a network's ``nn.Module.__call__``: counts and times calls, and builds programs."""
 
     def __init__(self, network: nn.Module, when: When) -> None:
         self.__setstate__({"network": network, "when": when})
@@ -73,22 +73,21 @@ class Calls:
         try:
             signature, tensors = Signature.of(args, options)
         except InputError:  # an object that nobody sees into
-            self._serve_wrapped(network)
+            self._serve_wrapped_network(network)
             return network._call_impl(*args, **options)
         kind = None if is_recorded(tensors) else self._kind_of(network, signature, tensors)
         if kind is None or kind.refused:
             if kind is not None and kind.is_of_objects:
-                self._serve_wrapped(network)
+                self._serve_wrapped_network(network)
             with self._gate.calling():
                 return network._call_impl(*args, **options)
         if kind.program is not None:
             outcome = kind.served(tensors, partial(partial, self._recompute, kind, tensors))
             if outcome is not None:
                 return apply_outcome(outcome, args, options)
-        return self._call_counted(network, kind, tensors, args, options)
+        return self._call_network_and_count(network, kind, tensors, args, options)
 
-    def _serve_wrapped(self, network: nn.Module) -> None:
-        """Serve calls of the network inside a wrapper that takes objects."""
+    def _serve_wrapped_network(self, network: nn.Module) -> None:
         if not self._handed:
             self._handed, own = True, len(list(network.parameters()))
             for child in network.children():
@@ -121,10 +120,9 @@ class Calls:
             leaves, _ = flatten(outcome_of(network, args, options)[1])
         return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
 
-    def _call_counted(
+    def _call_network_and_count(
         self, network: Any, kind: CallKind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
     ) -> Any:
-        """Call the network, count and time the call, and build a due program."""
         versions, begun = [x._version for x in tensors], perf_counter()
         with self._gate.calling(), bypassing_programs(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
@@ -144,7 +142,7 @@ class Calls:
     def _parallel_compilation(self, network: nn.Module, kind: CallKind) -> AbstractContextManager[Any]:
         if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
             return nullcontext()
-        return rehearsed_by(partial(_rehearse_call, network, kind), cores() + 1)
+        return rehearsed_by(partial(_run_call_on_copies, network, kind), cores() + 1)
 
     def _build_if_due(self, network: nn.Module, kind: CallKind, valued: bool) -> None:
         if kind.builder is not None:
@@ -156,7 +154,7 @@ class Calls:
     # -- programs ------------------------------------------------------------------------------------------------------
 
     def serves(self, network: nn.Module) -> bool:
-        """Test whether these calls belong to this network, no shallow copy's origin."""
+        """Whether these calls belong to this network, no shallow copy's origin."""
         return self._network is network
 
     def ready(self, network: nn.Module) -> None:
@@ -247,8 +245,7 @@ def _need_equal_results(program: Program, tensors: list[Tensor], outcome: tuple)
         raise DeployError("its program gives other numbers")
 
 
-def _rehearse_call(network: nn.Module, kind: CallKind) -> None:
-    """Run the call on copies, which collects its kernels for parallel compilation; the random state is kept."""
+def _run_call_on_copies(network: nn.Module, kind: CallKind) -> None:
     args, options, _ = deepcopy(kind.example())
     numbers = torch.get_rng_state()
     try:
@@ -258,7 +255,7 @@ def _rehearse_call(network: nn.Module, kind: CallKind) -> None:
 
 
 def is_hooked(network: nn.Module) -> bool:
-    """Test whether modules of the network, or all modules, have hooks."""
+    """Whether the network has hooks, global ones included."""
     return any(HOOKS_OF_ALL) or any(vars(module).get(name) for module in network.modules() for name in _HOOKS)
 
 
@@ -289,7 +286,7 @@ def serve(network: nn.Module, when: When) -> None:
 
 
 def serve_no_more(network: nn.Module) -> None:
-    """Remove program serving from all modules of a network."""
+    """Undo `serve` in all modules of a network."""
     for module in network.modules():
         calls = vars(module).get(_PLACE)
         if calls is not None and vars(module).get("_compiled_call_impl") is calls:
@@ -298,7 +295,7 @@ def serve_no_more(network: nn.Module) -> None:
 
 
 def ready(network: Any) -> None:
-    """Build the programs of all calls that a converted network or calculator has had, and wait for all builds.
+    """Build programs for all calls so far of a converted network or calculator, and wait.
 
     >>> ready(nn.Linear(1, 1))  # calls of others have no program
     """

@@ -1,4 +1,4 @@
-"""Signatures of calls, and the parameter slots of a network."""
+"""Signatures of calls; parameter slots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 
 
 def is_plain(x: Any) -> bool:
-    """Test whether a value is an immutable constant."""
+    """Whether a value is an immutable constant."""
     return type(x) in _PLAIN or isinstance(x, Enum)
 
 
@@ -39,7 +39,7 @@ class Signature:
 
     @staticmethod
     def of(args: tuple, options: dict[str, Any]) -> tuple[Signature, list[Tensor]]:
-        """Return the signature of a call, and its distinct tensors."""
+        """Return a call's signature and distinct tensors."""
         leaves, spec = _flatten_arguments(args, options)
         constants = tuple((n, type(x), x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
         for _, kind, x in constants:
@@ -54,13 +54,13 @@ class Signature:
         return Signature(spec, constants, (places, *_default_dtype_and_flags(tensors.values()))), list(tensors.values())
 
     def in_order(self, tensors: list[Tensor], like: Signature) -> tuple[Signature, list[Tensor]]:
-        """Reorder the keys of dict arguments, and so the tensors, as in ``like``."""
+        """Return signature and tensors, with dict keys ordered as in ``like``."""
         if self.spec == like.spec:
             return self, tensors
         return Signature.of(*_reorder_dicts(self.arguments(tensors), like.arguments(range(like.spec.num_leaves))))
 
     def need(self, like: Signature) -> None:
-        """Raise `InputError` unless nesting, names and constants, with their types, equal those of ``like``."""
+        """Raise `InputError` unless nesting, names, constants and types equal those of ``like``."""
         if self != like:
             raise InputError(
                 f"a step is for calls like its example, but this one {_difference(self, like)}: give the same names "
@@ -68,12 +68,12 @@ class Signature:
             )
 
     def asks_otherwise(self, like: Signature) -> bool:
-        """Test whether a call differs from ``like`` only in which tensors require gradients."""
+        """Whether a call differs from ``like`` only in requires_grad flags."""
         (places, dtype, *kinds), (same_places, same_dtype, *_) = self.beside, like.beside
         return (places, dtype) == (same_places, same_dtype) and not any(any(unusual) for _, *unusual in kinds)
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple, dict[str, Any]]:
-        """Rebuild arguments and keywords of a call around other tensors."""
+        """Rebuild a call's arguments and keywords around other tensors."""
         rest, known = iter(self.beside[0]), {n: x for n, _, x in self.constants}
         leaves = [known[n] if n in known else tensors[next(rest)] for n in range(self.spec.num_leaves)]
         return rebuild_objects(pytree.tree_unflatten(leaves, self.spec))
@@ -117,14 +117,14 @@ def _flatten_arguments(args: tuple, options: dict[str, Any]) -> tuple[list[Any],
     leaves: list[Any] = []
     nested: list[Any] = []
     if _collect_leaves((args, options), leaves, nested, set()):
-        return leaves, _structure(tuple(nested))
+        return leaves, _spec_of_nodes_in_preorder(tuple(nested))
     return pytree.tree_flatten((args, options))
 
 
 def _collect_leaves(
     values: Iterable[Any], leaves: list[Any], nested: list[Any], seen: set[int], around: tuple[Any, ...] = ()
 ) -> bool:
-    """Collect leaves, and containers for `_structure`; False at an unknown object, or a shared dict or object."""
+    """Collect leaves and containers; False at an unknown or shared object."""
     for x in values:
         kind = type(x)
         if isinstance(x, (Tensor, Enum)) or kind in _PLAIN:
@@ -155,8 +155,7 @@ def _collect_leaves(
 
 
 @lru_cache(256)
-def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.TreeSpec:
-    """Build the pytree of arguments from nodes in preorder: a container with its keys, or None for a leaf."""
+def _spec_of_nodes_in_preorder(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.TreeSpec:
     rest = iter(nested)
 
     def build_next_argument() -> Any:
@@ -173,7 +172,6 @@ def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.
 
 
 def _default_dtype_and_flags(tensors: Any) -> Iterator[Any]:
-    """Yield the default dtype, then of each tensor: requires_grad, negation, conjugation, torch.func wrapper."""
     yield torch.get_default_dtype()
     for x in tensors:
         yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)
@@ -182,7 +180,7 @@ def _default_dtype_and_flags(tensors: Any) -> Iterator[Any]:
 class ParameterSlots:
     """Slots of a network's distinct parameters and buffers, except in TorchScript modules.
 
-    ``gradients``: programs differentiate with respect to tensors that require gradients.
+    With ``gradients``, programs differentiate by tensors that require gradients.
     """
 
     def __init__(self, network: nn.Module, gradients: bool) -> None:
@@ -205,7 +203,7 @@ class ParameterSlots:
         self._last: list[Tensor] = []
 
     def is_unchanged(self) -> bool:
-        """Test whether every slot holds a tensor, and tied slots the same one."""
+        """Whether every slot holds a tensor, and tied slots the same one."""
         if self._unmoved is not None and self._unmoved():
             return True
         looked = make_identity_test((), names_now(self._tables)) if compares() else None  # before places are compared
@@ -222,19 +220,19 @@ class ParameterSlots:
         return all(held.get(name) is of[0][0][of[0][1]] for of in self._tied for held, name in of)
 
     def tensors(self) -> list[Tensor]:
-        """Return the current tensors of the slots."""
+        """Return the slots' current tensors."""
         return list(self._last) if self._unmoved is not None and self._unmoved() else self._read_slots()
 
     def _read_slots(self) -> list[Tensor]:
         return list(map(getitem, *self._first))
 
     def gradient_flags(self) -> list[bool]:
-        """Return for each tensor whether programs differentiate with respect to the tensor."""
+        """For each tensor, whether programs differentiate by the tensor."""
         return [self.gradients and x.requires_grad for x in self.tensors()]
 
     @contextmanager
     def unwritten(self) -> Iterator[None]:
-        """Raise `DeployError` if the context writes to or replaces a tensor."""
+        """Raise `DeployError` if the block writes to or replaces a tensor."""
         before = [(x, writes_to(x)) for x in self.tensors()]
         yield
         for name, (x, writes), now in zip(self._names, before, self.tensors(), strict=True):
@@ -246,7 +244,7 @@ class ParameterSlots:
 
     @contextmanager
     def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Put other tensors into the slots during the context."""
+        """Put ``tensors`` into the slots inside the block."""
         before = self.tensors()
         self._fill_slots(tensors)
         try:

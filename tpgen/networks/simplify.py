@@ -27,7 +27,7 @@ _FEW = 4  # columns of matrices that a product by a row is written for as a sum
 
 
 def simplify_graph(graph: fx.Graph) -> None:
-    """Remove nodes without effect on values, such as added zeros and whole slices, from a graph without writes."""
+    """Remove added zeros, whole slices and the like from a graph without writes."""
     zeros: set[fx.Node] = set()
     for node in list(graph.nodes):
         if node.op == "call_function":
@@ -39,7 +39,7 @@ def simplify_graph(graph: fx.Graph) -> None:
 
 
 def rewrite(graph: fx.Graph, on_gpu: bool = False) -> None:
-    """Expand library calls, such as small matrix products, into operators that Inductor fuses, or a GPU prefers."""
+    """Expand library calls, such as small matrix products, into operators for Inductor or a GPU."""
     written = _WRITTEN_ON_GPU if on_gpu else _WRITTEN
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in written:
@@ -79,19 +79,24 @@ def _equal_operand(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
         return first  # type: ignore[return-value]
     if node.target in _ADDED:
         second = node.args[1]
-        if second in zeros and _broadcasts(first, node):
+        if second in zeros and _has_shape_and_dtype_of(first, node):
             return first  # type: ignore[return-value]
-        if first in zeros and node.target is _aten.add.Tensor and not node.kwargs and _broadcasts(second, node):
+        if (
+            first in zeros
+            and node.target is _aten.add.Tensor
+            and not node.kwargs
+            and _has_shape_and_dtype_of(second, node)
+        ):
             return second  # type: ignore[return-value]
     return None
 
 
 def sizes_as_text(node: Any) -> list[str]:
-    """Return the shape of a node's value, as text."""
+    """Shape of a node's value, as text."""
     return [str(n) for n in node.meta["val"].shape]
 
 
-def _broadcasts(operand: Any, node: fx.Node) -> bool:
+def _has_shape_and_dtype_of(operand: Any, node: fx.Node) -> bool:
     if not isinstance(operand, fx.Node) or not isinstance(operand.meta["val"], Tensor):
         return False
     mine, wanted = sizes_as_text(operand), sizes_as_text(node)
@@ -138,12 +143,12 @@ def _expand_row_products(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def multiply_column(_graph: fx.Graph, node: fx.Node) -> None:
-    """Replace the matrix product of a column and a row by a broadcast product."""
+    """Make the product of a column and a row a broadcast product."""
     if sizes_as_text(node.args[0])[1] == "1":
         node.target = _aten.mul.Tensor
 
 
-def _add_rows(graph: fx.Graph, node: fx.Node) -> None:
+def _index_put_as_index_add(graph: fx.Graph, node: fx.Node) -> None:
     # sums of rows by `index_put` sort the rows on a GPU
     given: Any = (*node.args, False)[:4]
     into, indices, rows, adds = given
@@ -187,7 +192,7 @@ _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
     _aten.mm.default: multiply_column,
 }
 _ON_GPU = (_aten._linalg_det.default, _aten.bmm.default, _aten.baddbmm.default)
-_WRITTEN_ON_GPU = {target: _WRITTEN[target] for target in _ON_GPU} | {_aten.index_put.default: _add_rows}
+_WRITTEN_ON_GPU = {target: _WRITTEN[target] for target in _ON_GPU} | {_aten.index_put.default: _index_put_as_index_add}
 _COPIES = {_aten._to_copy.default, _aten.lift_fresh_copy.default}
 
 

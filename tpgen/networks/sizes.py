@@ -1,4 +1,4 @@
-"""Conditions on input sizes under which a program is valid, as text."""
+"""Conditions on a program's input sizes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class InputSizes:
         return InputSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
 
     def and_also(self, conditions: Iterable[str]) -> InputSizes:
-        """Add conditions."""
+        """Return a copy with more conditions."""
         return replace(self, conditions=tuple(dict.fromkeys((*self.conditions, *conditions))))
 
     def part(self, begin: int, end: int | None) -> InputSizes:
-        """Restrict to some of the inputs, and the conditions on only these.
+        """Restrict to inputs from ``begin`` to ``end``, and conditions on these.
 
         >>> here = torch.device("cpu")
         >>> InputSizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
@@ -52,7 +52,7 @@ class InputSizes:
         return InputSizes(shapes, self.like[begin:end], tuple(kept), self.least)
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
-        """Test whether inputs satisfy shapes, dtypes, devices and conditions."""
+        """Whether inputs satisfy shapes, dtypes, devices and conditions."""
         begin = self._static_count
         if not self._make_static_matcher(inputs[:begin]):
             return False
@@ -116,14 +116,14 @@ class InputSizes:
 
 
 def size_guards(values: Sequence[Tensor]) -> list[str]:
-    """Return the current guards on sizes of a trace's inputs, as Python text."""
+    """Current guards on a trace's input sizes, as Python text."""
     sizes: list[Any] = [n for x in values for n in x.shape if not isinstance(n, int)]
     guards = [] if not sizes else sizes[0].node.shape_env.guards
     return list(dict.fromkeys(python_text(guard.expr) for guard in guards))
 
 
 def python_text(expression: Any) -> str:
-    """Print a symbolic expression as Python text."""
+    """Symbolic expression as Python text."""
     return _torch.PythonPrinter().doprint(expression)
 
 
@@ -133,7 +133,7 @@ def open_sizes(x: Tensor) -> list[str | None]:
 
 
 def tensor_guards(tensors: Sequence[Tensor]) -> Any:
-    """Return a C++ check for the dtypes, shapes and strides of tensors, if available."""
+    """C++ check for dtypes, shapes and strides of tensors, or None."""
     guards = getattr(_torch, "TensorGuards", None) if tensors else None
     if guards is None:
         return None

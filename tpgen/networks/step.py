@@ -1,4 +1,4 @@
-"""A whole network as one program, for small systems."""
+"""A network as one program."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
 
 
 def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None = None, **options: Any) -> Step:
-    """Compile the evaluation of a network, with derivatives that the network takes, into one program.
+    """Compile a network's evaluation, derivatives such as forces included, into one program.
 
-    ``args`` and ``options`` are an example, by default the first call.  The result is called like the network, with
-    any sizes, and returns detached results; of a dict only the named ``outputs``.  Parameters stay the network's: later
-    changes are used.
+    ``args`` and ``options`` are an example, by default the first call.  The step takes the network's arguments, of any
+    sizes, and returns detached results; of a dict only ``outputs``.  Parameters stay the network's, later changes
+    included.
 
-    A call with other constants or dict keys raises `InputError`.  The network computes calls beyond the program, such
+    Other constants or dict keys raise `InputError`.  The network computes calls beyond the program, such
     as sizes below 2.  Raises `DeployError` if the network computes by NumPy.
 
     >>> class Energy(nn.Module):
@@ -43,7 +43,7 @@ def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None =
 
 
 class Step(BuiltOnce, nn.Module):
-    """A module that runs a network by one program, and forwards attributes to the network."""
+    """Runs a network by one program; forwards attributes to the network."""
 
     def __init__(self, network: nn.Module, outputs: Sequence[str] | None) -> None:
         vars(self).update(_network=network, _outputs=None if outputs is None else tuple(outputs))

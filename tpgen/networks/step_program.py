@@ -1,4 +1,4 @@
-"""Compiled programs of networks: cached libraries of kernel calls and Inductor loops."""
+"""Compiled programs, cached as libraries."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A compiled evaluation of a network, with conditions on network and inputs."""
+    """Compiled evaluation of a network, with conditions on network and inputs."""
 
     title: str
     evaluate: Evaluate
@@ -101,8 +101,8 @@ class Program:
         parameters = slots.tensors()
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
         assert inputs is not None, "the program holds for its example"
-        make = partial(_runner_of, len(parameters)) if on_gpu(inputs) else library_of
-        function, sizes = _function_or_none(title, make, written, inputs)
+        make = partial(_function_on_gpu, len(parameters)) if on_gpu(inputs) else library_of
+        function, sizes = _function_or_fallback(title, make, written, inputs)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
         program = Program(title, evaluate, signature, slots, written, before, behind, function)
         if written.padding is not None and not program._has_neutral_edges(list(tensors)):
@@ -110,24 +110,28 @@ class Program:
         return program
 
     def is_unchanged(self) -> bool:
-        """Test whether the network is unchanged, except in values of parameters and buffers."""
+        """Whether the network is unchanged, except values of parameters and buffers."""
         with WRITING.lock:
             return self.written.reads.is_unchanged() and self.slots.is_unchanged()
 
     def run(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> Any:
-        """Run a call; None if the program does not fit, or autograd has ``recorded`` the call."""
+        """Return a call's result; None if the program does not fit, or for a ``recorded`` call."""
         signature, tensors = signature.in_order(tensors, self.signature)
         signature.need(self.signature)
         if recorded:
             return None
         if signature.beside != self.signature.beside:
-            other = self._program_for_gradients(signature, tensors) if self._holds(self._inputs(tensors)) else None
+            other = (
+                self._program_for_gradients(signature, tensors)
+                if self._fits_inputs(self._parameters_and_tensors(tensors))
+                else None
+            )
             return None if other is None else other.run(signature, tensors, recorded)
         made = self.run_tensors(tensors)
         return None if made is None else self.written.results(made)
 
     def run_tensors(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        """Run a call and return the result tensors; None if the program does not fit."""
+        """Return a call's result tensors; None if the program does not fit."""
         padding = self.written.padding
         padded = None if padding is None else padding.add(tensors)
         if padded is None:
@@ -141,19 +145,19 @@ class Program:
         return padded is not None and plain is not None and are_equal_results(padded, plain)
 
     def _run_unpadded(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        inputs = self._inputs(tensors)
-        if not self._holds(inputs):
+        inputs = self._parameters_and_tensors(tensors)
+        if not self._fits_inputs(inputs):
             return None
         made = self._run_library(inputs, len(tensors), refresh=False)
         if made is not None and not self.written.confirms_findings(made):
             made = self._run_library(inputs, len(tensors), refresh=True)
         return made
 
-    def _inputs(self, tensors: list[Tensor]) -> list[Tensor]:
+    def _parameters_and_tensors(self, tensors: list[Tensor]) -> list[Tensor]:
         with WRITING.lock:
             return [*self.slots.tensors(), *tensors]
 
-    def _holds(self, inputs: list[Tensor]) -> bool:
+    def _fits_inputs(self, inputs: list[Tensor]) -> bool:
         return not any(map(torch.is_autocast_enabled, _AUTOCASTS)) and self.before.hold(inputs)
 
     def _program_for_gradients(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
@@ -189,7 +193,7 @@ def _without_autocast(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 
 def is_recorded(tensors: Iterable[Tensor]) -> bool:
-    """Test whether autograd, `torch.func`, forward mode or a tracer records operations on the tensors."""
+    """Whether autograd, `torch.func`, forward mode or a tracer records operations on tensors."""
     if is_tracing() or has_tangents():
         return True
     asks = torch.is_grad_enabled()
@@ -197,7 +201,7 @@ def is_recorded(tensors: Iterable[Tensor]) -> bool:
 
 
 class BuiltOnce:
-    """Base of callables with a program, built at the first call."""
+    """Base of callables whose first call builds a program."""
 
     _program: Any = None
     _of_program: tuple[str, ...] = ("_program",)
@@ -223,7 +227,7 @@ class BuiltOnce:
 
 @contextmanager
 def only_cached() -> Iterator[None]:
-    """Forbid compilation during the context: an uncached program raises `DeployError`."""
+    """Forbid compilation inside the block: uncached programs raise `DeployError`."""
     token = _only_cached.set(True)
     try:
         yield
@@ -234,8 +238,7 @@ def only_cached() -> Iterator[None]:
 # -- libraries ---------------------------------------------------------------------------------------------------------
 
 
-def _function_or_none(title: str, make: _Make, written: TracedEvaluation, inputs: list[Tensor]) -> _Function:
-    """Make the function of a program; if compilation fails, warn and return a function that returns None."""
+def _function_or_fallback(title: str, make: _Make, written: TracedEvaluation, inputs: list[Tensor]) -> _Function:
     try:
         with torch.autocast("cpu", enabled=False):
             return make(written.program, written.sizes, inputs)
@@ -251,8 +254,7 @@ def _function_or_none(title: str, make: _Make, written: TracedEvaluation, inputs
     return lambda _: None, written.sizes
 
 
-def _runner_of(parameters: int, program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> _Function:
-    """Return a function that runs the graph on a GPU, and records it where all tensors are there."""
+def _function_on_gpu(parameters: int, program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> _Function:
     device, *others = {x.device for x in program.given(inputs)}
 
     def run(*given: Tensor) -> list[Tensor]:
@@ -270,7 +272,7 @@ def _runner_of(parameters: int, program: GraphPart, sizes: InputSizes, inputs: l
 
 
 def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> tuple[RunLibrary, InputSizes]:
-    """Load or compile the library that is valid for ``inputs``; return its function of tensors and its conditions."""
+    """Load or compile the library for ``inputs``; return a function of tensors, and conditions."""
     graph, key = program.graph, ""
     find_rows(graph.graph)
     products_by_kernels(graph.graph)

@@ -1,4 +1,4 @@
-"""Traces of a network's evaluation into a program and searches for findings."""
+"""Trace a network's evaluation into a program."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Evaluate = Callable[..., Any]  # from the arguments of a call to results, of whi
 
 @dataclass(frozen=True, eq=False)
 class GraphPart:
-    """A graph, and the indices of its inputs among all inputs."""
+    """Graph, with the places of inputs among all inputs."""
 
     graph: fx.GraphModule
     takes: tuple[int, ...]
@@ -50,7 +50,7 @@ class GraphPart:
 
 @dataclass(eq=False)
 class Search:
-    """A finding of each call: graphs of its first source and of all, and the last result."""
+    """Search of each call for a finding: graphs of the sources, and the last result."""
 
     finding: Finding
     first: GraphPart
@@ -82,7 +82,7 @@ class TracedEvaluation:
     padding: EdgePadding | None = None  # on a GPU
 
     def complete(self, inputs: list[Tensor], refresh: bool = True) -> list[Tensor] | None:
-        """Append findings to the inputs; None if a search fails.  Without ``refresh``, searches may reuse findings."""
+        """Append findings, perhaps reused unless ``refresh``, to the inputs; None if a search fails."""
         for search in self.searches.values():
             found = search.find(inputs, refresh)
             if found is None:
@@ -91,7 +91,7 @@ class TracedEvaluation:
         return inputs
 
     def confirms_findings(self, outputs: Sequence[Tensor]) -> bool:
-        """Test whether the program's outputs confirm all reused findings."""
+        """Whether the program's outputs confirm all reused findings."""
         count = sum(search.finding.wrong is not None for search in self.searches.values())
         return all(float(x) <= 0 for x in outputs[len(outputs) - count :])
 
@@ -101,7 +101,7 @@ class TracedEvaluation:
         return [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
 
     def results(self, outputs: Sequence[Tensor]) -> Any:
-        """Rebuild the network's result from the program's tensors."""
+        """Rebuild the network's result from outputs."""
         return unflatten(self.leaves(outputs), self.result)
 
 
@@ -241,7 +241,7 @@ def _clone_input_views(graph: fx.Graph, count: int) -> None:
 
 
 def _shorten_group_sources(graph: fx.Graph, begin: int, count: int) -> int:
-    """Reduce the sources of groups to the species, if these determine the rows; return the number of sources."""
+    """Drop sources that species determine; return how many stay."""
     output: Any = graph.output_node()
     if count != 3:
         return count

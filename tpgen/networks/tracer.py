@@ -1,4 +1,4 @@
-"""Trace a whole network, with products and e3nn's modules, into an fx graph.
+"""Trace a whole network into an fx graph.
 
 >>> import torch, tpgen
 >>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o"), torch.nn.ReLU())
@@ -51,7 +51,7 @@ FACTORIES: tuple[Callable, ...] = (
 
 
 def is_leaf(module: nn.Module, path: str = "") -> bool:
-    """Test whether a module stays one node by default, as torch.nn's, tpgen's and e3nn's do.
+    """Whether a module stays one node by default, as torch.nn's, tpgen's and e3nn's do.
 
     >>> is_leaf(torch.nn.ReLU()), is_leaf(o3.Linear("1o", "1o")), is_leaf(torch.nn.Sequential())
     (True, True, False)
@@ -65,7 +65,7 @@ def is_leaf(module: nn.Module, path: str = "") -> bool:
 
 
 def opening(*kinds: type[nn.Module] | str, otherwise: Leaf = is_leaf) -> Leaf:
-    """Return a leaf predicate that traces into modules of given classes or paths.
+    """Return a leaf predicate that traces into given classes or paths; ``otherwise`` decides for other modules.
 
     >>> opening(torch.nn.ReLU)(torch.nn.ReLU(), "act"), opening("act")(torch.nn.ReLU(), "act")
     (False, False)
@@ -80,8 +80,8 @@ class NetworkTracer(fx.Tracer):
     Parameters
     ----------
     leaf
-        ``(module, path) -> bool``: whether a module stays one node.  `trace_network` inlines a tpgen product that is no
-        leaf.
+        ``(module, path) -> bool``: whether a module stays one node.  `trace_network` inlines products that are no
+        leaves.
     attributes
         entries for each node's ``meta``: a mapping, or a function of the node.
     """
@@ -93,6 +93,7 @@ class NetworkTracer(fx.Tracer):
         self.opened: set[str] = set()  # paths of products to be replaced by their programs
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether a module stays one node; `TraceError` if untraceable."""
         if self.leaf(m, module_qualified_name):
             return True
         if product_of(m) is not None:
@@ -111,12 +112,13 @@ class NetworkTracer(fx.Tracer):
         return False
 
     def create_arg(self, a: Any) -> Any:
-        # a graph holds irreps as text, which all of e3nn takes
+        """Turn irreps into text, which all of e3nn takes."""
         return str(a) if isinstance(a, (o3.Irreps, o3.Irrep)) else super().create_arg(a)
 
     def create_node(
         self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
     ) -> fx.Node:
+        """Add module path and attributes to a node's ``meta``."""
         node = super().create_node(kind, target, args, kwargs, name, type_expr)
         node.meta["module_path"] = self.scope.module_path
         node.meta.update(self.attributes(node) if callable(self.attributes) else self.attributes)
@@ -131,10 +133,10 @@ def trace_network(
     functions: Iterable[Callable] = (),
     concrete_args: dict[str, Any] | None = None,
 ) -> fx.GraphModule:
-    """Trace a network into a graph module that shares the network's parameters.
+    """Trace a network into a graph module with the same parameters.
 
     Products, e3nn's modules, ``functions`` and `LEAF_FUNCTIONS` become single nodes; name functions whose result
-    depends on values, such as a neighbour search.  ``leaf`` and ``attributes`` are those of `NetworkTracer`;
+    depends on values, such as a neighbour search.  `NetworkTracer` explains ``leaf`` and ``attributes``;
     ``concrete_args`` fixes arguments of ``forward``.  ``meta["module_path"]`` names each node's module.
 
     Raises `TraceError` with the source line if code needs a value that only a call has.
@@ -152,7 +154,7 @@ def trace_network(
         raise traced_root_error(network)
     tracer = NetworkTracer(leaf, attributes)
     try:
-        with _patched_functions((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
+        with _functions_and_len_as_nodes((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
             graph = tracer.trace(network, concrete_args)
     except TpgenError:
         raise
@@ -185,8 +187,7 @@ def _recording_wrapper(function: Callable) -> Callable:
 
 
 @contextmanager
-def _patched_functions(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
-    """Make ``functions`` and ``len`` record nodes in the network's code, during the context."""
+def _functions_and_len_as_nodes(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
     wrappers = {id(function): _recording_wrapper(function) for function in functions}
     undo: list[tuple[dict[str, Any], str, Any]] = []
     own = {id(names) for names in _own_globals(network)}

@@ -1,4 +1,4 @@
-"""Training steps as one program: loss and gradients."""
+"""Loss and gradients as one program."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
 
 
 def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, **options: Any) -> Training:
-    """Compile the loss of a network and its gradients with respect to all parameters into one program.
+    """Compile a network's loss and the gradients of all parameters into one program.
 
     ``loss(network, *args, **options)`` returns the scalar loss, or a tuple or dict whose first tensor is the loss.
     ``args`` and ``options`` are an example, by default the first call.
 
-    The result is a module that returns the values of ``loss``; ``backward()`` passes the computed gradients through
-    autograd, as optimisers and `torch.nn.parallel.DistributedDataParallel` expect.
+    The resulting module returns the values of ``loss``; ``backward()`` passes the computed gradients through autograd,
+    as optimisers and `torch.nn.parallel.DistributedDataParallel` expect.
 
-    A call with other constants or dict keys raises `InputError`.  The network computes calls beyond the program, such
+    Other constants or dict keys raise `InputError`.  The network computes calls beyond the program, such
     as sizes below 2.  Raises `DeployError` if the network computes by NumPy or writes into its buffers.
 
     >>> def loss(network, x, y):
@@ -47,19 +47,20 @@ def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, *
 
 
 class Loss(nn.Module):
-    """A module that computes a loss of a network."""
+    """Module that computes a network's loss."""
 
     def __init__(self, network: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
         self.network, self.loss = network, loss
 
     def forward(self, *args: Any, **options: Any) -> Any:
+        """Return the values of ``loss``."""
         with bypassing_programs():
             return self.loss(self.network, *args, **options)
 
 
 class Training(BuiltOnce, Loss):
-    """A loss module that runs by one program; without gradients, by a `Step`."""
+    """Loss module run by one program; without gradients, by a `Step`."""
 
     _of_program = ("_program", "_scripted", "_trained", "_step")
     _step: Step
@@ -75,7 +76,7 @@ class Training(BuiltOnce, Loss):
         except _NoGradientsError as error:
             warnings.warn(f"{title} has no gradients ({error}): the network itself serves calls", stacklevel=2)
             self._program = _EagerCalls(signature, slots)
-        self._trained = self._state(slots, self._scripted)
+        self._trained = self._mode_and_gradient_flags(slots, self._scripted)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """Return the values of ``loss``."""
@@ -105,10 +106,10 @@ class Training(BuiltOnce, Loss):
         return (
             program is not None
             and program.is_unchanged()
-            and self._trained == self._state(program.slots, self._scripted)
+            and self._trained == self._mode_and_gradient_flags(program.slots, self._scripted)
         )
 
-    def _state(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
+    def _mode_and_gradient_flags(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
         return self.network.training, list(map(attrgetter("requires_grad"), (*slots.tensors(), *scripted)))
 
     def _loss_and_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
@@ -152,9 +153,11 @@ class _EagerCalls:
     slots: ParameterSlots
 
     def is_unchanged(self) -> bool:
+        """Whether the slots are unchanged."""
         return self.slots.is_unchanged()
 
     def run(self, signature: Signature, tensors: list[Tensor], _recorded: bool) -> None:
+        """Check the call's signature; compute nothing."""
         signature.in_order(tensors, self.signature)[0].need(self.signature)
 
 
@@ -176,14 +179,16 @@ def _loss_of(found: Any) -> Tensor:
 
 
 class _KnownGradients(torch.autograd.Function):
-    """Autograd node of a loss with known parameter gradients."""
+    """Loss with known parameter gradients, for autograd."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *_parameters: Tensor) -> Tensor:
+        """Return the loss, and save the gradients."""
         ctx.save_for_backward(*gradients)
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple:
+        """Scale the saved gradients by the loss's cotangent."""
         return None, None, *foreach_mul(ctx.saved_tensors, g.reshape(()))

@@ -1,4 +1,4 @@
-"""Trial training steps that leave a module unchanged."""
+"""Trial training steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from tpgen.base._torch import pytree
 
 
 def is_floating(value: Any) -> bool:
+    """Whether a value is a floating-point tensor."""
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def is_index(value: Any) -> bool:
-    """Test whether a value is an integer tensor, which may index rows."""
+    """Whether a value is an integer tensor."""
     return isinstance(value, Tensor) and not (
         value.is_floating_point() or value.is_complex() or value.dtype == torch.bool
     )
@@ -26,9 +27,7 @@ def is_index(value: Any) -> bool:
 def step(
     run: Callable[..., Any], inputs: Sequence[Any], parameters: Iterable[Tensor] = ()
 ) -> tuple[list[Tensor], list[Tensor] | None]:
-    """Run forward and backward; return floating results, and gradients of parameters and floating inputs.
-
-    Gradients are None without anything to differentiate.
+    """Run forward and backward; return floating results, and gradients of parameters and floating inputs, or None.
 
     >>> results, gradients = step(nn.Linear(2, 1), [torch.ones(3, 2)])
     >>> gradients[0].shape
@@ -56,7 +55,7 @@ def forward(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
 
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
-    """Restore a module's buffers and the random state after the context."""
+    """Restore a module's buffers and random state after the block."""
     held = [
         (m, name, b, b.detach().clone()) for m in module.modules() for name, b in m._buffers.items() if b is not None
     ]
@@ -73,7 +72,7 @@ def restored(module: nn.Module) -> Iterator[None]:
 
 
 def draws_random_numbers(call: Callable[[], Any]) -> bool:
-    """Test whether a call uses torch's random generators.
+    """Whether a call draws from torch's random generators.
 
     >>> draws_random_numbers(lambda: torch.rand(1)), draws_random_numbers(lambda: torch.ones(1))
     (True, False)

@@ -1,4 +1,4 @@
-"""Fast C++ and exact Python checks that recorded places and objects are unchanged."""
+"""Checks that recorded places and objects are unchanged."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Watch:
         self._unmoved: _Unmoved = None, ()
 
     def is_unchanged(self) -> bool:
-        """Test whether everything recorded is unchanged."""
+        """Whether everything recorded is unchanged."""
         unmoved, unseen = self._unmoved
         if unmoved is not None and unmoved() and not unseen and not self._tensors:
             return True
@@ -71,11 +71,11 @@ class Watch:
         if self._tensors and not all(map(_is_same_tensor, self._tensors)):
             return False
         if unmoved is not None and unmoved():
-            return all(map(_is_whole, unseen))
+            return all(map(_is_whole_unchanged, unseen))
         looked = (
             self._make_native_check()
         )  # before the rest is compared: what changes meanwhile has moved, or is compared
-        if not (all(map(is_unchanged, self._places)) and all(map(_is_whole, self._wholes))):
+        if not (all(map(is_unchanged, self._places)) and all(map(_is_whole_unchanged, self._wholes))):
             return False
         self._unmoved = looked
         return True
@@ -98,15 +98,15 @@ class Watch:
     def changed(self) -> list[tuple[str, int]]:
         """Return names and keys of changed places and objects."""
         moved = [(place.name, 0) for place in self._places if not is_unchanged(place)]
-        return moved + [(whole.name, whole.key) for whole in self._wholes if not _is_whole(whole)]
+        return moved + [(whole.name, whole.key) for whole in self._wholes if not _is_whole_unchanged(whole)]
 
 
 def is_unchanged(place: NamedPlace) -> bool:
-    """Test whether a place still has its recorded value."""
+    """Whether a place still has the recorded value."""
     return _same_parts(place.table.get(place.name, ABSENT), place.value)
 
 
-def _is_whole(whole: Whole) -> bool:
+def _is_whole_unchanged(whole: Whole) -> bool:
     return _same_parts(whole.parts(whole.x), whole.value)
 
 

@@ -48,8 +48,8 @@ def test_what_a_processor_lacks(
     monkeypatch.setattr(loader.ctypes, "CDLL", lambda _: System())
     file = tmp_path / "cpuinfo"
     file.write_text(CPUINFO[machine])
-    assert loader._lacking(features, file) == lacking
-    assert loader._lacking(features, tmp_path / "none") == "", "the system does not say"
+    assert loader._missing_features(features, file) == lacking
+    assert loader._missing_features(features, tmp_path / "none") == "", "the system does not say"
 
 
 def test_features_of_arm_are_listed_with_the_length_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""SVG charts: bars, shares, errors against tolerances."""
+"""SVG charts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BAR, _BLUE, _GREEN, _RED = 220, "#4a7dbd", css(line_color(2)), "#d1495b"
 
 
 def bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> str:
-    """Groups of bars by title: (label, value, text), relative to the group's largest.
+    """Draw titled groups of (label, value, text) bars, relative to each group's largest.
 
     >>> bar_groups({"saved": [("min-cut", 10.0, "10 B"), ("default", 40.0, "40 B")]}).count("<rect")
     2
@@ -37,7 +37,7 @@ def bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> str:
 
 
 def share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") -> str:
-    """Bar divided into parts, with a legend; ``rest`` names the remainder.
+    """Draw one bar of parts, with a legend; ``rest`` names the remainder.
 
     >>> share_bar([("a", 1.0), ("b", 2.0)], 4.0, "other").count("<rect")
     6
@@ -64,7 +64,7 @@ Error = tuple[str, float | None, float | None]  # its label, how large it is, an
 
 
 def error_scale(errors: Sequence[Error]) -> str:
-    """Errors as dots on a logarithmic axis, tolerances as bars; crosses exceed tolerances.
+    """Draw errors on a logarithmic axis; a cross exceeds the tolerance.
 
     >>> drawn = error_scale([("linear", 1e-8, 1e-6), ("equivariant", 1e-3, 1e-6)])
     >>> drawn.count("<circle"), drawn.count('class="beyond"')

@@ -1,4 +1,4 @@
-"""Colours of paths, the same in every picture."""
+"""Colours of paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DARKEST, _LIGHTEST = 0.145, 0.295
 
 
 def path_color(index: int) -> Color:
-    """Colour of a path.
+    """RGB colour of a path.
 
     >>> path_color(0) == path_color(9)
     False
@@ -35,7 +35,7 @@ def line_color(index: int) -> Color:
 
 
 def text_color(color: Color) -> str:
-    """Black or white, the more readable on a colour.
+    """CSS black or white, the more readable on a colour.
 
     >>> text_color((1.0, 1.0, 0.0)), text_color((0.2, 0.0, 0.5))
     ('#000', '#fff')

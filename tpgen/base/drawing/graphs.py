@@ -26,7 +26,7 @@ class Dot:
 
 
 def graph_picture(dots: Mapping[str, Dot]) -> str:
-    """Draw a graph as SVG; cut large graphs, with a note.
+    """Draw a graph as SVG: at most 150 nodes, with a note.
 
     >>> graph_picture({"x": Dot([], "x", is_end=True), "y": Dot(["x"], "mul", 3)}).count("<circle")
     2
@@ -76,7 +76,7 @@ _NARROW = 0.5  # room of a line that passes a rank, of that of a node
 
 @dataclass(frozen=True)
 class _EdgeAtRank:
-    """Placeholder node for the point at which an edge's line passes a rank between its two ends."""
+    """Point at which an edge's line crosses a rank."""
 
     source: Hashable
     target: Hashable
@@ -86,9 +86,9 @@ class _EdgeAtRank:
 def layered(
     reads: Mapping[Node, Sequence[Node]], inputs: Iterable[Node] = ()
 ) -> tuple[dict[Node, _Point], dict[tuple[Node, Node], list[_Point]]]:
-    """Layer a graph: positions of nodes, and points of each edge's line.
+    """Lay out a graph in ranks: positions of nodes, and points of each edge's line.
 
-    ``reads`` lists inputs first.  Ranks descend from 0, with ``inputs`` at the top.
+    ``reads`` lists sources first.  Ranks descend from 0, at ``inputs``.
 
     >>> places, lines = layered({"a": [], "b": [], "c": ["a", "b"], "d": ["c", "a"]}, inputs=["a", "b"])
     >>> [y for _, y in places.values()]

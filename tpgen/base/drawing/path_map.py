@@ -1,4 +1,4 @@
-"""SVG map of a product: operands, paths, results.
+"""SVG map of a product's paths.
 
 >>> routes = (Route(0, (("in1", 0), ("in2", 0)), (("out", 0),), "path 0", 10),)
 >>> shown = PathMap({"in1": ("4x1o",), "in2": ("1o",)}, {"out": ("4x0e",)}, routes)
@@ -27,7 +27,7 @@ End = tuple[str, int]  # name of an operand, number of its segment
 
 @dataclass(frozen=True)
 class Route:
-    """A path on the map: start and end segments, and cost."""
+    """Path on a map: start and end segments, cost."""
 
     index: int
     begins: tuple[End, ...]
@@ -38,7 +38,7 @@ class Route:
 
 @dataclass(frozen=True)
 class PathMap:
-    """Segments of operands and results, and paths between segments."""
+    """Segments of operands and results, with the paths between."""
 
     operands: Mapping[str, tuple[str, ...]]
     results: Mapping[str, tuple[str, ...]]
@@ -47,7 +47,7 @@ class PathMap:
 
 
 def path_picture(shown: PathMap) -> str:
-    """Map for a notebook, cut with a note after many paths; empty without paths."""
+    """Map for a notebook, cut after 40 paths; "" without paths."""
     if not shown.routes:
         return ""
     cut = len(shown.routes) > _MOST
@@ -56,7 +56,7 @@ def path_picture(shown: PathMap) -> str:
 
 
 def diagram(shown: PathMap, interactive: bool = False) -> str:
-    """Draw a product's map as SVG; ``interactive`` adds hooks for scripts."""
+    """Draw a map as SVG; ``interactive`` adds hooks for scripts."""
     routes, segments = shown.routes, sum(map(len, shown.operands.values()))
     step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(routes) + 1)))
     height = max(step * (len(routes) + 1), 22 * (segments + 3), 120)

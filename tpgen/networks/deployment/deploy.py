@@ -1,4 +1,4 @@
-"""Deployment of a network into a folder for use without tpgen."""
+"""Deployment into a folder."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def deploy(
     """Write a network and its kernels into a new folder; return the folder, which appears only when complete.
 
     ``inputs`` are the tensors of one call, with open sizes as in `network_program`.  A MACE, NequIP or SevenNet model
-    needs none, and takes the tensors of a structure, see docs/deploy.md.  The package contains ``metadata``.  With
-    ``ghosts``, an Allegro takes a rank's atoms and ghosts, without a cell, for ``pair_allegro``.  ``progress`` is True
-    for a bar, or a function that receives each step.
+    needs none: docs/deploy.md lists its tensors.  ``metadata`` goes into the package.  With ``ghosts``, an Allegro
+    takes a rank's atoms and ghosts, without a cell, for ``pair_allegro``.  ``progress`` is True for a bar, or a
+    function of each step's name.
 
-    Raises `DeployError` if ``out`` exists, if the network cannot be one program, for a product without a kernel, and
-    with ``ghosts`` for any model but Allegro.
+    Raises `DeployError` if ``out`` exists, the network cannot be one program, a product has no kernel, or ``ghosts``
+    meets any model but Allegro.
     """
     folder = Path(out).absolute()
     if folder.exists():
@@ -135,7 +135,7 @@ _AXES = {
 
 
 def names_of(network: nn.Module, count: int) -> list[str]:
-    """Return names of ``count`` inputs: a network's own list, or forward's arguments.
+    """Return names of ``count`` inputs, from the network or forward's arguments.
 
     >>> names_of(nn.Bilinear(2, 3, 4), 2)
     ['input1', 'input2']
@@ -151,7 +151,7 @@ def names_of(network: nn.Module, count: int) -> list[str]:
 
 
 def described_input(program: ExportedProgram, names: Sequence[str]) -> str:
-    """Write a Markdown table of a program's inputs, with open sizes as words or letters."""
+    """Write a Markdown table of a program's inputs, with names for open sizes."""
     user = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
     axes = [(x.shape, *_AXES.get(name, (0, ""))) for name, x in zip(names, values, strict=True)]

@@ -1,5 +1,3 @@
-"""Networks of dicts as networks of tensors."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,10 +8,9 @@ from torch import Tensor, nn
 
 
 class OfTensors(nn.Module):
-    """Wraps a network from dict to dict as a module from tensors to detached tensors.
+    """Module from tensors to detached tensors, around a network of dicts.
 
-    ``inputs`` and ``outputs`` name varying and returned entries, ``fixed`` are constant entries, ``options`` further
-    arguments.
+    ``inputs`` and ``outputs`` name dict entries, ``fixed`` holds constant entries, ``options`` further arguments.
 
     >>> class Energy(nn.Module):
     ...     def forward(self, data, scale):
@@ -40,7 +37,7 @@ class OfTensors(nn.Module):
             self.register_buffer(f"fixed_{name}", (fixed or {})[name].detach())
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs for tensors in the order of ``inputs``."""
+        """Return outputs for tensors in the order of ``inputs``."""
         given = {name: x.detach() for name, x in zip(self.inputs, tensors, strict=True)}
         given |= {name: getattr(self, f"fixed_{name}") for name in self.fixed}
         with torch.enable_grad():

@@ -15,7 +15,7 @@ LIBRARIES = ("-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl")
 
 
 def build_example(source: Path, program: Path) -> list[str]:
-    """Compile a program against this torch; return the command.  Raises `DeployError` on failure."""
+    """Compile a C++ file against this torch; return the command.  Raises `DeployError` on failure."""
     home = Path(torch.__file__).parent
     include = home / "include"
     command = [*need_compiler().program, "-std=c++20", str(source), "-o", str(program)]
@@ -26,13 +26,13 @@ def build_example(source: Path, program: Path) -> list[str]:
 
 
 def run_example(program: Path, *arguments: str | Path) -> list[Tensor]:
-    """Run the program and return each printed line of numbers as a float64 tensor."""
+    """Run a program; return each printed line of numbers as a float64 tensor."""
     lines = run_command([str(program), *map(str, arguments)]).splitlines()
     return [torch.tensor([float(x) for x in line.split()], dtype=torch.float64) for line in lines]
 
 
 def run_command(command: list[str]) -> str:
-    """Run a command and return its standard output.  Raises `DeployError` if it exits with an error."""
+    """Run a command; return the standard output.  Raises `DeployError` on failure."""
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     if done.returncode:
         raise DeployError(f"this failed: {' '.join(command)}\n{done.stderr.strip()}")

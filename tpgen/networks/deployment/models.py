@@ -1,6 +1,6 @@
-"""MACE, NequIP and SevenNet models as networks of the same five tensors.
+"""MACE, NequIP and SevenNet models as networks of five tensors.
 
-A structure is positions, edges, element indices, cell, and cell shifts, named as in ``pair_nequip``, in float64, eV
+The tensors are positions, edges, element indices, cell and cell shifts, named as in ``pair_nequip``, in float64, eV
 and Å.
 """
 
@@ -28,7 +28,7 @@ _VOIGT = (0, 3, 5, 3, 1, 4, 5, 4, 2)  # of xx yy zz xy yz zx
 
 @dataclass(frozen=True)
 class Model:
-    """Elements, cutoff, inputs, outputs and evaluation function of a project's model."""
+    """A project's model: elements, cutoff, inputs, outputs, evaluation function."""
 
     elements: tuple[str, ...]
     cutoff: float
@@ -39,7 +39,7 @@ class Model:
     few_alike: bool = False  # whether branches and squeezes for 0 or 1 edges change no number
 
     def described(self) -> dict[str, Any]:
-        """Return the model's entries of a manifest."""
+        """Return the manifest's entries."""
         units = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "length": "Å"}
         named = {"elements": list(self.elements), "cutoff": self.cutoff, "units": units}
         return {**named, "inputs": list(self.inputs), "outputs": list(self.outputs)}
@@ -67,7 +67,7 @@ class Model:
         }
 
     def example(self) -> list[Tensor]:
-        """Return a perturbed cube of eight atoms, with all edges below the cutoff."""
+        """Return ``inputs`` of a perturbed cube of eight atoms."""
         generator = torch.Generator().manual_seed(0)
         places = torch.cartesian_prod(*3 * [torch.arange(2)]).double()
         shaken = places + 0.05 * torch.randn(places.shape, generator=generator, dtype=torch.float64)
@@ -77,7 +77,7 @@ class Model:
         return [positions, edges, types, cell[None], torch.zeros(edges.shape[1], 3).double()][: len(self.inputs)]
 
     def with_ghosts(self, network: nn.Module) -> Model:
-        """Return the model on a rank's atoms and ghosts, without a cell; `DeployError` unless Allegro."""
+        """Return the model of atoms and ghosts, without a cell; `DeployError` unless Allegro."""
         if "allegro" not in packages_in(network):
             raise DeployError(
                 f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
@@ -88,7 +88,7 @@ class Model:
 
 
 class OfStructures(nn.Module):
-    """A module from the tensors of a structure to a model's outputs."""
+    """Module from a structure's tensors to a model's outputs."""
 
     def __init__(self, network: nn.Module, model: Model) -> None:
         super().__init__()
@@ -96,6 +96,7 @@ class OfStructures(nn.Module):
         self.dtype = next(p.dtype for p in network.parameters() if p.is_floating_point())
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Compute detached float64 outputs."""
         given = dict(zip(self.inputs, tensors, strict=True))
         if "cell" not in given:
             positions, edges = given["pos"], given["edge_index"]
@@ -111,7 +112,7 @@ class OfStructures(nn.Module):
 
 
 def model_of(network: nn.Module) -> Model:
-    """Return the `Model` of a network; `DeployError` for an unknown project."""
+    """Return a network's `Model`; `DeployError` for unknown projects."""
     packages = packages_of(network)
     for project, (_, make) in _PROJECTS.items():
         if project in packages:

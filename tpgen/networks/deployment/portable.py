@@ -1,5 +1,3 @@
-"""Networks without tpgen operators."""
-
 from __future__ import annotations
 
 from torch import nn
@@ -13,8 +11,7 @@ from tpgen.nn.planned import PlannedModule
 def portable(network: nn.Module) -> nn.Module:
     """Copy a network into one of PyTorch operators only, with equal parameters and state_dict.
 
-    Products and layers use strategy ``grouped``, polynomials ``einsum``; modules swapped by `tpgen.convert` are
-    restored.
+    Products and layers use strategy ``grouped``, polynomials ``einsum``; the copy undoes `tpgen.convert`.
 
     >>> import tpgen
     >>> network = nn.Sequential(tpgen.TensorSquare("2x1o", strategy="kernel"))

@@ -1,4 +1,4 @@
-"""The kernels of a deployed program, and the library that calls them."""
+"""Kernels and library of a deployed program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LENGTH = "sve="  # of SVE's vectors in bytes: code for one length does not run 
 
 @dataclass(frozen=True)
 class Needed:
-    """A kernel of a dtype and row rules, for a call or a part of one."""
+    """Kernel for a call's part, with dtype and row rules."""
 
     description: str
     dtype: torch.dtype
@@ -56,7 +56,7 @@ class Needed:
         kernels_of(self.description).need(self.part, self.dtype, rules_of(self.rows))
 
     def library(self) -> Path:
-        """Return the file of the compiled kernel."""
+        """Return the compiled kernel's file."""
         spec = KernelSpec(
             kernels_of(self.description).description, Call.parse(self.part), self.dtype, rules_of(self.rows)
         )
@@ -64,17 +64,14 @@ class Needed:
 
 
 def kernels_in(program: ExportedProgram) -> list[Needed]:
-    """Return a program's distinct kernels in order of call.
-
-    Raises `DeployError` for a call without a kernel.
-    """
+    """Return a program's distinct kernels in order; `DeployError` for a call without one."""
     return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _kernels_of_node(node)))
 
 
 def with_kernels(
     program: ExportedProgram, write: Callable[[], ExportedProgram]
 ) -> tuple[ExportedProgram, list[Needed]]:
-    """Build a program's kernels; if one fails, ``write`` the program again with a graph instead."""
+    """Build a program's kernels, and ``write`` the program anew if one fails; return both."""
     while True:
         failures, kernels = failures_seen(), kernels_in(program)
         try:
@@ -108,7 +105,7 @@ def _kernels_of_call(call: FormCall) -> Iterator[Needed]:
 
 
 def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
-    """Write library and kernels into a folder.  Raises `DeployError` if the compiler fails."""
+    """Write library and kernels into a folder; `DeployError` if the compiler fails."""
     (folder / "kernels").mkdir()
     files = [f"{number}.so" for number in range(len(kernels))]
     for needed, file in zip(kernels, files, strict=True):
@@ -124,7 +121,7 @@ def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
 
 
 def features() -> list[str]:
-    """List the features of this processor that compiled kernels may use."""
+    """List this processor's features that compiled kernels may use."""
     here = cpu_features().split()
     return [name for name in (*_X86, *_ARM) if name in here] + [name for name in here if name.startswith(_LENGTH)]
 
@@ -136,7 +133,7 @@ _STRUCTS = ("Given", "Opened", "Rule")  # in the order of `NativeFields`
 
 
 def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
-    """Write the C++ table of kernels for the library's source."""
+    """Write the C++ table of kernels for the library."""
     major, minor = torch.__version__.split(".")[:2]
     arguments = (_string_list(rule.name, rule.argument) for rule in RULES.values())
     return "\n".join(

@@ -31,7 +31,7 @@ def load(folder=Path(__file__).parent):
     here = torch.__version__.split("+")[0]
     if here != manifest["torch"]:
         raise RuntimeError(f"deployed with torch {manifest['torch']}, and this is {here}: use that one, or deploy anew")
-    lacking = _lacking(manifest["features"])
+    lacking = _missing_features(manifest["features"])
     if lacking:
         raise RuntimeError(f"built for a processor with {lacking}: deploy on the machine that it is to run on")
     _operators(folder)
@@ -57,8 +57,7 @@ def load(folder=Path(__file__).parent):
     return network
 
 
-def _lacking(features, cpuinfo=Path("/proc/cpuinfo")):
-    """Name the features that the package may use and this processor lacks."""
+def _missing_features(features, cpuinfo=Path("/proc/cpuinfo")):
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return " and ".join(sorted(set(features) - {*found[1].split(), *_vector_length(features)})) if found else ""
 
