@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.networks.tape import programs_as_on_gpu
-from tpgen.networks.neutral_edges import FAR, EdgePadding, padded_size
+from tpgen.networks.neutral_edges import NEUTRAL_LENGTH, EdgePadding, padded_size
 from tpgen.networks.signature import Signature
 from tpgen.networks.step import compile_step
 
@@ -91,7 +91,9 @@ def test_added_edges_belong_to_all_atoms_in_turn(monkeypatch: pytest.MonkeyPatch
     counts = index[1, 1025:].bincount()
     assert counts.max() - counts.min() <= 1
     assert torch.equal(index[0, 1025:], index[1, 1025:])
-    assert torch.equal((shifts[1025:] @ given["cell"]).norm(dim=1), torch.full((63,), FAR, dtype=torch.float64))
+    assert torch.equal(
+        (shifts[1025:] @ given["cell"]).norm(dim=1), torch.full((63,), NEUTRAL_LENGTH, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize(

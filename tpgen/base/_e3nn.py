@@ -1,3 +1,5 @@
+"""Control the dtype of e3nn's constants."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""Import hook by which torch loads the constants of e3nn 0.4."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,5 @@
+"""A lock between calls and traces of a network."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""Networks inside lists, dicts and objects such as calculators."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,3 +1,5 @@
+"""Kinds of calls of a network, each with one program."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,5 @@
+"""Differentiable program results: a backward pass reruns the network."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,5 @@
+"""`len` and `int` of tensors during a trace: symbolic sizes."""
+
 from __future__ import annotations
 
 import dis

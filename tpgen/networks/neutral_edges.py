@@ -1,7 +1,7 @@
 """Edges longer than any cutoff, which change no result: a program on a GPU then meets few sizes, and replays them.
 
 A step of dynamics changes the number of edges, and a CUDA graph serves one number.  `EdgePadding` adds edges up to the
-next of some 16 sizes in an octave, from an atom to its image `FAR` away, and takes their rows out of results.
+next of some 16 sizes in an octave, from an atom to its image `NEUTRAL_LENGTH` away, and takes their rows out of results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tpgen.base._torch import pytree
 from tpgen.networks.signature import Signature
 from tpgen.networks.sizes import open_sizes
 
-FAR = 100.0  # length of an edge, in the unit of positions
+NEUTRAL_LENGTH = 100.0  # length of an edge, in the unit of positions
 _LONGEST_CELL = 100.0  # times the shortest one: a cutoff's polynomial of lengths stays finite in float32
 
 
@@ -88,7 +88,7 @@ class EdgePadding:
         missing, cells = padded_size(count) - count, self._cells_away(tensors)
         if cells is None or not len(tensors[self.positions]) or any(tensors[n].requires_grad for n in self.edges):
             return None
-        away = {_Kind.VECTOR: FAR, _Kind.SHIFT: float(cells)}
+        away = {_Kind.VECTOR: NEUTRAL_LENGTH, _Kind.SHIFT: float(cells)}
         made = list(tensors)
         for n, kind in self.edges.items():
             x = tensors[n]
@@ -111,7 +111,7 @@ class EdgePadding:
         assert self.cell is not None
         sides = tensors[self.cell].detach().reshape(-1, 3, 3)[:, 0].norm(dim=1)
         least, most = torch.stack([sides.min(), sides.max()]).tolist()
-        return ceil(FAR / least) if least > 0 and most <= _LONGEST_CELL * least else None
+        return ceil(NEUTRAL_LENGTH / least) if least > 0 and most <= _LONGEST_CELL * least else None
 
     def take_out(self, results: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return results without the rows of added edges, from the ``tensors`` before these were added."""

@@ -134,7 +134,7 @@ class Program:
         """Return a call's result tensors; None if the program does not fit."""
         padding = self.written.padding
         padded = None if padding is None else padding.add(tensors)
-        if padded is None:
+        if padding is None or padded is None:
             return self._run_unpadded(tensors)
         made = self._run_unpadded(padded)
         return None if made is None else padding.take_out(made, tensors)

@@ -1,3 +1,5 @@
+"""C++ compiler of this machine, and its flags."""
+
 from __future__ import annotations
 
 import os

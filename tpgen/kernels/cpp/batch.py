@@ -1,3 +1,5 @@
+"""C++ of the batch schedule: vectors over rows."""
+
 from __future__ import annotations
 
 from tpgen.form.form import Term

@@ -1,3 +1,5 @@
+"""C++ of a path with vectors over rows."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""C++ of the channel schedule: vectors over channels."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,3 +1,5 @@
+"""C++ of a channel kernel's loop over rows."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

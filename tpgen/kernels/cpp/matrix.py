@@ -1,3 +1,5 @@
+"""C++ of the matrix schedule: blocked products."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -1,3 +1,5 @@
+"""C++ of paths that mix copies."""
+
 from __future__ import annotations
 
 from contextlib import AbstractContextManager

@@ -1,3 +1,5 @@
+"""Channel schedules placed on blocks and warps."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

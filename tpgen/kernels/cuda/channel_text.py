@@ -1,3 +1,5 @@
+"""CUDA text of a channel placement's step."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence

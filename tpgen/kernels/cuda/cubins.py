@@ -1,3 +1,5 @@
+"""CUDA machine code in the kernel cache."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""CUDA text of gathers."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

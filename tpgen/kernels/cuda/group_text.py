@@ -1,3 +1,5 @@
+"""CUDA text of a group's function."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator

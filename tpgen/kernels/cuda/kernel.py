@@ -1,3 +1,5 @@
+"""CUDA kernels of calls."""
+
 from __future__ import annotations
 
 import ctypes

@@ -1,3 +1,5 @@
+"""Launches of a call's kernels."""
+
 from __future__ import annotations
 
 import ctypes

@@ -1,3 +1,5 @@
+"""CUDA kernels of polynomials."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,3 +1,5 @@
+"""CUDA text of polynomials."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,3 +1,5 @@
+"""CUDA kernels of products, convolutions and linear layers."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,3 +1,5 @@
+"""CUDA text of product kernels."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""Placement of batch kernels."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

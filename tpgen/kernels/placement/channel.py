@@ -1,3 +1,5 @@
+"""Placement of channel kernels."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

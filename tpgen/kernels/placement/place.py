@@ -1,3 +1,5 @@
+"""Placements of schedules with some slots open."""
+
 from __future__ import annotations
 
 from tpgen.base.errors import EmitError, unknown

@@ -1,3 +1,5 @@
+"""The schedule of a form."""
+
 from __future__ import annotations
 
 from collections import Counter

@@ -1,3 +1,5 @@
+"""Slots of placements."""
+
 from __future__ import annotations
 
 from abc import abstractmethod

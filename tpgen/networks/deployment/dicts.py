@@ -1,3 +1,5 @@
+"""Networks of dicts as networks of tensors."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

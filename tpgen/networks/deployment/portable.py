@@ -1,3 +1,5 @@
+"""Networks without tpgen operators."""
+
 from __future__ import annotations
 
 from torch import nn
