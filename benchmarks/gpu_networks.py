@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import count
 from typing import Any
 
 import torch
@@ -82,7 +83,9 @@ def network_rows(project: str, atoms: int, device: str, seconds: float) -> Itera
             error = relative(forces, wanted)
             row |= {"edges": case.edges, "error": error}
             yield row | ({"seconds": seconds_of(step, device, seconds)} if error < _ALIKE else {"reason": "is wrong"})
-            if device == "cuda" and way != "program" and error < _ALIKE:
+            if way == "program" and error < _ALIKE:
+                yield row | {"way": "program, edges change"} | _in_dynamics(step, case, device, seconds)
+            elif device == "cuda" and error < _ALIKE:
                 row["way"] = f"{way}, CUDA graph"
                 yield row | _as_graph(step, wanted, seconds)
         except Exception as fault:
@@ -96,6 +99,24 @@ def _as_graph(step: Callable[[], dict[str, torch.Tensor]], wanted: torch.Tensor,
     error = relative(forces, wanted)
     timed = {"seconds": seconds_of(replay, "cuda", seconds)} if error < _ALIKE else {"reason": "is wrong"}
     return {"error": error} | timed
+
+
+def _in_dynamics(step: Callable[[], dict[str, torch.Tensor]], case: Case, device: str, seconds: float) -> Row:
+    """The same step where each call lacks some of the last edges, as lists of neighbours change."""
+    of_edges = {name: list(x.shape).index(case.edges) for name, x in case.batch.items() if case.edges in x.shape}
+    whole, calls = {name: case.batch[name] for name in of_edges}, count()
+
+    def changed() -> None:
+        left = case.edges - next(calls) % (case.edges // 100 + 2)
+        case.batch.update({name: x.narrow(of_edges[name], 0, left) for name, x in whole.items()})
+        step()
+
+    try:
+        taken = seconds_of(changed, device, seconds)
+        error = relative(step()["forces"].detach(), case.run(case.model, False)["forces"].detach())
+        return {"error": error} | ({"seconds": taken} if error < _ALIKE else {"reason": "is wrong"})
+    finally:
+        case.batch.update(whole)
 
 
 def _on(device: str, case: Case) -> Case:

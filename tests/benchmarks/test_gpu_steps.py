@@ -110,8 +110,13 @@ def test_steps_of_networks_are_compared_with_stock(monkeypatch: pytest.MonkeyPat
             super().__init__()
             self.weight = nn.Parameter(torch.ones(3))
 
-    batch = {"x": torch.ones(4, 3)}
-    case = Case(Model(), lambda model, training: {"forces": batch["x"] * model.weight}, batch, 12)  # type: ignore[operator]
+    batch, edges = {"x": torch.ones(4, 3), "edge_index": torch.zeros(2, 120)}, set()
+
+    def run(model: Any, training: bool) -> dict[str, Tensor]:
+        edges.add(batch["edge_index"].shape[1])
+        return {"forces": batch["x"] * model.weight}
+
+    case = Case(Model(), run, batch, 120)
 
     def broken(project: str, model: nn.Module) -> nn.Module:
         with torch.no_grad():
@@ -126,7 +131,11 @@ def test_steps_of_networks_are_compared_with_stock(monkeypatch: pytest.MonkeyPat
         gpu_networks.WAYS | dict.fromkeys(("converted", "program"), gpu_networks.stock) | {"broken": broken},
     )
     rows = list(network_rows("mace", 4, "cpu", 1e-3))
-    assert [row.get("reason") for row in rows] == [None, "not installed: cuequivariance_torch", None, None, "is wrong"]
+    said = [None, "not installed: cuequivariance_torch", None, None, None, "is wrong"]
+    assert [row.get("reason") for row in rows] == said
+    assert rows[4]["way"] == "program, edges change"
+    assert edges == {118, 119, 120}
+    assert batch["edge_index"].shape == (2, 120)
     assert all(row["seconds"] > 0 for row in rows if "reason" not in row)
     assert "not installed" in network_table(rows)
 
