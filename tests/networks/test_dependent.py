@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from e3nn import o3
+from e3nn.nn import FullyConnectedNet
 from torch import Tensor, nn
 
 import tpgen
@@ -110,6 +112,47 @@ def test_a_compiled_program_is_given_what_was_found() -> None:
     data = given(23, 2)
     torch.testing.assert_close(step(*data), network(*data), rtol=1e-12, atol=1e-12)
     assert step._program.run_tensors(list(data)) is not None
+
+
+class Layer(nn.Module):
+    """A layer of e3nn's with edges from all distances, of which nothing but `nonzero` asks for numbers."""
+
+    def __init__(self, finder: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.finder = finder
+        self.harmonics = o3.SphericalHarmonics("0e + 1o", True, "component")
+        self.product = o3.FullyConnectedTensorProduct("4x0e", "0e + 1o", "4x0e + 4x1o", shared_weights=False)
+        self.net = FullyConnectedNet([2, 8, self.product.weight_numel], torch.nn.functional.silu)
+        self.energy = o3.Linear("4x0e + 4x1o", "0e")
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        x = positions.detach().requires_grad_()
+        source, target = self.finder(x.detach())
+        edges = x[target] - x[source]
+        lengths = edges.norm(dim=1, keepdim=True)
+        rows = x.new_ones(len(x), 4)
+        each = self.product(rows[source], self.harmonics(edges), self.net(torch.cat([lengths, lengths**2], 1)))
+        energy = self.energy(x.new_zeros(len(x), 16).index_add(0, target, each)).sum()
+        return energy.detach(), -torch.autograd.grad(energy, x)[0]
+
+
+def by_diagonal(positions: Tensor) -> Any:
+    near = (positions[:, None] - positions).square().sum(-1) < RADIUS**2
+    return near.fill_diagonal_(False).nonzero().T
+
+
+@needs_compiler
+@pytest.mark.parametrize("finder", [by_nonzero, by_where, by_diagonal])
+def test_a_layer_with_edges_that_it_finds_is_compiled(finder: Any) -> None:
+    torch.manual_seed(0)
+    stock = Layer(finder).double()
+    network = tpgen.convert(deepcopy(stock), program=False)
+    step = tpgen.compile_step(network, given(8, 1)[0])
+    assert step._program.serves
+    for atoms in (8, 5, 13, 1000):  # more than 250,000 numbers are summed another way
+        x = given(atoms, 1)[0] * max(1, atoms / 40) ** (1 / 3)
+        torch.testing.assert_close(step(x), stock(x), rtol=1e-10, atol=1e-10)
+        assert step._program.run_tensors([x]) is not None, "the network serves"
 
 
 class Written(nn.Module):

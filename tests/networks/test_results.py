@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
+from tests.networks.served import compare, counted, kind_of, ready, twins  # noqa: F401  a fixture
 from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError
 from tpgen.networks import step_program
@@ -133,6 +134,22 @@ def test_what_does_not_compile_is_served_with_one_warning(monkeypatch: pytest.Mo
     for rows in (5, 3):
         x = torch.randn(rows, 3)
         torch.testing.assert_close(step(x), {name: y.detach() for name, y in network(x).items()})
+
+
+def test_a_program_that_does_not_compile_is_asked_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+    counted: list[int],  # noqa: F811
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such header")
+
+    monkeypatch.setattr(step_program, "library_of", fail)
+    stock, own = twins()
+    with pytest.warns(UserWarning, match="does not compile .*no such header"):
+        ready(own)
+    assert kind_of(own).refused == "its program does not compile"
+    compare(stock, own)
+    assert counted == []
 
 
 class Looking(nn.Module):

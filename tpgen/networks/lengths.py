@@ -1,4 +1,4 @@
-"""`len` and `int` of tensors during a trace: symbolic sizes."""
+"""Symbolic sizes in a trace, from `len`, `int` and diagonals of tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
+import torch
 from torch import SymInt, Tensor
+
+from tpgen.base._torch import replaced_attribute
 
 
 def _open_len(x: Any) -> Any:
@@ -21,6 +24,16 @@ def _int_of_symbolic_size(*x: Any, **base: Any) -> Any:
         return first
     counted = isinstance(first, Tensor) and not (first.is_floating_point() or first.is_complex())
     return first.item() if counted else int(*x, **base)
+
+
+def _open_fill_diagonal(fill_diagonal: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def fill(x: Tensor, value: Any, wrap: bool = False) -> Tensor:
+        if wrap or x.dim() != 2 or not any(isinstance(n, SymInt) for n in x.shape):
+            return fill_diagonal(x, value, wrap)
+        rows, columns = (torch.arange(n, device=x.device) for n in x.shape)
+        return x.masked_fill_(rows[:, None] == columns, value)
+
+    return fill
 
 
 _OPEN: dict[str, Callable[..., Any]] = {"len": _open_len, "int": _int_of_symbolic_size}
@@ -47,7 +60,8 @@ def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[N
     for names, name in opened:
         names[name] = _OPEN[name]
     try:
-        yield
+        with replaced_attribute(Tensor, "fill_diagonal_", _open_fill_diagonal):  # torch's fixes the sizes
+            yield
     finally:
         for names, name in opened:
             del names[name]

@@ -206,6 +206,8 @@ class Calls:
                 args, options, tensors = kind.example()
                 with how():
                     program = build(network, evaluation(network, kind.grad), args, options)
+                if not program.serves:
+                    raise DeployError("its program does not compile")
                 if on_gpu((*network.parameters(), *tensors)):
                     _need_equal_results(program, tensors, outcome)
                 kind.drop()

@@ -109,6 +109,11 @@ class Program:
             written.padding = None
         return program
 
+    @property
+    def serves(self) -> bool:
+        """Whether the program was compiled."""
+        return self.function is not _serve_no_call
+
     def is_unchanged(self) -> bool:
         """Whether the network is unchanged, except values of parameters and buffers."""
         with WRITING.lock:
@@ -251,7 +256,11 @@ def _function_or_fallback(title: str, make: _Make, written: TracedEvaluation, in
             "itself serves all calls",
             stacklevel=2,
         )
-    return lambda _: None, written.sizes
+    return _serve_no_call, written.sizes
+
+
+def _serve_no_call(_given: list[Tensor]) -> None:
+    return None
 
 
 def _function_on_gpu(parameters: int, program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> _Function:

@@ -113,7 +113,7 @@ def trace_evaluation(
         return _trace_with_findings(evaluate, slots, signature, tensors, nullcontext)
     except TpgenError:
         raise
-    except Exception:  # torch knows no sizes that depend on numbers
+    except Exception:  # torch knows no sizes that depend on numbers, or no conditions on such
         return _trace_with_findings(evaluate, slots, signature, tensors, Dependent)
 
 
@@ -150,6 +150,8 @@ def _trace_with_findings(
     with torch.no_grad(), open_lengths(list(codes.items())):
         graph = traced(call_with_findings, inputs)
     simplify_graph(graph.graph)
+    if finds is nullcontext and any(map(_has_size_of_numbers, graph.graph.nodes)):
+        raise _SizeOfNumbersError
     _clone_input_views(graph.graph, seen["results"])
     inputs = _drop_unused_findings(graph.graph, inputs, [name in seen["counts"] for name in names])
     searches, begin = {}, seen["results"]
@@ -171,6 +173,14 @@ def _trace_with_findings(
         fold_constants(graph)
     program, sizes = _subgraph(graph, 0, seen["results"]), InputSizes.of(pytree.tree_leaves(inputs))
     return TracedEvaluation(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"], padding)
+
+
+class _SizeOfNumbersError(Exception):
+    """A trace took a size from numbers, which Inductor may refuse."""
+
+
+def _has_size_of_numbers(node: fx.Node) -> bool:
+    return torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ())
 
 
 def _result_values(graph: fx.Graph, count: int) -> list[Tensor]:

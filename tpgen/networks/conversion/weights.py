@@ -207,8 +207,10 @@ def _is_worth_summing(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Ten
     if torch.compiler.is_compiling() or saved_tensor_hooks(True) is not None:
         return False
     tracked = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad or w.requires_grad)
-    numbers = x.shape[0] * program.plan.irreps_out.dim
-    if numbers < WORTH_SUMMING[tracked] or not is_usual(source, y, w) or not _can_postpone(source, y, w):
+    rows = _size_or_hint(x.shape[0])
+    if rows is not None and rows * program.plan.irreps_out.dim < WORTH_SUMMING[tracked]:
+        return False
+    if not is_usual(source, y, w) or not _can_postpone(source, y, w):
         return False
     if not _runs_kernel(program) or not program.takes_rows(x, y, w):
         return False
