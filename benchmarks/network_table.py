@@ -200,8 +200,8 @@ _ENGINES = ["## Beside symmetrix\n", "[symmetrix](https://github.com/wcwitt/symm
             "Energy, forces and stress in turn, one thread, µs an atom, on {machine}; *with splines* is "
             "[`radial=\"spline\"`](convert.md#weights-of-edges-by-splines). The last two columns have symmetrix's "
             "time divided by ours. symmetrix was built by clang 19 with Kokkos 4.6.01 and "
-            "`Kokkos_ENABLE_ATOMICS_BYPASS`, without which it takes several times as long. With 2,000 atoms in float64, "
-            "stock ran short of memory.\n",
+            "`Kokkos_ENABLE_ATOMICS_BYPASS`, without which it takes several times as long. With 2,000 atoms in "
+            "float64, stock ran short of memory.\n",
             "| features | atoms | numbers | stock | symmetrix | converted | with splines | times as fast | "
             "with splines |",
             "|---|---:|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
