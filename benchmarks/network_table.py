@@ -188,7 +188,7 @@ _ON_TWO = ["## On two threads\n", "Stock is eager; both run on two threads.\n",
 _KEPT = ["## Where memory is kept\n",
          "Eager stock gives memory back between operations, and takes fresh pages for the next: with hundreds of "
          f"atoms, this is half of its time. With `{' '.join(f'{name}={value}' for name, value in KEEPING.items())}`, a "
-         "process on Linux keeps its memory, and stock is much faster.\n",
+         "process on Linux keeps what it has had, and stock is much faster.\n",
          "| network | task | times as fast | converted | stock |", "|---|---|---:|---:|---:|"]  # fmt: skip
 _OTHER_MODES = ["## Other modes\n", "A step by the projects' own compilers. *Converted, compiled* is the "
               "converted model by them. *Ready* is the time to compile and call once; Inductor may have found code of "
