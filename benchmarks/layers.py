@@ -23,9 +23,9 @@ INTRODUCTION = """\
 # Benchmarks: layers and shapes
 
 Linear layers, symmetric contractions, multiplicities that fill no whole vectors, and high degrees.
-This page is written by `make layers` (`python -m benchmarks.layers`), in some five minutes. mace-torch
-needs an environment of its own: `make clients`. Products of known networks stand in
-[benchmarks](benchmarks.md). [Every figure](records/benchmarks_layers.json) stands in a file of JSON.
+`make layers` (`python -m benchmarks.layers`) writes this page, in some five minutes. mace-torch
+needs an environment of its own: `make clients`. [Benchmarks](benchmarks.md) has products of known networks, and
+[a file of JSON](records/benchmarks_layers.json) every figure.
 """
 
 METHOD = """\
@@ -37,9 +37,8 @@ METHOD = """\
   add are counted for each non-zero coupling entry and copy and for each weight, three times that for a backward kernel,
   at the rate that independent sums in registers reach.
 - *degrees-build*: one kernel in a fresh process with an empty cache, on all cores.
-- *linear*, *contraction*: float32, one thread. *mm* multiplies contiguous matrices of the same sizes into results that
-  are there. Where e3nn is one bare matrix product itself, nothing can be 1.5 times as fast: the note says how many
-  times as fast as e3nn the bare products are.
+- *linear*, *contraction*: float32, one thread. *mm* multiplies contiguous matrices of the same sizes into
+  allocated results. Where e3nn is one bare matrix product, nothing can be 1.5 times as fast.
 - *backward* is forward and backward; *force* a step of force training: energies, forces as their gradient, and the
   gradient of a loss on the forces.
 """

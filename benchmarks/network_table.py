@@ -165,44 +165,43 @@ def about(clients: Path) -> dict[str, str]:
 
 _HEAD = """# Whole networks
 
-The time of a step, stock and converted, in float32 on {machine}.
+The time of a step, stock and [converted](convert.md), in float32 on {machine}.
 Versions: {versions}.
 
 ![time of a step of stock and converted networks, by number of atoms](pictures/networks.png)
 
-The picture has stock as it is and compiled, called from Python; above 512 atoms once. It is another run than the
-table, so its ratios are others. `python -m benchmarks.network_sizes` measures it.
+The picture has stock eager and compiled, called from Python; above 512 atoms once. The picture is another run than the
+table, with other ratios. `python -m benchmarks.network_sizes` measures it.
 
 Each timing is the median of three steps (one if a step takes over 1 s). Stock, its own modes and converted take turns
 in one process; a ratio is the median over rounds. Structures are perturbed lattices of four elements, 29 neighbours an
-atom. NequIP has 3 layers. *Best of stock* is the fastest of stock's modes that were measured; with 512 atoms none was
-compiled. A *step* is energy, forces and stress; *training* a step of it. One thread where nothing else is said.
-`python -m benchmarks.network_table` measures anew, and [the remarks](benchmarks_remarks.md) say where the time goes.
+atom. NequIP has 3 layers. *Stock* is the project's own code; *best of stock* is the fastest of its modes; with 512
+atoms none was compiled. A *step* is energy, forces and stress; *training* a step of training. One thread, but for the
+second table. `python -m benchmarks.network_table` measures anew; [remarks](benchmarks_remarks.md) has other networks.
 
 ## Times
 """
 _TIMES = ["| network | task | times as fast | converted | best of stock | stock, eager |",
           "|---|---|---:|---:|---:|---:|"]  # fmt: skip
-_ON_TWO = ["## On two threads\n", "Both stock, which is not compiled here, and converted.\n",
+_ON_TWO = ["## On two threads\n", "Stock is eager; both run on two threads.\n",
            "| network | step | converted | training | converted |", "|---|---:|---:|---:|---:|"]  # fmt: skip
 _KEPT = ["## Where memory is kept\n",
-         "Eager stock gives memory back between its operations, and takes fresh pages for the next: with hundreds of "
-         f"atoms, for half of its time. With `{' '.join(f'{name}={value}' for name, value in KEEPING.items())}`, a "
+         "Eager stock gives memory back between operations, and takes fresh pages for the next: with hundreds of "
+         f"atoms, this is half of its time. With `{' '.join(f'{name}={value}' for name, value in KEEPING.items())}`, a "
          "process on Linux keeps what it has had, and stock is much faster.\n",
          "| network | task | times as fast | converted | stock |", "|---|---|---:|---:|---:|"]  # fmt: skip
-_OTHER_MODES = ["## Other modes\n", "What the projects' own compilers make of a step. *Converted, compiled* is the "
-              "converted model after them. *Ready* is the time until a mode was made and called once; Inductor "
-              "may have found code of an earlier run on disk. Scripted models run about as fast as eager ones; the "
-              "records have their times.\n",
+_OTHER_MODES = ["## Other modes\n", "A step by the projects' own compilers. *Converted, compiled* is the "
+              "converted model by them. *Ready* is the time to compile and call once; Inductor may have found code of "
+              "an earlier run on disk. Scripted models run about as fast as eager ones.\n",
               "| network | task | mode | times as fast as eager | time | ready |",
               "|---|---|---|---:|---:|---:|"]  # fmt: skip
 _ENGINES = ["## Beside symmetrix\n", "[symmetrix](https://github.com/wcwitt/symmetrix) is a MACE written by hand in "
-            "C++ with Kokkos, for inference, with splines in the place of radial networks. It takes MACE-OFF's blocks. "
+            "C++ with Kokkos, for inference, with splines in the place of radial networks. It runs MACE-OFF's blocks. "
             "Energy, forces and stress in turn, one thread, µs an atom, on {machine}; *with splines* is "
             "[`radial=\"spline\"`](convert.md#weights-of-edges-by-splines). The last two columns have symmetrix's "
-            "time divided by ours. It was built by clang 19 with Kokkos 4.6.01 and `Kokkos_ENABLE_ATOMICS_BYPASS`, "
-            "without which it takes several times as long. Beside stock of 2,000 atoms in float64, memory was short: "
-            "alone, converted takes 368.\n",
+            "time divided by ours. symmetrix was built by clang 19 with Kokkos 4.6.01 and "
+            "`Kokkos_ENABLE_ATOMICS_BYPASS`, without which it takes several times as long. With 2,000 atoms in "
+            "float64, stock ran short of memory.\n",
             "| features | atoms | numbers | stock | symmetrix | converted | with splines | times as fast | "
             "with splines |",
             "|---|---:|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip

@@ -22,20 +22,20 @@ from tpgen.tools.bench.tasks import BOUNDS, TASKS
 INTRODUCTION = """\
 # Benchmarks
 
-This page tells you how fast tpgen's products are, beside e3nn's, a plain loop over instructions, and cuEquivariance
-where it is installed. Each of these is a *contender*: a library, how it writes the product, and what runs it. A
-*problem* is a product with a name, mostly one of a known network, and `article` is the small product that tpgen
-grew out of. [The remarks](benchmarks_remarks.md) say what the numbers do not.
+Times of tpgen's products, beside e3nn's, a plain loop over instructions, and cuEquivariance
+where it is installed. A *contender* is one way to compute a product: a library, its
+[strategy](glossary.md#strategy), and what runs it. A *problem* is a product with a
+[name](cli.md#naming-a-product), mostly of a known network. Where tpgen is behind: [remarks](benchmarks_remarks.md).
 
-[Every figure](records/benchmarks.json) stands in a file of JSON: times, spread, set-up, peak memory of each contender.
+[A file of JSON](records/benchmarks.json) has every figure: times, spread, set-up, peak memory of each contender.
 `tpgen bench mace-large` measures one problem on your machine. `python -m
-benchmarks.report` measures all and writes this page, and `python -m benchmarks.kernels` measures the generated CPU
-kernels for it. `python -m benchmarks.article` repeats the comparison that tpgen grew out of.
+benchmarks.report` measures all and writes this page, and `python -m benchmarks.kernels` adds the generated CPU
+kernels.
 """
 
 KERNEL_METHOD = """\
 - A ratio to e3nn is a ratio of medians, to the fastest form of e3nn that took part. All were timed in turn in the
-  same run. Each call makes a fresh result, which may stand on pages of one that is gone (`TPGEN_REUSE_MB`).
+  same run. Each call makes a fresh result, on [reused pages](memory.md#pages-that-are-used-again) where there are any.
 - *bandwidth* compares the kernel alone, which writes into a fresh result, with a `copy_` into memory that is there.
   Both read and write as many bytes. *threads* times the kernels alone.
 - Nothing is timed before it has agreed with float64. Where e3nn takes part, this is the whole problem; where a
