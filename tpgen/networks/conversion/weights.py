@@ -169,7 +169,7 @@ def _are_postponed(w: Any) -> bool:
 
 def _size_or_hint(size: Any) -> int | None:
     # of a size that a trace leaves open, that of its example; None where it depends on data
-    return size if isinstance(size, int) else size.node.hint
+    return size.node.hint if isinstance(size, torch.SymInt) else int(size)
 
 
 def _can_postpone(*tensors: Tensor) -> bool:
@@ -254,6 +254,13 @@ def _multiply_postponed(input: Any, other: Any, *, out: Any = None) -> Any:
     return found
 
 
+def _divide_postponed(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -> Any:
+    by_zero = isinstance(other, (int, float)) and other == 0
+    if not isinstance(input, Postponed) or isinstance(other, Postponed) or by_zero or rounding_mode is not None:
+        return NotImplemented
+    return _multiply_postponed(input, 1 / other, out=out)
+
+
 def _multiply_postponed_in_place(rows: Any, other: Any) -> Any:
     # the tensor is another function from now on; products that were taken before keep theirs
     found = _multiply_postponed(rows, other) if isinstance(rows, Postponed) and rows.open else NotImplemented
@@ -303,6 +310,7 @@ def _add_sums(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -
 
 for _class in (PostponedWeights, PostponedRows):
     _class.RULES.update(dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _multiply_postponed))
+    _class.RULES.update(dict.fromkeys((torch.div, Tensor.div, Tensor.__truediv__), _divide_postponed))
     _class.RULES.update(dict.fromkeys((Tensor.mul_, Tensor.__imul__), _multiply_postponed_in_place))
 for _add, _takes_it in ((_scatter_add_rows, "scatter_add"), (_index_add_rows, "index_add")):
     PostponedRows.RULES[getattr(torch, _takes_it)] = partial(_add, in_place=False)
