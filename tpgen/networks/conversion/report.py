@@ -46,6 +46,7 @@ class Conversion(Shown):
     times: Times | None = None
     possible: tuple[Replaced, ...] = ()  # what `convert` would replace; none right after it
     own: tuple[tuple[str, ...], ...] = ()  # all names of each module that was written with tpgen
+    functions: tuple[str, ...] = ()  # a sentence for each function of e3nn that the network calls
 
     def to_json(self) -> str:
         """The report as JSON; null without proof or times."""
@@ -66,6 +67,7 @@ class Conversion(Shown):
         if self.kept:
             kept_rows = [(_join_names(k.paths), k.was, k.why) for k in self.kept]
             parts.append(table([("module", "is", "stays, because it is"), *kept_rows]))
+        parts += ["\n".join(self.functions)] if self.functions else []
         parts += [str(compared) for compared in (self.proof, self.times) if compared]
         return "\n\n".join(parts)
 

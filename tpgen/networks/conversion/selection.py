@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -42,11 +43,17 @@ def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
         for name in names:
             if not _matches_any(name, known):
                 raise InputError(
-                    f"{argument}: {type(network).__name__} has no module {name!r}: give names of modules, as in "
-                    "'layers.0.linear' or 'layers.*', or of their classes, as in 'e3nn.Linear'; "
-                    "tpgen.conversion_report(network) shows both"
+                    f"{argument}: {type(network).__name__} has no module {name!r}{_nearest_name(name, known)}: give "
+                    "names of modules, as in 'layers.0.linear' or 'layers.*', or of their classes, as in "
+                    "'e3nn.Linear'; tpgen.conversion_report(network) shows both"
                 )
     return chosen
+
+
+def _nearest_name(name: str, known: set[str]) -> str:
+    ends = sorted(other for other in known if other.rpartition(".")[2] == name)
+    nearest = ends or get_close_matches(name, sorted(known), 1)
+    return f" (the nearest is {nearest[0]!r})" if nearest else ""
 
 
 def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selection) -> list[SwapOrKept]:
