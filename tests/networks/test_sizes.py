@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.machine import needs_compiler
+from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tpgen.networks import step_program
 from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program
@@ -172,3 +174,40 @@ def test_a_program_holds_for_zero_and_one_where_the_network_does_not_ask(
     for rows in others:
         with pytest.raises(AssertionError, match=rf"Guard failed: .*{said}"):
             program(torch.randn(rows, 6))
+
+
+class Few(nn.Module):
+    """Decides by a size, and adds rows by place."""
+
+    def forward(self, data: dict[str, Tensor]) -> Tensor:
+        total = data["x"].sum() if data["x"].shape[0] <= 25 else data["x"].mean()
+        return total + (data["y"] * data["z"]).sum()
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"x": torch.ones(26, 3)}, "x.shape[0] <= 25"),
+        ({"x": torch.ones(5, 3, dtype=torch.float64)}, "x of torch.float32, cpu and 2 dimensions"),
+        ({"x": torch.ones(5)}, "x of torch.float32, cpu and 2 dimensions"),
+        ({"x": torch.ones(1, 3)}, "x.shape[0] >= 2"),
+        ({"y": torch.ones(4)}, "y.shape[0] == z.shape[0]"),
+    ],
+)
+def test_a_step_says_once_why_the_network_computes(
+    changed: dict[str, Tensor],
+    why: str,
+    interpreted: list[int],  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = {"x": torch.ones(5, 3), "y": torch.ones(6), "z": torch.ones(6)}
+    step = tpgen.compile_step(Few(), data)
+    with caplog.at_level("INFO", "tpgen"):
+        step({name: x[:-1] for name, x in data.items()})
+        assert "tpgen" not in [record.name for record in caplog.records]
+        for _ in range(2):
+            with contextlib.suppress(RuntimeError):  # of the network's own
+                step(data | changed)
+    assert [record.getMessage() for record in caplog.records if record.name == "tpgen"] == [
+        f"Few computes a call itself, which its program does not serve: it is for {why}"
+    ]

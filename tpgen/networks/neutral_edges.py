@@ -6,7 +6,6 @@ atom to its image `NEUTRAL_LENGTH` away, up to the next of 16 sizes in an octave
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -15,8 +14,7 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from tpgen.base._torch import pytree
-from tpgen.networks.signature import Signature
+from tpgen.networks.signature import Signature, tensors_by_name
 from tpgen.networks.sizes import open_sizes
 
 NEUTRAL_LENGTH = 100.0  # length of an edge, in the unit of positions
@@ -70,7 +68,7 @@ class EdgePadding:
     @staticmethod
     def of(signature: Signature, given: Sequence[Tensor], results: Sequence[Tensor]) -> EdgePadding | None:
         """Read tensors of a trace; None if a tensor with an axis of edges is unknown, or no vector is known."""
-        numbers = _tensors_by_name(signature)
+        numbers = tensors_by_name(signature)
         index, positions, cell = (_first(numbers, names) for names in (_INDICES, _POSITIONS, _CELLS))
         if index is None or positions is None:
             return None
@@ -128,13 +126,3 @@ def _axes_of_size(size: str | None, tensors: Sequence[Tensor]) -> list[tuple[int
 
 def _first(numbers: Mapping[str, int], names: Sequence[str]) -> int | None:
     return next((numbers[name] for name in names if name in numbers), None)
-
-
-def _tensors_by_name(signature: Signature) -> dict[str, int]:
-    # numbers of a call's tensors by their last key, if both are given once
-    rest, constants = iter(signature.beside[0]), {n for n, _, _ in signature.constants}
-    leaves = [None if n in constants else next(rest) for n in range(signature.spec.num_leaves)]
-    paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec), lambda x: x is None)
-    pairs = [(str(getattr(path[-1], "key", getattr(path[-1], "name", ""))), n) for path, n in paths if n is not None]
-    counts = Counter(x for pair in pairs for x in pair)
-    return {name: n for name, n in pairs if counts[name] == counts[n] == 1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -110,6 +110,24 @@ def _path_text(path: Sequence[Any]) -> str:
     _, first, *rest = path
     name = f"argument {first.idx}" if isinstance(first, pytree.SequenceKey) else str(first.key)
     return name + pytree.keystr(tuple(rest))
+
+
+def tensors_by_name(signature: Signature) -> dict[str, int]:
+    """Return numbers of a call's tensors by their last key or position, if both occur once."""
+    rest, constants = iter(signature.beside[0]), {n for n, _, _ in signature.constants}
+    leaves = [None if n in constants else next(rest) for n in range(signature.spec.num_leaves)]
+    pairs, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec), lambda x: x is None)
+    keys = [(_last_key(path[-1]), n) for path, n in pairs if n is not None]
+    counts = Counter(x for pair in keys for x in pair)
+    return {name: n for name, n in keys if counts[name] == counts[n] == 1}
+
+
+def _last_key(key: Any) -> str:
+    return (
+        f"argument {key.idx}"
+        if isinstance(key, pytree.SequenceKey)
+        else str(getattr(key, "key", getattr(key, "name", "")))
+    )
 
 
 def _flatten_arguments(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
@@ -225,6 +243,11 @@ class ParameterSlots:
 
     def _read_slots(self) -> list[Tensor]:
         return list(map(getitem, *self._first))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the slots, by the first module of each tensor."""
+        return list(self._names)
 
     def gradient_flags(self) -> list[bool]:
         """For each tensor, whether programs differentiate by the tensor."""

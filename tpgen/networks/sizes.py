@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -63,6 +64,35 @@ class InputSizes:
         return all(sizes[n] == size for n, size in fixed) and self._make_condition_check(
             tuple([sizes[n] for n in opened])
         )
+
+    def first_broken(self, inputs: Sequence[Tensor], names: Sequence[str]) -> str:
+        """First condition that inputs with these ``names`` break, as text; empty if all hold.
+
+        >>> here = torch.device("cpu")
+        >>> sizes = InputSizes((("a", 3),), ((torch.float32, here),), ("a <= 25",))
+        >>> sizes.first_broken([torch.zeros(40, 3)], ["positions"])
+        'positions.shape[0] <= 25'
+        """
+        return next(self._broken(inputs, names), "")
+
+    def _broken(self, inputs: Sequence[Tensor], names: Sequence[str]) -> Iterator[str]:
+        found: dict[str, tuple[str, int]] = {}
+        for x, shape, (dtype, device), name in zip(inputs, self.shapes, self.like, names, strict=True):
+            if (x.dtype, x.device, x.dim()) != (dtype, device, len(shape)):
+                yield f"{name} of {dtype}, {device} and {len(shape)} dimensions"
+                return
+            for axis, (size, wanted) in enumerate(zip(x.shape, shape, strict=True)):
+                text = f"{name}.shape[{axis}]"
+                if isinstance(wanted, int):
+                    yield from [f"{text} == {wanted}"] * (size != wanted)
+                    continue
+                yield from [f"{text} >= {self.least}"] * (size < self.least)
+                first, same = found.setdefault(wanted, (text, size))
+                yield from [f"{first} == {text}"] * (same != size)
+        values = {name: size for name, (_, size) in found.items()}
+        for condition in self.conditions:
+            if not eval(condition, _WORDS | values):
+                yield re.sub(r"\w+", lambda word: found.get(word[0], (word[0], 0))[0], condition)
 
     @cached_property
     def _static_count(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
+from logging import getLogger
 from typing import Any
 
 import torch
@@ -93,6 +94,7 @@ class Step(BuiltOnce, nn.Module):
                 found = self._current_program(*args, **options).run(signature, tensors, recorded)
         if found is not None:
             return found
+        self._log_once(signature, tensors, recorded)
         with WRITING.lock, torch.enable_grad():  # else stand-ins of another thread are in the places of parameters
             found = self._evaluate(*args, **options)
         return found if recorded else values(found, [*tensors, *self._slot_tensors()])
@@ -100,6 +102,14 @@ class Step(BuiltOnce, nn.Module):
     def forward(self, *args: Any, **options: Any) -> Any:
         """Call the step."""
         return self(*args, **options)
+
+    def _log_once(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> None:
+        if self._program is None or recorded or vars(self).get("_logged"):
+            return
+        vars(self)["_logged"] = True
+        why = self._program.why_not(signature.in_order(tensors, self._program.signature)[1])
+        name = type(self._network).__name__
+        _log.info("%s computes a call itself, which its program does not serve%s", name, why and f": it is for {why}")
 
     def _slot_tensors(self) -> list[Tensor]:
         return [] if self._program is None else self._program.slots.tensors()
@@ -123,6 +133,7 @@ class Step(BuiltOnce, nn.Module):
         return call_step
 
 
+_log = getLogger("tpgen")
 _OWN = {"_network", "_outputs", "_program", "_evaluate"}
 _TABLES = tuple(vars(nn.Module()))  # parameters, modules, hooks, the mode: those of the network
 

@@ -34,7 +34,7 @@ from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.replays import CudaGraphs, ReplayedRun, on_gpu
 from tpgen.networks.results import are_equal_results
-from tpgen.networks.signature import ParameterSlots, Signature
+from tpgen.networks.signature import ParameterSlots, Signature, tensors_by_name
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.step_trace import Evaluate, GraphPart, TracedEvaluation, trace_evaluation
 
@@ -118,6 +118,21 @@ class Program:
         """Whether the network is unchanged, except values of parameters and buffers."""
         with WRITING.lock:
             return self.written.reads.is_unchanged() and self.slots.is_unchanged()
+
+    def why_not(self, tensors: list[Tensor]) -> str:
+        """Condition of the program that a call breaks, as text; empty for others than sizes and dtypes."""
+        known = {n: name for name, n in tensors_by_name(self.signature).items()}
+        names = [known.get(n, f"tensor {n}") for n in range(len(tensors))]
+        inputs = self._parameters_and_tensors(tensors)
+        if len(inputs) != len(self.before.shapes):  # a tensor is given twice
+            return ""
+        broken = self.before.first_broken(inputs, [*self.slots.names, *names])
+        found = self.behind.shapes[len(tensors) :]
+        if broken or (complete := self.written.complete(inputs)) is None:
+            return broken
+        return self.behind.first_broken(
+            complete[len(inputs) - len(tensors) :], [*names, *(f"found {n}" for n in range(len(found)))]
+        )
 
     def run(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> Any:
         """Return a call's result; None if the program does not fit, or for a ``recorded`` call."""

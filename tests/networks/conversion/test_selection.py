@@ -147,7 +147,11 @@ def test_an_adapter_that_cannot_be_loaded_is_news_whatever_is_chosen(
 @pytest.mark.parametrize(
     "asked, error, why",
     [
-        ({"keep": "frist"}, InputError, r"keep: ModuleDict has no module 'frist' .*'first'.*give names .*'e3nn.Linear'"),
+        (
+            {"keep": "frist"},
+            InputError,
+            r"keep: ModuleDict has no module 'frist' .*'first'.*give names .*'e3nn.Linear'",
+        ),
         ({"only": ["first", "torch.Conv2d"]}, InputError, r"only: ModuleDict has no module 'torch.Conv2d'"),
         ({"only": [o3.Linear]}, InputError, r"only: give the name of a module or of a class, or a list of them, got"),
         ({"keep": 3}, InputError, r"keep: give the name of a module or of a class, or a list of them, got 3"),
