@@ -88,16 +88,15 @@ def reversed_edges(graph: AtomGraph) -> AtomGraph:
     return replace(graph, ends=graph.ends.flip(0), counts=None if graph.counts is None else -graph.counts)
 
 
-def first_atom_in_next_cell(graph: AtomGraph, axes: list[int]) -> AtomGraph:
-    """Move the first atom, with edges, by the lattice vectors ``axes``."""
+def with_atoms_in_other_cells(graph: AtomGraph, steps: Tensor) -> AtomGraph:
+    """Move atoms, with edges, by ``steps (atoms, 3)`` of the lattice vectors."""
     assert graph.cells is not None
-    step, points = torch.zeros(3, dtype=graph.points.dtype), graph.points.clone()
-    step[axes] = 1.0
-    points[0] += step @ graph.cells[graph.batch[0]]
+    steps = steps.to(graph.points.dtype)
+    points = graph.points + torch.einsum("ni,nij->nj", steps, graph.cells[graph.batch])
     if graph.ends is None or graph.counts is None:
         return replace(graph, points=points)
-    source, target = ((end == 0).to(step).unsqueeze(-1) for end in graph.ends)
-    return replace(graph, points=points, counts=graph.counts + (source - target) * step)
+    source, target = graph.ends
+    return replace(graph, points=points, counts=graph.counts + steps[source] - steps[target])
 
 
 def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:

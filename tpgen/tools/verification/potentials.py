@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tpgen.tools.verification.derivatives import hessian, normal_draws
 from tpgen.tools.verification.findings import Outcome, Pair
-from tpgen.tools.verification.graphs import spacing, with_edges
+from tpgen.tools.verification.graphs import AtomGraph, spacing, with_edges
 from tpgen.tools.verification.laws import Outcomes, prefixed_parts
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import FRAMES, Subject, TensorsByName, last_dict_key
@@ -251,21 +251,22 @@ def smooth(subject: Subject) -> Outcomes:
 
 def _long_edges_remark(subject: Subject) -> Outcomes:
     reading = subject.reading
-    if not isinstance(reading, Reading) or reading.graph.ends is None or reading.graph.cells is not None:
+    if not isinstance(reading, Reading) or reading.graph.ends is None:
         return {}
     graph, ends = reading.graph, reading.graph.ends
-    of_first, longer = ends.eq(0).any(0), LONG * graph.points
+    of_first = ends.eq(0).sum(0) == 1  # an edge from the first atom to an image of this atom keeps its length
+    longer = replace(graph, points=LONG * graph.points, cells=None if graph.cells is None else LONG * graph.cells)
     far = graph.points.clone()
-    far[0] += LONG * (graph.points - graph.points[0]).norm(dim=-1).max()
+    far[0] += LONG * torch.cat([(graph.points - graph.points[0]).norm(dim=-1), graph.vectors.norm(dim=-1)]).max()
 
-    def energy(points: Tensor, kept: Tensor) -> Tensor:
-        return _total_energy(subject, subject(reading.written(with_edges(replace(graph, points=points), kept))))
+    def energy(moved: AtomGraph, kept: Tensor) -> Tensor:
+        return _total_energy(subject, subject(reading.written(with_edges(moved, kept))))
 
     with suppress(Exception):  # it may need edges
         every = torch.ones_like(of_first)
-        least = ALIKE * (energy(graph.points, every) - energy(longer, every)).abs()
-        for points, left in ((far, ~of_first), (longer, ~every)):
-            if (energy(points, every) - energy(points, left)).abs() > least:
+        least = ALIKE * (energy(graph, every) - energy(longer, every)).abs()
+        for moved, left in ((replace(graph, points=far), ~of_first), (longer, ~every)):
+            if (energy(moved, every) - energy(moved, left)).abs() > least:
                 return {"long edges": NO_CUTOFF.format(LONG)}
     return {}
 

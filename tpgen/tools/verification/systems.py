@@ -16,12 +16,12 @@ from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import (
     AtomGraph,
-    first_atom_in_next_cell,
     on_a_line,
     sheared,
     single_graph,
     spacing,
     with_atoms,
+    with_atoms_in_other_cells,
     with_edges,
 )
 from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
@@ -211,12 +211,17 @@ def edges(subject: Subject) -> Outcomes:
 
 
 def images(subject: Subject) -> Outcomes:
-    """Compare results after a point moves to another cell."""
+    """Compare results after the first point, and then all points, move to other cells."""
     reading = reading_of(subject)
-    found: Outcomes = pairs(
-        subject(reading.written(first_atom_in_next_cell(reading.graph, list(reading.periodic)))),
-        subject(reading.written(reading.graph)),
+    graph, axes = reading.graph, list(reading.periodic)
+    straight, numbers = subject(reading.written(graph)), torch.arange(len(graph.points))
+    first, every = (torch.zeros(len(numbers), 3) for _ in range(2))
+    first[0, axes] = 1
+    every[:, axes] = (3 * numbers[:, None] + 2 * torch.arange(3)).remainder(5)[:, axes].float() - 2  # 2 cells at most
+    found, moved = (
+        pairs(subject(reading.written(with_atoms_in_other_cells(graph, steps))), straight) for steps in (first, every)
     )
+    found = {**found, **prefixed_parts("all atoms", moved)}
     said = [name for name, x in reading.values.items() if last_dict_key(name) == PERIODIC and x.numel() % 3 == 0]
     if reading.graph.ends is not None or len(said) != 1:
         return found
