@@ -1,4 +1,4 @@
-"""Import hook by which torch loads the constants of e3nn 0.4."""
+"""Constants of e3nn 0.4."""
 
 from __future__ import annotations
 

@@ -75,6 +75,7 @@ class RowFunction:
         """The function (arguments, cotangents of flagged results) -> gradients of ``wanted`` arguments."""
 
         def gradients_of_rows(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
+            """Differentiate ``self.run`` by autograd; ``arguments`` end with cotangents."""
             point, cotangents = list(arguments[: len(self.given)]), arguments[len(self.given) :]
             further = torch.is_grad_enabled()  # inside of gradients of these
             with torch.enable_grad():

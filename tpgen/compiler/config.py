@@ -79,7 +79,7 @@ class ModuleOptions(ConvertOptions, total=False):
 
 
 class ProductOptions(ModuleOptions, total=False):
-    """Optional keywords of the module of a plan."""
+    """Optional keywords of a product, with compilation of `right`."""
 
     compile_right: bool
 

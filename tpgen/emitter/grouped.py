@@ -1,4 +1,4 @@
-"""The grouped strategy: large matrix products for paths that share operands or outputs.
+"""The grouped strategy's large products:
 
 - *tables*: ``T[z, i, k] = sum_j C[i, j, k] x2[z, j]`` of all paths with one copy of input 2;
 - *features*: coupled inputs of an output segment's paths, times stacked shared weights, if no order costs less.
@@ -159,13 +159,13 @@ def _weights_last_is_cheapest(c: Contraction) -> bool:
         return False
     if not any(a in c.output and all(a not in f.letters for f in c.factors if f is not w) for a in w.letters):
         return False
-    coupled, summed = _contraction_before_weights(c)
+    coupled, summed = _contraction_before_weights_and_summed_copies(c)
     operations = 2 if c.size(summed) > 1 else 1  # opt_einsum counts the additions of a sum
     last = operations * PLANNING_ROWS * c.size(coupled.output) * c.size(set(w.letters) - set(summed))
     return contraction_flops(coupled) + last <= 1.05 * contraction_flops(c)
 
 
-def _contraction_before_weights(c: Contraction) -> tuple[Contraction, str]:
+def _contraction_before_weights_and_summed_copies(c: Contraction) -> tuple[Contraction, str]:
     # also returns the copies that the weights sum; components come ahead of copies
     w = next(f for f in c.factors if f.source == "w")
     summed = "".join(a for a in w.letters if a not in c.output)
@@ -177,7 +177,7 @@ def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, grou
     features, weights = [], []
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):
-            coupled, summed = _contraction_before_weights(c)
+            coupled, summed = _contraction_before_weights_and_summed_copies(c)
             tensor = lower(writer, coupled, [traced_operand(writer, given, f) for f in coupled.factors]).tensor
         components, copies = c.size(coupled.output) // c.size(summed), c.size(summed)
         with writer.serving(term.path, "reshape"):

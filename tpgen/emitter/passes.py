@@ -18,14 +18,14 @@ def name_nodes(graph: fx.Graph) -> fx.Graph:
     for node in graph.nodes:
         args = fx.map_arg(node.args, lambda n: copies[n])
         kwargs = fx.map_arg(node.kwargs, lambda n: copies[n])
-        copy = new.create_node(node.op, node.target, args, kwargs, _node_name(node), node.type)
+        copy = new.create_node(node.op, node.target, args, kwargs, _name_by_path_and_operation(node), node.type)
         copy.meta = dict(node.meta)
         copies[node] = copy
     new.lint()
     return new
 
 
-def _node_name(node: fx.Node) -> str | None:
+def _name_by_path_and_operation(node: fx.Node) -> str | None:
     # fx adds a number to a name that is taken
     if node.op in ("placeholder", "get_attr", "output"):
         return None

@@ -77,7 +77,9 @@ class _UnrolledTerm:
             for a in range(self.values.shape[0]):
                 with self.writer.role("coupling"):
                     row = self.values[a, :, o]
-                    entry = _linear_combination([(float(row[b]), table[b].tensor) for b in np.flatnonzero(row)])
+                    entry = _linear_combination_unless_empty(
+                        [(float(row[b]), table[b].tensor) for b in np.flatnonzero(row)]
+                    )
                 if entry is not None:
                     parts.append(product(vectors[a], Labelled(entry, table[0].letters), letters))
             sums.append(Labelled(reduce(add, parts), letters))
@@ -91,7 +93,10 @@ class _UnrolledTerm:
             pairs[a, b] = self._contract_rest([vectors[a], table[b]], output)
         with self.writer.role("coupling"):
             layers = np.moveaxis(self.values, 2, 0)
-            sums = [_linear_combination([(float(v[ab]), p) for ab, p in pairs.items() if v[ab] != 0.0]) for v in layers]
+            sums = [
+                _linear_combination_unless_empty([(float(v[ab]), p) for ab, p in pairs.items() if v[ab] != 0.0])
+                for v in layers
+            ]
         return self._stack_components([Labelled(s, output) for s in sums])
 
     def _contract_weights(self, sums: list[Labelled]) -> Labelled:
@@ -124,6 +129,6 @@ class _UnrolledTerm:
             return [Labelled(parts[n], letters, x.role) for n in range(self.c.size(letter))]
 
 
-def _linear_combination(terms: list[tuple[float, Traced]]) -> Traced | None:
+def _linear_combination_unless_empty(terms: list[tuple[float, Traced]]) -> Traced | None:
     parts = [tensor if value == 1.0 else tensor * value for value, tensor in terms]
     return reduce(add, parts) if parts else None

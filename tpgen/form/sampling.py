@@ -34,7 +34,6 @@ def random_operands(
 
 
 def polynomial_shape(o: Operand, rows: int, channels: int, elements: int = 1) -> tuple[int, ...]:
-    """Tensor shape of a polynomial's operand."""
     if o.weights:
         return elements, o.dim, channels
     return rows, o.dim * (channels if o.channels else 1)

@@ -101,7 +101,7 @@ def names_of_rules(rules: Sequence[RowRule]) -> str:
 
 
 class RowIndex(NamedTuple):
-    """A row rule in one call, with index and order."""
+    """A row rule in one call, with tensors of index and order."""
 
     rule: RowRule
     tensor: Tensor | None = None

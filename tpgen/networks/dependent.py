@@ -116,14 +116,14 @@ def _record_number_as_finding(mode: Dependent, function: Any, x: Tensor) -> Any:
 
     def number_as_finding(value: Any) -> Finding:
         if type(value) is int and value >= 0:
-            return Finding(lambda x: _tensor_of_size(function(x)), lambda sized: sized.shape[0] - _LEAST)
+            return Finding(lambda x: _sized_tensor_unless_negative(function(x)), lambda sized: sized.shape[0] - _LEAST)
         fixed = not isinstance(value, int)  # else it hardly ever is that of the example
         return Finding(lambda x: [] if function(x) == value else None, lambda: value, fixed=fixed)
 
     return mode.find(function, function, (x,), number_as_finding)
 
 
-def _tensor_of_size(count: int) -> list[Tensor] | None:
+def _sized_tensor_unless_negative(count: int) -> list[Tensor] | None:
     return [torch.zeros((), dtype=torch.uint8).expand(count + _LEAST)] if count >= 0 else None
 
 

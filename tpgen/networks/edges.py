@@ -1,4 +1,4 @@
-"""Fuse gathers and sums with products: ``product(x[src], y, w)`` summed by ``dst`` becomes one call."""
+"""Gathers and sums fused with products."""
 
 from __future__ import annotations
 

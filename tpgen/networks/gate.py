@@ -1,4 +1,4 @@
-"""A lock between calls and traces of a network."""
+"""Locks of networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks inside lists, dicts and objects such as calculators."""
+"""Networks inside containers."""
 
 from __future__ import annotations
 

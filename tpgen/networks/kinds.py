@@ -1,4 +1,4 @@
-"""Kinds of calls of a network, each with one program."""
+"""Kinds of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differentiable program results: a backward pass reruns the network."""
+"""Differentiable program results."""
 
 from __future__ import annotations
 

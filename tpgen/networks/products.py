@@ -49,7 +49,7 @@ def _as_linear_layer_or_gradient(matrix_product: fx.Node) -> _LayerCall | None:
     value = matrix_product.meta["val"]
     if value.dtype not in (torch.float32, torch.float64) or value.device.type != "cpu":
         return None
-    (left, left_turned), (right, right_turned) = map(_untransposed, (first, second))
+    (left, left_turned), (right, right_turned) = map(_matrix_and_whether_transposed, (first, second))
     if not isinstance(first.meta["val"].shape[0], int):
         found = _LayerCall("x1" if right_turned else "out", _shape_of(right), first, right)
     elif left_turned:
@@ -63,7 +63,7 @@ def _shape_of(node: fx.Node) -> tuple[Any, Any]:
     return tuple(node.meta["val"].shape)
 
 
-def _untransposed(node: fx.Node) -> tuple[fx.Node, bool]:
+def _matrix_and_whether_transposed(node: fx.Node) -> tuple[fx.Node, bool]:
     # the matrix behind transposes, and whether it is transposed
     turned = False
     while node.op == "call_function" and node.target in _TRANSPOSES and len(_shape_of(node)) == 2:

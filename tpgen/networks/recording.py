@@ -87,7 +87,7 @@ def _edge_pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, sec
 
 
 class Finding(NamedTuple):
-    """How a call finds tensors, and how modules receive these.
+    """How a call finds tensors, and the object ``made`` of these for modules.
 
     ``wrong`` of finding and sources is positive for an invalid reuse.  ``fixed`` findings depend on parameters alone.
     """

@@ -50,7 +50,7 @@ pytree.register_pytree_node(
 
 
 def are_equal_results(leaves: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    """Test whether floating tensors among leaves are equal up to the rounding of a network's sums."""
+    """Test whether floating tensors among leaves agree to half their digits; dtypes may differ."""
     pairs = [(x, y) for x, y in zip(leaves, wanted, strict=True) if _is_floating(y)]
     largest = max((float(y.abs().max()) for _, y in pairs), default=0.0)
     for x, y in pairs:

@@ -1,4 +1,4 @@
-"""Checks that recorded places and objects are unchanged."""
+"""Checks for changes."""
 
 from __future__ import annotations
 

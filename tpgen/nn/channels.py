@@ -1,4 +1,4 @@
-"""Channels of a linear layer, merged into copies."""
+"""Channels as copies."""
 
 # annotations are objects, not strings: TorchScript reads them
 

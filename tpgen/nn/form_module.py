@@ -132,6 +132,7 @@ class FormModule(PlannedModule):
     # --- weights ------------------------------------------------------------------------------------------------
 
     def _value_or_own(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
+        """Return ``value`` unchecked in shape, else ``own``; `InputError` for missing weights."""
         if value is None and numel > 0 and not self.internal_weights:
             raise InputError(self._missing_weights_message())
         if value is not None and not isinstance(value, Tensor):

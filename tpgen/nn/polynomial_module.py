@@ -235,7 +235,6 @@ class PolynomialModule(PlannedModule):
 
 
 def row_shape(o: Operand, channels: int) -> tuple[int, ...]:
-    """Return the shape of an operand's row."""
     if not o.channels:
         return (o.dim,)
     return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)

@@ -105,7 +105,7 @@ def make_matrix_plan(inputs: int, outputs: int) -> Plan:
     return make_linear_plan(f"{inputs}x0e", f"{outputs}x0e", path_normalization="none")
 
 
-def _without_channels_and_biases(plan: Plan) -> Plan:
+def _with_channels_folded_without_biases(plan: Plan) -> Plan:
     # f_in channels of 8x1o are 8 f_in copies of 1o
     if plan.f_in is None and not plan.bias_numel:
         return plan
@@ -118,7 +118,7 @@ def _without_channels_and_biases(plan: Plan) -> Plan:
     )
 
 
-def _title(plan: Plan) -> str:
+def _irreps_and_weights_lines(plan: Plan) -> str:
     shared = "shared" if plan.operand("w").rows == SHARED else f"per {plan.operand('w').rows}"
     channels = "" if plan.f_in is None else f", {plan.f_in} -> {plan.f_out} channels"
     biases = f", {plan.bias_numel} biases" if plan.bias_numel else ""
@@ -135,7 +135,7 @@ def _single_path_plan(plan: Plan, path: Path) -> Plan:
 LINEAR = Maker(
     "tpgen.linear/1",
     make_linear_plan,
-    _title,
+    _irreps_and_weights_lines,
     readers={
         "irreps_in": irreps,
         "irreps_out": irreps,
@@ -147,7 +147,7 @@ LINEAR = Maker(
         "shared_weights": weight_sharing,
     },
     plan_of_path=_single_path_plan,
-    flat=_without_channels_and_biases,
+    flat=_with_channels_folded_without_biases,
 )
 
 

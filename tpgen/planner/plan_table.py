@@ -15,7 +15,7 @@ _BARS = ("flops", "bytes")
 
 @dataclass(frozen=True)
 class PlanRow:
-    """Table cells of one instruction, by column."""
+    """An instruction's index, and texts of table cells by column name."""
 
     index: int
     cells: dict[str, str]

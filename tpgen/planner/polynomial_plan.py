@@ -270,7 +270,7 @@ def _single_term_plan(plan: Plan, path: Path) -> Plan:
     return make_polynomial_plan([o for o in (*plan.inputs, plan.out) if o.name in (*term.inputs, OUT)], [term])
 
 
-def _title(plan: Plan) -> str:
+def _counts_and_operands_lines(plan: Plan) -> str:
     weights = f", {plan.weight_numel} weights of a channel" if plan.weights else ""
     return f"{len(plan.terms)} terms{weights}\n" + "\n".join(map(str, plan.operands))
 
@@ -310,7 +310,7 @@ _ENTRIES_RULE = "must be a list of entries, each its indices and a number"
 POLYNOMIAL = Maker(
     "tpgen.polynomial/1",
     make_polynomial_plan,
-    _title,
+    _counts_and_operands_lines,
     readers={
         "operands": entries(_read_operand, 4, "operands", MAX_TERMS),
         "terms": entries(_read_term, 5, "terms", MAX_TERMS),

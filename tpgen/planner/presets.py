@@ -63,7 +63,7 @@ def channelwise(
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1"), parse_irreps(irreps_in2, "irreps_in2")
     allowed = {ir for _, ir in parse_irreps(irreps_filter, "irreps_filter")}
     found = list(_coupled_segments(in1, in2, allowed))
-    out, position = _sort_segments([(in1[i1].mul, ir) for i1, _, ir in found])
+    out, position = _sorted_irreps_and_positions([(in1[i1].mul, ir) for i1, _, ir in found])
     instructions = sorted(
         ((i1, i2, position[n], "uvu", True) for n, (i1, i2, _) in enumerate(found)),
         key=lambda instruction: instruction[2],
@@ -114,7 +114,7 @@ def full(
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1").simplify(), parse_irreps(irreps_in2, "irreps_in2").simplify()
     found = list(_coupled_segments(in1, in2, _allowed_irreps(filter_ir_out)))
-    out, position = _sort_segments([(in1[i1].mul * in2[i2].mul, ir) for i1, i2, ir in found])
+    out, position = _sorted_irreps_and_positions([(in1[i1].mul * in2[i2].mul, ir) for i1, i2, ir in found])
     instructions = [(i1, i2, position[n], "uvuv", False) for n, (i1, i2, _) in enumerate(found)]
     return make_plan(in1, in2, out, instructions, **options)
 
@@ -142,7 +142,9 @@ def tensor_square(
             _symmetric_pairs(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _allowed_irreps(filter_ir_out))
         )
         copies = {"uvuv": lambda n, m: n * m, "uvu<v": lambda n, m: comb(n, 2), "uuu": lambda n, m: n}
-        out, position = _sort_segments([(copies[mode](in1[i].mul, in1[j].mul), ir) for i, j, mode, ir, _ in found])
+        out, position = _sorted_irreps_and_positions(
+            [(copies[mode](in1[i].mul, in1[j].mul), ir) for i, j, mode, ir, _ in found]
+        )
         instructions = [(i1, i2, position[n], mode, False, scale) for n, (i1, i2, mode, _, scale) in enumerate(found)]
     else:
         if filter_ir_out is not None:
@@ -205,7 +207,7 @@ def _allowed_irreps(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None
         raise PlanError(f"filter_ir_out must hold irreps like '0e' or '1o', got {filter_ir_out!r} ({error})") from None
 
 
-def _sort_segments(segments: list[tuple[int, Irrep]]) -> tuple[Irreps, tuple[int, ...]]:
+def _sorted_irreps_and_positions(segments: list[tuple[int, Irrep]]) -> tuple[Irreps, tuple[int, ...]]:
     out, position, _ = Irreps(segments).sort()
     return out, position
 

@@ -104,7 +104,7 @@ def make_plan(
 _ENDS = ("x1", "x2", OUT)
 
 
-def _title(plan: Plan) -> str:
+def _irreps_and_weights_lines(plan: Plan) -> str:
     weights = "shared" if plan.shared_weights else "per row"
     return (
         f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}\n"
@@ -224,7 +224,7 @@ def _read_instruction(where: str, entry: list) -> tuple:
 PRODUCT = Maker(
     "tpgen.plan/1",
     make_plan,
-    _title,
+    _irreps_and_weights_lines,
     readers={
         "irreps_in1": irreps,
         "irreps_in2": irreps,

@@ -57,7 +57,6 @@ class Entry:
     kind: str = KERNEL
 
     def file(self, suffix: str) -> Path:
-        """Path of the entry's file with a suffix."""
         return self.directory / (self.key + suffix)
 
     @property

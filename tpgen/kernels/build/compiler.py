@@ -142,7 +142,7 @@ def _installed_with_versions(tried: Iterable[tuple[str, ...]], path: str) -> Ite
     for first, *others in tried:
         found = shutil.which(first, path=path or None)
         if found:
-            yield (found, *others), _version_line((found, *others))
+            yield (found, *others), _version_line_or_why_unknown((found, *others))
 
 
 def _compiler_commands(cxx: str) -> Iterator[tuple[str, ...]]:
@@ -180,7 +180,7 @@ def _gcc_version(version: str) -> float:
     return float("inf") if "clang" in version or found is None else float(found[1])
 
 
-def _version_line(program: Sequence[str]) -> str:
+def _version_line_or_why_unknown(program: Sequence[str]) -> str:
     try:
         done = subprocess.run(
             [*program, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False

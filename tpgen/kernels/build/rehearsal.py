@@ -23,7 +23,7 @@ class _Rehearsal:
         self._threads, self._lock = threads, Lock()
 
     def run(self) -> None:
-        """Rehearse on another thread, once; wait for the end."""
+        """Run the computation on another thread, once, and begin compilations; wait."""
         with self._lock:
             compute, self._compute = self._compute, None
             if compute is not None:

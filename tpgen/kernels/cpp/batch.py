@@ -1,4 +1,4 @@
-"""C++ of the batch schedule: vectors over rows."""
+"""C++ of the batch schedule."""
 
 from __future__ import annotations
 

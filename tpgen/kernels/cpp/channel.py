@@ -1,4 +1,4 @@
-"""C++ of the channel schedule: vectors over channels."""
+"""C++ of the channel schedule."""
 
 from __future__ import annotations
 

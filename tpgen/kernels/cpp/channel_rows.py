@@ -57,6 +57,7 @@ class RowBlocks:
         self.arguments = row_arguments(placement)
 
     def write(self) -> None:
+        """Write the loop over rows, or over an owner's rows."""
         if self.p.owner:
             self._write_owner_loop(self.p.owner)
             return
@@ -202,7 +203,6 @@ class GroupBlocks(RowBlocks):
             self._write_group_call(f"least({self.p.group}, n - r)")
 
     def write_loop_over_rows_of_owner(self) -> None:
-        """Write the loop over groups of an owner's rows."""
         with self.w.block("for (int m; q < first[o + 1]; q += m)"):
             self.write_tile_setup_if_due()
             self.w.line("const int r = (q - first[from]) % W;")

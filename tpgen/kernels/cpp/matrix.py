@@ -1,4 +1,4 @@
-"""C++ of the matrix schedule: blocked products."""
+"""C++ of the matrix schedule."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ class MatrixText:
         # The first product that reaches a segment writes it, the others add.
         x, y = term.source, term.target
         rows = f"n * {x.dim}" if self.s.shared_weights else str(x.dim)
-        (given_x, x_step), (given_y, y_step) = self._input_address("x1", x), self._input_address("out", y)
+        (given_x, x_step), (given_y, y_step) = (
+            self._input_address_and_row_stride("x1", x),
+            self._input_address_and_row_stride("out", y),
+        )
         if "out" in self.p.opened:
             into, add = self._result_address("out", y), _cpp_bool(("out", y.index) in written)
             weights = self._address_of_staged_weights(term, "keep", term.kept)
@@ -90,7 +93,7 @@ class MatrixText:
                 self.w.line(f"multiply<{y.padded}>({add}, {sums}, {y.padded}, {given}, {x.mul}, {rows});")
         written |= {("out", y.index), ("x1", x.index)}
 
-    def _input_address(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
+    def _input_address_and_row_stride(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
         # address of a given segment, [row, component][copy], and the distance of its rows
         if operand in self.p.staged and segment not in self.p.stages(operand):
             return f"p_{operand} + {segment.start}", self.p.dim[operand]

@@ -52,6 +52,7 @@ class MixingText:
         self.mixes_first = placement.mixes_first(path.term)
 
     def write(self) -> None:
+        """Write loops over blocks of copies: coupling, mixing, gradients' coupling."""
         first, size, step = self.first, self.term.size(self.first), self.p.block(self.term) // self.inner
         whole = self.p.flipped(self.term)
         if whole and not self.mixes_first:
@@ -171,6 +172,7 @@ class OwnWeightsText:
         self.opened = placement.opened
 
     def write(self) -> None:
+        """Write the loop over input 1's copies: own weights, products, gradients."""
         with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
             if "own" in self.p.scratch:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"

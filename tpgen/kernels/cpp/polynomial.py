@@ -105,6 +105,7 @@ class _PolynomialText:
         self.dim = {slot: operand.dim for slot, operand in placement.operands.items()}
 
     def write(self) -> GeneratedSource:
+        """Write functions and entry point; return the source."""
         for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
         self.w.raw(prelude(self.at.target, self.at.transpose_widths, self.at.target.lanes))

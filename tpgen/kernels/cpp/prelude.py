@@ -1,4 +1,4 @@
-"""C++ before the generated functions: headers, and code for the target."""
+"""C++ before the generated functions."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
     return statements
 
 
-def _shuffle_statements(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
+def _shuffles_to_split_and_join(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
     # shuffles from vectors of memory to vectors over items, zero behind the last item, and the inverse
     numbers = width * items
     zero = (numbers // lanes, lanes - 1)  # a lane of memory that holds none
@@ -52,7 +52,7 @@ def tile(lanes: int, width: int) -> str:
     if rotates(lanes, width):
         split, join = [split_by_rotations(lanes, width)], [join_by_rotations(lanes, width)]
     else:
-        split, join = _shuffle_statements(lanes, width, lanes)
+        split, join = _shuffles_to_split_and_join(lanes, width, lanes)
     fetches = " ".join(f"m[{d}] = fetch(p + {d} * W);" for d in range(width))
     puts = " ".join(f"put(p + {d} * W, m[{d}]);" for d in range(width))
     return _transpose_struct(f"Tile<{width}>", width, fetches, split, join, puts)
@@ -212,7 +212,7 @@ def _write_statements(value: str, offset: int, count: int, size: int) -> list[st
 def _tail_struct(lanes: int, width: int, items: int) -> str:
     # ``items`` items of ``width`` numbers <-> ``width`` vectors whose other lanes are zero
     whole, part = divmod(width * items, lanes)
-    split, join = _shuffle_statements(lanes, width, items)
+    split, join = _shuffles_to_split_and_join(lanes, width, items)
     fetches = [f"m[{n}] = fetch(p + {n} * W);" for n in range(whole)]
     fetches.append(f"m[{whole}] = fetch_{part}(p + {whole} * W);" if part else f"m[{whole}] = vec{{}};")
     puts = [f"put(p + {n} * W, m[{n}]);" for n in range(whole)] + [f"put_{part}(p + {whole} * W, m[{whole}]);"] * (

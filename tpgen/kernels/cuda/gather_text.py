@@ -79,6 +79,7 @@ class _GatherText:
         self.spelling = Spelling(placement.schedule.target.dtype, names)
 
     def write(self) -> None:
+        """Write the gather's function: lanes sum items."""
         g = self.g
         with self.w.block(f"DEVICE void gather_{g.number}(const Step& s, const int chunk)"):
             self._write_item_indices()

@@ -144,7 +144,7 @@ def intermediate_dims(gathers: tuple[Gather, ...]) -> dict[str, int]:
 
 def _add_part(parts: dict[tuple[str, int], list[GatherPart]], term: Term, stage: SweepStage) -> None:
     # two slots may need the same P or D
-    target, segment = _stage_target(stage)
+    target, segment = _target_operand_and_segment(stage)
     if target in BETWEEN and (target, segment) in parts:
         return
     own = _copy_letters(term, target)
@@ -153,7 +153,7 @@ def _add_part(parts: dict[tuple[str, int], list[GatherPart]], term: Term, stage:
     parts.setdefault((target, segment), []).append(part)
 
 
-def _stage_target(stage: SweepStage) -> tuple[str, int]:
+def _target_operand_and_segment(stage: SweepStage) -> tuple[str, int]:
     return next((s.component.operand, s.component.segment) for s in stage.statements if isinstance(s, Accumulate))
 
 

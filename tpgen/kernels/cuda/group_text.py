@@ -28,6 +28,7 @@ class GroupText:
         self.entries = dict[int, int]()  # places in the table of the path at hand
 
     def write(self) -> None:
+        """Write the group's function, which computes all paths."""
         serial = self.p.serial
         arguments = f"const Step& s, const int chunk{'' if serial else ', const int set'}"
         arguments += "".join(f", num (&y_{o})[{self.p.dim[o]}]" for o in lane_sums(self.p))
@@ -103,7 +104,7 @@ class GroupText:
             self.w.line(f"num* const d_{operand} = s.d_{operand};")
         for term, h in carried:
             with self.w.paths(term.path):
-                self._write_add(term, h)
+                self._write_registers_to_memory(term, h)
 
     # -- one path --
 
@@ -118,7 +119,7 @@ class GroupText:
             with self.w.block(f"for (int v = 0; v < {copies}; ++v)" if copies > 1 else ""):
                 self._write_loads(term, inside)
                 self._write_table_reads(term)
-                summed = self._table_summed_by_copy(term)
+                summed = self._table_summed_per_copy_and_size(term)
                 if summed:
                     self.w.line(f"num y[{power_of_two(summed[1])}] = {{}};")
                 for stage in path.stages:
@@ -142,13 +143,13 @@ class GroupText:
         carried = [h for _, h in self._segments_summed_over_rows()]
         for h in held:
             if h.opened and h not in carried:
-                self._write_add(term, h)
+                self._write_registers_to_memory(term, h)
 
     def _write_zeros(self, h: HeldSegment) -> None:
         for n in range(h.view.components):
             self.w.line(f"num d_{h.view.operand}_{h.view.segment}_{n} = 0;")
 
-    def _write_add(self, term: Term, h: HeldSegment) -> None:
+    def _write_registers_to_memory(self, term: Term, h: HeldSegment) -> None:
         # registers to where their numbers belong
         o = h.view.operand
         put = "d_{0}[{1}] += {2};" if self.p.has_sum_area(o) else "d_{0}[{1}] = narrow({2});"
@@ -171,7 +172,7 @@ class GroupText:
 
     # -- tables --
 
-    def _find_table(self, term: Term) -> tuple[TableSet, PlacedTable, int, dict[int, int]] | None:
+    def _find_set_table_first_and_places(self, term: Term) -> tuple[TableSet, PlacedTable, int, dict[int, int]] | None:
         # the set, the table, its first entry, and the places of its entries behind the first
         for found in self.p.table_sets:
             for table, first, places in zip(found.tables, found.firsts, found.places, strict=True):
@@ -181,7 +182,7 @@ class GroupText:
 
     def _write_table_reads(self, term: Term) -> None:
         # gradients load a long table in parts, as other values fill the registers
-        self.quads, found = dict[int, str](), self._find_table(term)
+        self.quads, found = dict[int, str](), self._find_set_table_first_and_places(term)
         if found is None:
             return
         tables, table, first, self.entries = found
@@ -240,13 +241,13 @@ class GroupText:
         # operand, start and size (at most 32) of each sum over channels
         for operand in self.p.channel_sums:
             tables = [
-                t for path in self.group.paths if (t := self._table_of_operand(path.term, operand)) and t.copies == 1
+                t for path in self.group.paths if (t := self._table_if_of_operand(path.term, operand)) and t.copies == 1
             ]
             if tables:
                 start, stop = min(t.start for t in tables), max(t.start + self._component_count(t) for t in tables)
                 yield from ((operand, n, min(_MOST, stop - n)) for n in range(start, stop, _MOST))
 
-    def _table_of_operand(self, term: Term, operand: str) -> PlacedTable | None:
+    def _table_if_of_operand(self, term: Term, operand: str) -> PlacedTable | None:
         table = self.s.table(term)
         return table if table and table.operand == operand else None
 
@@ -269,7 +270,7 @@ class GroupText:
                 self.w.line(f"num y[{power_of_two(size)}] = {{{', '.join(values)}}};")
                 self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, p_{operand} + {start}, 1);")
 
-    def _table_summed_by_copy(self, term: Term) -> tuple[PlacedTable, int] | None:
+    def _table_summed_per_copy_and_size(self, term: Term) -> tuple[PlacedTable, int] | None:
         table = self.s.table(term)
         if table is None or table.copies == 1 or table.operand not in self.p.opened:
             return None

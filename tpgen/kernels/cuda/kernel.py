@@ -33,7 +33,7 @@ class _CompiledKernels:
 
 
 class Loaded(NamedTuple):
-    """Kernels of a call, loaded on one device."""
+    """Kernels of a call by name, loaded on one device."""
 
     placement: Any
     device: int

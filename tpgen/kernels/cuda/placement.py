@@ -52,12 +52,12 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
     assert not isinstance(base, MatrixPlacement)  # which is for vectors
     kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
     one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, rules=rules)  # type: ignore[arg-type]
-    best = _first_fitting(_placed_by_receiver(one) or one)
+    best = _first_fitting(_placed_by_receiver_if_faster(one) or one)
     check_room(best)
     return best
 
 
-def _placed_by_receiver(p: AnyPlacement) -> AnyPlacement | None:
+def _placed_by_receiver_if_faster(p: AnyPlacement) -> AnyPlacement | None:
     # gradients of x1 by receiver: each cotangent is loaded once, gradients per edge pass through memory twice
     if not isinstance(p, CudaPlacement) or p.owner != "x1" or not p.whole("out"):
         return None

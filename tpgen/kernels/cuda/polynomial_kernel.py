@@ -23,11 +23,10 @@ _MOST_SLOTS = 64  # as form.h has it
 
 
 class PolynomialKernel(CudaKernel):
-    """CUDA kernels of a polynomial call."""
+    """CUDA kernels of a polynomial call: placement, launch fields, order by element."""
 
     @staticmethod
     def place_on_chip(spec: KernelSpec, chip: Chip) -> CudaPolynomialPlacement:
-        """Place a polynomial on a chip."""
         description = spec.description
         return place_polynomial(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
 

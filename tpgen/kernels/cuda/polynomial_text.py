@@ -38,6 +38,7 @@ class PolynomialText:
         self.row = RowText(placement, w, _LANES)
 
     def write(self) -> None:
+        """Write prelude, device functions and kernels."""
         self._write_prelude()
         if self.at.coefficients:
             self._write_prologue()

@@ -1,4 +1,4 @@
-"""CUDA kernels of products, convolutions and linear layers."""
+"""CUDA kernels of products."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class ProductKernel(CudaKernel):
 
     @staticmethod
     def place_on_chip(spec: KernelSpec, chip: Chip) -> AnyPlacement:
-        """Place a product on a chip."""
         description = spec.description
         return place_form(description.form, DTYPES[spec.dtype], description.read(spec.call)[0], chip, bool(spec.rules))
 

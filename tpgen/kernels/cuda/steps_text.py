@@ -27,6 +27,7 @@ class StepsText:
         )
 
     def write(self) -> None:
+        """Write prelude, device functions and kernels."""
         self._write_in_part("placement", self._write_header_comment)
         self._write_prelude()
         self._write_in_part("tables", self.body.write_constants)

@@ -55,10 +55,10 @@ def _channel_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> Ch
     widest = max(t.size(a) for t, a in zip(terms, channels, strict=True))
     if _FILLED * widest < target.lanes:  # measured: from there on, rows as vectors need twice as long
         return None
-    views = _channel_views(form, terms, channels, target.lanes)
+    views = _channel_views_unless_ambiguous(form, terms, channels, target.lanes)
     if views is None:
         return None
-    tables = _place_tables(form, make_tables(terms, channels))
+    tables = _place_tables_end_to_end(form, make_tables(terms, channels))
     return ChannelSchedule(target, row_lengths(form), not form.operand("w").row, terms, channels, views, tables)
 
 
@@ -81,7 +81,7 @@ def _count_touches(terms: tuple[Term, ...], channels: tuple[str, ...]) -> Counte
     return touches
 
 
-def _channel_views(
+def _channel_views_unless_ambiguous(
     form: Form, terms: tuple[Term, ...], channels: tuple[str, ...], lanes: int
 ) -> tuple[View, ...] | None:
     # one view for each vectorised segment; None if two paths see a segment in different ways
@@ -107,14 +107,14 @@ def _channel_views(
     return tuple(views.values())
 
 
-def _place_tables(form: Form, tables: tuple[Table, ...]) -> tuple[PlacedTable, ...]:
-    shapes = [_table_shape(form, table) for table in tables]
+def _place_tables_end_to_end(form: Form, tables: tuple[Table, ...]) -> tuple[PlacedTable, ...]:
+    shapes = [_start_copies_and_strides(form, table) for table in tables]
     sizes = [copies * len(table.places) for table, (_, copies, *_) in zip(tables, shapes, strict=True)]
     offsets = accumulate([0, *sizes[:-1]])
     return tuple(PlacedTable(table, *shape, at) for table, shape, at in zip(tables, shapes, offsets, strict=False))
 
 
-def _table_shape(form: Form, table: Table) -> tuple[int, int, int, int]:
+def _start_copies_and_strides(form: Form, table: Table) -> tuple[int, int, int, int]:
     # start of the tabulated segment, its copies, and the strides of copies and components
     term = table.terms[0]
     leg = term.leg(table.operand)

@@ -16,7 +16,7 @@ def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
     if code < BEYOND:
         return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
     index = indices[code - BEYOND]
-    rule, (low, high) = index.rule, _index_bounds(index.tensor)
+    rule, (low, high) = index.rule, _least_and_largest_index(index.tensor)
     return InputError(f"{rule.argument}{rule.beyond.format(index.size - 1)}, got {low} to {high}")
 
 
@@ -28,11 +28,11 @@ def fault_of(indices: Sequence[RowIndex]) -> int:
 def _in_range(index: RowIndex) -> bool:
     if index.tensor is None or not index.tensor.numel():
         return True
-    low, high = _index_bounds(index.tensor)
+    low, high = _least_and_largest_index(index.tensor)
     return low >= 0 and high < index.size
 
 
-def _index_bounds(index: Tensor | None) -> tuple[int, int]:
+def _least_and_largest_index(index: Tensor | None) -> tuple[int, int]:
     assert index is not None
     low, high = index.aminmax()
     return int(low), int(high)

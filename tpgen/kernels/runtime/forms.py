@@ -54,7 +54,7 @@ class _Forms(Operator):
         if not kernels.expands(call):
             return kernels.run(call)
         kernels.check(call)
-        found = _fill_with_zeros(call, _run_without_levels(call))
+        found = _fill_with_zeros_of_known_shape(call, _run_without_levels(call))
         return [x for x in found if x is not None]  # all that is opened has been given
 
     def empty_results(self, call: FormCall) -> list[Tensor]:
@@ -97,9 +97,9 @@ class _Forms(Operator):
     def push_forward(self, call: FormCall, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """Compute tangents of results by one derivative call."""
         if all(t is None for t in tangents):
-            return _fill_with_zeros(call, [None] * len(call.slots.opened))
+            return _fill_with_zeros_of_known_shape(call, [None] * len(call.slots.opened))
         text = str(call.slots.pushed_forward([t is not None for t in tangents]))
-        return _fill_with_zeros(
+        return _fill_with_zeros_of_known_shape(
             call, self._run_derivative_call(call, text, [*call.tensors, *(t for t in tangents if t is not None)])
         )
 
@@ -107,7 +107,7 @@ class _Forms(Operator):
         # None for a slot that is zero
         kernels = kernels_of(call.description)
         own = kernels.description.any_level
-        lowered = None if own else _as_call_without_levels(text)
+        lowered = None if own else _as_one_call_without_levels(text)
         derived = FormCall(tensors, call.at, call.description, lowered or text, *call[4:])
         if (
             own
@@ -146,7 +146,7 @@ def _pulled_back_text(call: str, cotangents: tuple[bool, ...], wanted: tuple[boo
     return str(Call.parse(call).pulled_back(cotangents, wanted))
 
 
-def _fill_with_zeros(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | None]:
+def _fill_with_zeros_of_known_shape(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | None]:
     # None remains where no tensor tells a shape
     like = {slot.operand: x for slot, x in zip(call.slots.given, call.tensors, strict=True)}
     pairs = [(like.get(slot.operand), x) for slot, x in zip(call.slots.opened, found, strict=True)]
@@ -173,7 +173,7 @@ def _split_into_kernel_calls(text: str) -> _CallAsSum:
 
 
 @remembered("calls without levels in the place of derivatives")
-def _as_call_without_levels(text: str) -> str | None:
+def _as_one_call_without_levels(text: str) -> str | None:
     # not of a sum of several, nor where something is in another place than the cotangent's own
     parts = _split_into_kernel_calls(text).parts
     if len(parts) != 1 or parts[0].raised != (SLOTS.index(OUT),):

@@ -43,7 +43,10 @@ class Launched:
         self._kernels[number, like.get_device()] = kernel, places
 
     def call(self, call: FormCall, entered: Sequence[tuple[int, int]], check: bool) -> Sequence[Tensor] | None:
-        """Launch a call; return opened slots, empty for new indices, None for unknown kernels."""
+        """Launch a call; return opened slots, empty for new indices, None for unknown kernels.
+
+        ``entered``: each kernel's number, and how many tensors the kernel takes.
+        """
         # indices of a call before are found again in this one frame of Python: fifty take as long as the launch
         tensors, at, _, text, _, nodes, ordered = call
         device = tensors[0].get_device()
@@ -77,9 +80,9 @@ class Launched:
                     made += results
                 else:
                     return made
-        return self._launch_with_known_orders(call, entered, check, wholes, None if ordered else tuple(key))
+        return self._launch_if_orders_known(call, entered, check, wholes, None if ordered else tuple(key))
 
-    def _launch_with_known_orders(
+    def _launch_if_orders_known(
         self,
         call: FormCall,
         entered: Sequence[tuple[int, int]],

@@ -75,7 +75,7 @@ class PolynomialDescription:
         return generate_polynomial(self.placement(call, dtype))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Opened slots, and given slots with levels, as text; `PlanError` for unknown slots."""
+        """Opened slots, and given slots (with levels only), as text; `PlanError` for unknown slots."""
         names = [o.name for o in self.plan.operands]
         for slot in (*call.given, *call.opened):
             if slot.operand not in names or slot.levels & ~call.levels:

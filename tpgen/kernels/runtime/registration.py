@@ -86,7 +86,7 @@ class Differentiable(Generic[C]):
 
 
 class Operator(Differentiable[FormCall]):
-    """A torch operator that evaluates, differentiates and batches calls."""
+    """Base of torch operators: subclasses compute calls; dispatcher levels are ready."""
 
     def split(self, call: FormCall) -> tuple[tuple[Tensor, ...], tuple]:
         """Split a call into tensors and other arguments."""

@@ -1,4 +1,4 @@
-"""Kernel calls below autograd: check tensors, allocate results, run."""
+"""Kernel calls below autograd."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class _SweepBuilder:
         return {**before, **self._name_sums({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
     def _name_sum(self, terms: tuple[Product, ...]) -> Value | None:
-        # a name for a sum, the same one for the same sum
+        """Factor or shared name of a sum; None for 1."""
         if len(terms) == 1 and terms[0].coefficient == 1.0 and len(terms[0].factors) < 2:
             return terms[0].factors[0] if terms[0].factors else None
         if terms not in self.known:
@@ -189,7 +189,7 @@ class _SweepBuilder:
     def _register_coefficient(
         self, tail: dict[tuple[Variable, ...], float]
     ) -> tuple[float, Dual, Callable[[_Sums], None]]:
-        # a constant, what it multiplies, and what takes the gradient of that
+        """Return the tail's scale, coefficient by levels, and a gradient adder."""
         if list(tail) == [()]:
             return tail[()], {0: None}, lambda sums: None
         scale = -1.0 if next(iter(tail.values())) < 0 else 1.0
@@ -276,7 +276,7 @@ def stored_value(s: Statement) -> Value:
 
 
 def merge_by_component(statements: Iterable[Statement]) -> dict[Component, tuple[Product, ...]]:
-    """Merge accumulations by component."""
+    """Join products of accumulations by component, equal products included."""
     sums: dict[Component, tuple[Product, ...]] = {}
     for s in statements:
         assert isinstance(s, Accumulate)

@@ -23,7 +23,7 @@ class ConvertedBatchNorm(BatchNorm):
     """An `e3nn.nn.BatchNorm`, computed by tpgen; traced, transformed or compiled, e3nn's code runs."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As e3nn's."""
+        """As e3nn's; training updates the running statistics."""
         held = [x for x in (self.running_var, self.weight) if x is not None]
         usual = not torch.compiler.is_compiling() and is_usual(input, *held) and input.numel() > 0
         usual = usual and all(x.dtype == input.dtype for x in held)

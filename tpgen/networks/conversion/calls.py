@@ -1,4 +1,4 @@
-"""Calls and derivatives of networks, with errors that blame inputs or tpgen."""
+"""Calls and derivatives of networks."""
 
 from __future__ import annotations
 

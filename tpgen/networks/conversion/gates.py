@@ -67,7 +67,7 @@ class ConvertedGate(Gate):
         return any(map(has_hooks, self.sc._modules["cut"]._modules.values()))
 
     def forward(self, features: Tensor) -> Tensor:
-        """As e3nn's."""
+        """As e3nn's, by `gate`; scripted or changed parts run e3nn's code."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not _parts_changed_since_swap(self):
                 return gate(self._tpgen_table, _apply_torch_functions(self, features), self._tpgen_kernels)

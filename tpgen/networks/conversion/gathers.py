@@ -1,4 +1,4 @@
-"""Gathers from a layer's results, postponed until code reads the rows."""
+"""Postponed gathers of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Swap of e3nn's spherical harmonics: one kernel for all degrees."""
+"""Swap of e3nn's spherical harmonics."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -49,7 +49,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
     stock = renamed_copy(o3.SphericalHarmonics.forward, "stock")
 
     def forward(self, x: Tensor) -> Tensor:
-        """As e3nn's."""
+        """As e3nn's, by a polynomial kernel if possible."""
         on_gpu = False
         if not torch.jit.is_scripting():
             x = given_numbers("x", x, torch.get_default_dtype())

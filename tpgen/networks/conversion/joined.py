@@ -1,4 +1,4 @@
-"""Linear layers joined with the following product by species."""
+"""Linear layers joined with products."""
 
 from __future__ import annotations
 

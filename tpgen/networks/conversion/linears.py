@@ -35,7 +35,7 @@ class ConvertedLinear(o3.Linear):
     stock = _stock
 
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's."""
+        """As e3nn's; integers are cast, and an unscripted result `Gatherable`."""
         if not torch.jit.is_scripting():
             features = given_numbers("features", features, self.output_mask.dtype)
         alone = features.dim() == 1 and not self.shared_weights  # a row without a batch, and weights of it

@@ -39,7 +39,7 @@ def cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
 
 class _ProductOfTwo(o3.TensorProduct):
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's."""
+        """As e3nn's; integers are cast, and unscripted results `Gatherable`."""
         x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, y, None)
@@ -65,7 +65,7 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
     """A fully connected product with scalars as second input: one-hot rows select weights."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's."""
+        """As e3nn's; one-hot rows of ``y`` select matrices by species."""
         x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
@@ -92,7 +92,7 @@ class ConvertedTensorSquare(o3.TensorSquare):
     """An `e3nn.o3.TensorSquare`, computed by tpgen."""
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's."""
+        """As e3nn's: the product of ``x`` with ``x``; integers are cast."""
         x = cast_integers("x", x, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, x, None)

@@ -1,4 +1,4 @@
-"""Comparison of a stock and a converted network: times, and differences of outputs and derivatives."""
+"""Comparison of a stock and a converted network."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
     _tpgen_splined = False
 
     def forward(self, input: Tensor) -> Tensor:
-        """As e3nn's."""
+        """As e3nn's, or by splines; rows of marked pairs once."""
         if not torch.jit.is_scripting():
             node = None if isinstance(input, Tensor) else leaf_call(self, input)  # fx looks into a Sequential
             if node is not None:

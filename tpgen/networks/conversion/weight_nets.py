@@ -1,4 +1,4 @@
-"""Nets of a product's weights, whose last layer may wait for a sum by node."""
+"""Nets of weights, whose last layer may wait."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -26,7 +26,7 @@ class SequentialForWeights(nn.Sequential):
     """An `nn.Sequential` whose results, weights of a product, may be postponed."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As PyTorch's."""
+        """As PyTorch's; the last layer may be postponed."""
         if not torch.jit.is_scripting():
             return _run_with_late_layer(self, input)
         for module in self:

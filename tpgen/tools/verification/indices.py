@@ -77,7 +77,6 @@ class EdgeEnds:
     axes: int = field(default=1)  # first axes of an argument that slots fill: 2 for neighbours of each atom
 
     def has_edge_rows(self, x: Tensor) -> bool:
-        """Whether a tensor has a row for each edge."""
         return tuple(x.shape[: self.axes]) == self.shape
 
     def rows_of_edges(self, x: Tensor) -> Tensor:

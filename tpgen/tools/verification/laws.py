@@ -164,7 +164,7 @@ def e3nn(subject: Subject) -> Outcomes:
 
 
 def _compare_forward_with_e3nn(subject: Subject) -> Pair:
-    plan, layouts = _plan(subject), _layouts(subject)
+    plan, layouts = _plan(subject), _layouts_of_x1_x2_out(subject)
     x1 = change_layout(subject.given["x1"], plan.irreps_in1, layouts[0], "mul_ir")
     x2 = change_layout(subject.given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
@@ -173,7 +173,7 @@ def _compare_forward_with_e3nn(subject: Subject) -> Pair:
 
 
 def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
-    plan, layouts, given = _plan(subject), _layouts(subject), _first_rows(subject)
+    plan, layouts, given = _plan(subject), _layouts_of_x1_x2_out(subject), _first_rows(subject)
     lacking = [mode for mode in E3NN_LACKS_RIGHT if any(i.connection_mode == mode for i in plan.instructions)]
     if lacking:
         return f"e3nn has no right for mode {' and '.join(map(repr, lacking))}"
@@ -212,5 +212,5 @@ def _plan(subject: Subject) -> Plan:
     return subject.module.plan  # type: ignore[return-value]
 
 
-def _layouts(subject: Subject) -> tuple[str, str, str]:
+def _layouts_of_x1_x2_out(subject: Subject) -> tuple[str, str, str]:
     return subject.module.layout  # type: ignore[return-value]

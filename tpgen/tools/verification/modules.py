@@ -62,7 +62,7 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
         nodes = found if ends is None else found.new_zeros(_NODES, found.shape[1]).index_add(0, ends[1], found)
         return {"out": nodes}
 
-    def results_of_permuted_graph(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
+    def results_and_expected_of_permuted_graph(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
         assert ends is not None
         nodes, edges = derangement(_NODES), derangement(rows)
         number = torch.argsort(nodes)  # the new number of each node
@@ -83,15 +83,15 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
         linear={name: (name,) for name in names if name != "w" or not constant},
         affine={"w": ("w",)} if constant else {},
         reference=reference_results,
-        results_of_reordered_rows=results_of_permuted_graph
+        results_of_reordered_rows=results_and_expected_of_permuted_graph
         if product.edges
-        else partial(_results_of_permuted_rows, by_row),
+        else partial(_results_and_expected_of_permuted_rows, by_row),
         moments=None if product.edges else partial(product_moments, product),
         **_common_subject_fields(product, like),
     )
 
 
-def _results_of_permuted_rows(
+def _results_and_expected_of_permuted_rows(
     row_operands: Sequence[str], subject: Subject, call_in_order: Callable[[Tensor], Callable] | None = None
 ) -> tuple[TensorsByName, TensorsByName]:
     # rows are independent: permuted rows give permuted results
@@ -134,7 +134,9 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
         reference=partial(_linear_reference, layer, index),
         moments=partial(linear_moments, layer),
         results_of_reordered_rows=partial(
-            _results_of_permuted_rows, ("x",) if plan.shared_weights else tuple(shapes), call_in_order=call_in_order
+            _results_and_expected_of_permuted_rows,
+            ("x",) if plan.shared_weights else tuple(shapes),
+            call_in_order=call_in_order,
         ),
         **_common_subject_fields(layer, like),
     )
@@ -198,7 +200,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
             _call_polynomial, module, names, None if index is None else index[row_order].to(like.device), used
         )
 
-    def results_of_permuted_rows(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
+    def results_and_expected_of_permuted_rows(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
         order = derangement(rows)
         moved = {o.name: subject.given[o.name][order] for o in plan.inputs if o.name not in at}
         got = replace(subject, call=call_in_order(order))({**subject.given, **moved})
@@ -220,7 +222,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         affine={**single, **(weights if constant else {})},  # what lacks an input is a constant to it
         degrees={o.name: form.degree(o.name) for o in plan.inputs if form.degree(o.name) > 1},
         reference=reference_results,
-        results_of_reordered_rows=results_of_permuted_rows,
+        results_of_reordered_rows=results_and_expected_of_permuted_rows,
         slack=2.0,  # more factors than a product has
         **_common_subject_fields(module, like),
     )

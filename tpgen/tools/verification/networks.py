@@ -71,7 +71,7 @@ def network_subject(
         raise InputError("inputs: a network is verified with floating tensors as inputs, and there is none")
     like = next((p for p in network.parameters() if p.is_floating_point()), next(iter(floating.values())))
 
-    fresh = _copy_or_none(network)
+    fresh = _copy_if_possible(network)
     given = {name: x.to("cpu", torch.float64) for name, x in floating.items()}
     base = Subject(
         kind="network",
@@ -207,7 +207,7 @@ def _float64_subject_fields(subject: Subject) -> dict[str, Any]:
     return {"inexact": why}
 
 
-def _copy_or_none(network: nn.Module) -> nn.Module | None:
+def _copy_if_possible(network: nn.Module) -> nn.Module | None:
     try:
         return copy_of(network)
     except Exception:  # one that cannot be copied is verified without

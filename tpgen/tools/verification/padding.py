@@ -33,7 +33,7 @@ class PaddedMolecules:
         """Wrap a call to take and return rows of atoms."""
 
         def flat_call(run: Run, operands: TensorsByName) -> TensorsByName:
-            padded, places, shape = self._pad_operands(operands)
+            padded, places, shape = self._padded_operands_places_and_shape(operands)
             found = call(run, padded)
             return {name: y[places] if y.shape[:2] == shape else y for name, y in found.items()}
 
@@ -41,9 +41,11 @@ class PaddedMolecules:
 
     def padding(self, arguments: Callable[[TensorsByName], Any]) -> Callable[[TensorsByName], Any]:
         """Wrap a function of padded tensors to take rows of atoms."""
-        return lambda operands: arguments(self._pad_operands(operands)[0])
+        return lambda operands: arguments(self._padded_operands_places_and_shape(operands)[0])
 
-    def _pad_operands(self, operands: TensorsByName) -> tuple[TensorsByName, tuple[Tensor, Tensor], tuple[int, int]]:
+    def _padded_operands_places_and_shape(
+        self, operands: TensorsByName
+    ) -> tuple[TensorsByName, tuple[Tensor, Tensor], tuple[int, int]]:
         rows = {**{name: self.rows[name] for name in self.fills}, BATCH: self.rows[BATCH], **operands}
         molecules = rows.pop(BATCH).long().cpu()
         counts = torch.bincount(molecules)
@@ -79,7 +81,9 @@ def padded_molecules(tensors: TensorsByName) -> PaddedMolecules | None:
     labels = [x for x in own.values() if x.dim() == 2 and not x.is_floating_point()]
     if len({x.shape for x in labels}) != 1 or any(x.dim() > 2 and x.shape[1] == x.shape[2] for x in own.values()):
         return None
-    real = _real_atoms(labels, next(x for x in own.values() if x.shape[2:] == (3,) and x.is_floating_point()))
+    real = _real_atoms_unless_contradictory(
+        labels, next(x for x in own.values() if x.shape[2:] == (3,) and x.is_floating_point())
+    )
     if real is None:
         return None
     own = {name: x for name, x in own.items() if x.shape[:2] == real.shape}
@@ -88,7 +92,7 @@ def padded_molecules(tensors: TensorsByName) -> PaddedMolecules | None:
     return PaddedMolecules({**rows, BATCH: real.nonzero()[:, 0]}, fills)
 
 
-def _real_atoms(labels: list[Tensor], points: Tensor) -> Tensor | None:
+def _real_atoms_unless_contradictory(labels: list[Tensor], points: Tensor) -> Tensor | None:
     # all that are atoms, which come first in their molecules; None where labels say different things
     masks = [x == x[:1, :1] for x in labels if x.dtype == torch.bool]
     species = [x for x in labels if x.dtype != torch.bool]

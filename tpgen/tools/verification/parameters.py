@@ -66,7 +66,7 @@ def by_parameters(subject: Subject) -> Outcomes:
         return {"": NOT_DIFFERENTIABLE}
     claims: dict[str, _Gradients] = {}  # before another call: a checkpoint runs once more in the backward
     for result, y in tracked.items():
-        slopes = _gradients_or_none((y * cotangents[result]).sum(), [given[name] for name in names])
+        slopes = _gradients_unless_graph_freed((y * cotangents[result]).sum(), [given[name] for name in names])
         if slopes is None:
             return {"": MissingGradient(_FREED) if trains else NOT_DIFFERENTIABLE}
         claims[result] = dict(zip(names, slopes, strict=True))
@@ -105,7 +105,7 @@ def _compare_without_input_gradients(
     for result, own in gradients.items():
         y, slopes = found[result], None
         if y.requires_grad:
-            slopes = _gradients_or_none((y * cotangents[result]).sum(), [given[name] for name in names])
+            slopes = _gradients_unless_graph_freed((y * cotangents[result]).sum(), [given[name] for name in names])
             if slopes is None:
                 continue
         one = dict(zip(names, slopes or [None] * len(names), strict=True))
@@ -172,7 +172,7 @@ def _step_parameter(
     return _ParameterStep(along, change, noise, size)
 
 
-def _gradients_or_none(scalar: Tensor, parameters: list[Tensor]) -> list[Tensor | None] | None:
+def _gradients_unless_graph_freed(scalar: Tensor, parameters: list[Tensor]) -> list[Tensor | None] | None:
     # The gradients by parameters; None where the network has given its graph back.
     try:
         return list(torch.autograd.grad(scalar, parameters, retain_graph=True, allow_unused=True))

@@ -121,7 +121,7 @@ def conservation(subject: Subject) -> Outcomes:
     """Compare kinetic energy gained with potential energy lost on a trajectory."""
     exact, before = subject.in_float64(), float("inf")
     for finer in FINER:
-        gained, lost, pushed = _extrapolated_trajectory(exact, finer)
+        gained, lost, pushed = _extrapolated_gains_losses_and_forces(exact, finer)
         # a drift of the steps falls with their length
         drift = float((gained - lost).abs().max())
         if drift <= DRIFT * float(lost.abs().max()):
@@ -135,15 +135,15 @@ def conservation(subject: Subject) -> Outcomes:
     return found | ({"later": FALLING} if calm < STEPS else {})
 
 
-def _extrapolated_trajectory(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
+def _extrapolated_gains_losses_and_forces(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
     (gain, loss, push), (gained, lost, pushed) = (
-        _verlet_trajectory(subject, 2 * step_divisor),
-        _verlet_trajectory(subject, step_divisor),
+        _verlet_gains_losses_and_forces(subject, 2 * step_divisor),
+        _verlet_gains_losses_and_forces(subject, step_divisor),
     )
     return (4 * gain - gained) / 3, (4 * loss - lost) / 3, torch.maximum(push, pushed)
 
 
-def _verlet_trajectory(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
+def _verlet_gains_losses_and_forces(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
     x = subject.given[subject.points or ""].clone()
     energy, force = _energy_and_forces_at_points(subject, x)
     if float(force.abs().max()) <= subject.floors.get(subject.forces or "", 0.0):  # there is no way down from here
@@ -233,7 +233,6 @@ def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
 
 
 def strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tensor:
-    """Return the energy, strained by ``amount`` along ``direction``."""
     return _total_energy(subject, subject(strained_operands(subject, amount * direction)))
 
 
@@ -242,14 +241,14 @@ def smooth(subject: Subject) -> Outcomes:
     exact = subject.in_float64()
     stretches = torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
     jumps = _jumps_along_path(exact, partial(stretched_operands, exact), stretches)
-    found: dict[str, Outcome] = {**jumps, **_long_edges_remark(exact)}
+    found: dict[str, Outcome] = {**jumps, **_missing_cutoff_remark(exact)}
     if (pair := shortest_edge_of(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
     return found | prefixed_parts("one atom", _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way))
 
 
-def _long_edges_remark(subject: Subject) -> Outcomes:
+def _missing_cutoff_remark(subject: Subject) -> Outcomes:
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None:
         return {}

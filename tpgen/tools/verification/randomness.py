@@ -38,7 +38,9 @@ def shared_states() -> dict[str, str]:
 
 def held_states(network: nn.Module) -> dict[str, str]:
     """Return states of generators in a network or its methods, as text."""
-    return {name: _state_text(_state_functions(one)[0](one)) for name, one in _generators_of(network).items()}
+    return {
+        name: _state_text(_getter_and_setter_of_state(one)[0](one)) for name, one in _generators_of(network).items()
+    }
 
 
 def is_torch_generator(network: nn.Module, name: str) -> bool:
@@ -61,7 +63,7 @@ def _state_text(state: Any) -> str:
     return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
 
 
-def _state_functions(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+def _getter_and_setter_of_state(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
     return next(functions for kind, functions in _STATES.items() if isinstance(generator, kind))
 
 
@@ -71,7 +73,10 @@ def with_restored_randomness(call: Callable[[Any, Any], Any]) -> Callable[[Any, 
     def call_and_restore(run: Any, named: Any) -> Any:
         shared = [(put_back, read()) for read, put_back, _ in RANDOM.values()]
         generators = list(_generators_of(run).values()) if isinstance(run, nn.Module) else []
-        held = [(one, _state_functions(one)[1], deepcopy(_state_functions(one)[0](one))) for one in generators]
+        held = [
+            (one, _getter_and_setter_of_state(one)[1], deepcopy(_getter_and_setter_of_state(one)[0](one)))
+            for one in generators
+        ]
         try:
             return call(run, named)
         finally:

@@ -95,7 +95,7 @@ def read_call(
         return f"{points} has shape {tuple(x.shape)}, where one row of three for each atom is read"
     roles = {points: "points"}
     edges = edges_of(values, kinds, len(x))
-    batch, read = _graph_of_each_atom(values, kinds, len(x), graph_count)
+    batch, read = _graphs_of_atoms_and_batch_role(values, kinds, len(x), graph_count)
     roles |= read
     cell = next(
         (n for n in values if last_dict_key(n) in CELLS and values[n].numel() % 9 == 0 and values[n].numel()), None
@@ -121,7 +121,7 @@ def read_call(
     )
 
 
-def _graph_of_each_atom(
+def _graphs_of_atoms_and_batch_role(
     values: TensorsByName, kinds: Mapping[str, str], atom_count: int, graph_count: int
 ) -> tuple[Tensor, dict[str, str]]:
     # the graph of each atom: as said, by its name, as numbers of atoms, or as many as there are energies
@@ -228,7 +228,11 @@ def _why_axes_unclear(values: TensorsByName, roles: Mapping[str, str], graph: At
 def _with_crossed_cells(reading: Reading) -> Reading:
     graph, counts, vectors = reading.graph, reading.named("counts"), reading.named("vectors")
     if graph.ends is None or reading.edges is None or not (counts or vectors):
-        return reading if graph.ends is not None else replace(reading, periodic=_periodic_axes(reading, None))
+        return (
+            reading
+            if graph.ends is not None
+            else replace(reading, periodic=_axes_periodic_by_flags_and_edges(reading, None))
+        )
     if graph.cells is None:
         return replace(reading, unclear=reading.unclear or "edges have images, and there is no cell for each graph")
     if counts:
@@ -242,10 +246,12 @@ def _with_crossed_cells(reading: Reading) -> Reading:
     signs = {sign: replace(graph, counts=sign * found.round()) for sign in (1.0, -1.0)}
     longest = {sign: float(one.vectors.norm(dim=-1).max()) for sign, one in signs.items()}
     sign = 1.0 if longest[1.0] <= longest[-1.0] * (1 + 1e-6) else -1.0
-    return replace(reading, graph=signs[sign], sign=sign, periodic=_periodic_axes(reading, found.round()))
+    return replace(
+        reading, graph=signs[sign], sign=sign, periodic=_axes_periodic_by_flags_and_edges(reading, found.round())
+    )
 
 
-def _periodic_axes(reading: Reading, cell_counts: Tensor | None) -> tuple[int, ...]:
+def _axes_periodic_by_flags_and_edges(reading: Reading, cell_counts: Tensor | None) -> tuple[int, ...]:
     if reading.graph.cells is None:
         return ()
     said = next((x for n, x in reading.values.items() if last_dict_key(n) == PERIODIC and x.numel() % 3 == 0), None)

@@ -80,7 +80,7 @@ def with_detected_forces(subject: Subject, results: TensorsByName) -> Subject:
         return subject
     try:
         exact = subject.in_float64()
-        slopes, works = _slopes_and_field_components(exact, energies, fields)
+        slopes, works = _energy_changes_and_field_components_along_draws(exact, energies, fields)
     except Exception:  # it does not run in float64, or not beside these points
         return subject
     cosines = {(e, f): _absolute_cosine(slopes[e], works[f]) for f in fields for e in energies}
@@ -97,7 +97,7 @@ def _may_be_energy(result: Tensor, atom_count: int) -> bool:
     return 0 < result.numel() <= atom_count and result.numel() == (len(result) if result.dim() else 1)
 
 
-def _slopes_and_field_components(
+def _energy_changes_and_field_components_along_draws(
     subject: Subject, energies: list[str], fields: list[str]
 ) -> tuple[TensorsByName, TensorsByName]:
     # Slopes of energies along directions, and the components of fields along them.

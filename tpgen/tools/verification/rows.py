@@ -118,7 +118,9 @@ def _uninitialized_memory_as_nan() -> Iterator[None]:
 def _compare_vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]:
     # Features vanish, and directions, which need not be allowed to; where they are, all vanish together.
     found: dict[str, Outcome] = {}
-    features, directions = ([name for name in names if _is_direction(subject, name) is how] for how in (False, True))
+    features, directions = (
+        [name for name in names if _is_direction_if_turning(subject, name) is how] for how in (False, True)
+    )
     if features:
         found |= prefixed_parts("vectors that vanish", _check_finite(subject, features))
     if directions:
@@ -131,7 +133,7 @@ def _compare_vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]
     return found
 
 
-def _is_direction(subject: Subject, name: str) -> bool | None:
+def _is_direction_if_turning(subject: Subject, name: str) -> bool | None:
     # Whether an input is one vector for each row, which need not be allowed to vanish; None of what does not turn.
     how = subject.turns[name]
     return None if how is STILL else how.axes == 1 and subject.given[name].shape[-1] == 3

@@ -60,7 +60,7 @@ def untouched(subject: Subject) -> Outcomes:
             with suppress(Exception):  # some take no gradients where nobody asks for any
                 subject.call(module, given)
             found += [name for name, (read, _, values) in SHARED.items() if read() != values[number]]
-    both = [_seeded_and_advanced(subject, module, tracked) for tracked in (True, False)]
+    both = [_generators_seeded_and_advanced(subject, module, tracked) for tracked in (True, False)]
     seeded, drawn = ([name for names in each for name in names] for each in zip(*both, strict=True))
     meant = [name for name in drawn if module.training and is_torch_generator(module, name)]
     found += [f"the seed of {name}" for name in seeded]
@@ -77,7 +77,7 @@ def untouched(subject: Subject) -> Outcomes:
     return outcomes | _inputs_set_to_require_gradients(subject, module) | same
 
 
-def _seeded_and_advanced(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], list[str]]:
+def _generators_seeded_and_advanced(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], list[str]]:
     # a seed was set if the state after a call does not depend on the state before
     began, after, held = [], [], []
     with _restored_process_state():

@@ -117,12 +117,12 @@ def tuple_axis(tuples: Tensor) -> int:
 def _write_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -> Tensor:
     # tuples whose indices are all left, in each copy of the graph
     axis = tuple_axis(original)
-    kept, twins = _complete_tuples(reading, graph, original.shape[axis])
+    kept, twins = _numbers_and_copies_of_complete_tuples(reading, graph, original.shape[axis])
     rows = original.movedim(axis, 0)[kept]
     return (_renumber_indices(reading, graph, kind, rows, twins) if kind else rows).movedim(0, axis)
 
 
-def _complete_tuples(reading: Any, graph: AtomGraph, number: int) -> tuple[Tensor, Tensor]:
+def _numbers_and_copies_of_complete_tuples(reading: Any, graph: AtomGraph, number: int) -> tuple[Tensor, Tensor]:
     rows, copies = [], []
     for copy in range(graph.copies):
         there = torch.ones(number, dtype=torch.bool)

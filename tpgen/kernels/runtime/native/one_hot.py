@@ -1,4 +1,4 @@
-"""One-hot rows, read in one C++ pass."""
+"""One-hot rows."""
 
 from __future__ import annotations
 

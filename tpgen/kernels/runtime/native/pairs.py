@@ -1,4 +1,4 @@
-"""Pairs of opposite edges, found in one C++ pass."""
+"""Pairs of opposite edges."""
 
 from __future__ import annotations
 

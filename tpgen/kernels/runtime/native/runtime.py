@@ -79,7 +79,7 @@ class Runtime:
         return bool(self._launches)
 
     def name(self, text: str, number: int) -> int:
-        """Register a call for compiled programs; return the number, a hash of ``text``."""
+        """Register call ``number`` for compiled programs; return a hash of ``text``."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
         with self._guard.lock:
             self._library.tpgen_name(name, number)

@@ -1,1 +1,1 @@
-"""Operations of converted networks: matrix products, splines, pairs of edges."""
+"""Operations of converted networks."""

@@ -1,4 +1,4 @@
-"""Matrix products with large results, by kernels of linear layers."""
+"""Large matrix products."""
 
 from __future__ import annotations
 

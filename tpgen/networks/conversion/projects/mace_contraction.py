@@ -68,7 +68,7 @@ class MaceContraction(nn.Module):
     _tpgen_bases: list[list[list[int]]]  # each path as a sum of tpgen's; empty where they are the same
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """As MACE's."""
+        """As MACE's, by one polynomial kernel for one-hot ``y``."""
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
             called = called or any(map(_has_hooked_steps, self.contractions))  # type: ignore[arg-type]
@@ -234,13 +234,15 @@ def _read_couplings(
     for n, degree, name in _coupling_names(module):
         theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
         of = name, theirs, module.irreps_in, module.irreps_out[n].ir, degree
-        sign, basis = _signs_or_basis(*of) if f"w{n}_{degree}" in names else ([], [])
+        sign, basis = _signs_and_basis_if_needed(*of) if f"w{n}_{degree}" in names else ([], [])
         signs.append(sign)
         bases.append(basis)
     return signs, bases
 
 
-def _signs_or_basis(name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> tuple[list, list]:
+def _signs_and_basis_if_needed(
+    name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int
+) -> tuple[list, list]:
     # each path is one of tpgen's, but for its sign, or a sum, where cuequivariance made them
     try:
         return coupling_signs(name, theirs, irreps_in, output, degree).tolist(), []
@@ -290,7 +292,7 @@ class MaceReshape(nn.Module):
     _tpgen_dim: int  # of all components
 
     def forward(self, tensor: Tensor) -> Tensor:
-        """As MACE's."""
+        """As MACE's: one axis of rows becomes copies and components."""
         shape = [tensor.size(0), self._tpgen_copies, self._tpgen_dim]
         if tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64):
             return run_polynomial([tensor], None, self._tpgen_plan, self._tpgen_call).view(shape)

@@ -195,7 +195,7 @@ class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteracti
 
 
 class RealAgnosticResidualInteractionBlock(_DividesWeights, blocks.RealAgnosticResidualInteractionBlock):
-    """MACE's block with a product by element beside the sum."""
+    """MACE's residual block, with weights divided; the skip product reads nodes."""
 
     def _evaluate(self, node_attrs: Tensor, node_feats: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
         beside = self.skip_tp(node_feats, node_attrs)

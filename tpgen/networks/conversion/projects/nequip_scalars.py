@@ -1,4 +1,4 @@
-"""NequIP's radial nets: last layers by a kernel, fast activations."""
+"""NequIP's radial nets."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -20,7 +20,7 @@ class TpgenScalarLinearLayer(ScalarLinearLayer):
     """NequIP's scalar layer without biases, by a kernel if large."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As NequIP's."""
+        """As NequIP's: ``input`` times the scaled weight."""
         if not torch.jit.is_scripting():
             return matmul(input, self.weight, self.alpha)
         return torch.mm(input, self.weight * self.alpha)
@@ -30,7 +30,7 @@ class TpgenSiLU(nn.SiLU):
     """SiLU in fewer passes than torch's."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As `torch.nn.SiLU`'s."""
+        """SiLU of ``input``, by `silu` unless scripted."""
         if not torch.jit.is_scripting():
             return silu(input)
         return nn.functional.silu(input)

@@ -72,7 +72,7 @@ class TpgenInteractionBlock(InteractionBlock):
     """NequIP's block, whose self-connection gets types instead of embeddings."""
 
     def forward(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
-        """As NequIP's."""
+        """As NequIP's; types replace attributes equal to embeddings."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not torch.compiler.is_compiling() and self._attributes_are_embeddings(data):
                 return self._call_with_types(data)

@@ -89,7 +89,7 @@ def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
 
 
 def sevennet_paired_edges(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
-    """Yield swaps of edge embeddings, which mark rows for pairs."""
+    """Yield swaps of edge embeddings, which mark rows for pairs; ``options`` allow kernels."""
     holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
     for module, holder in holders.items():
         extra = {"_tpgen_holder": (holder,), "_tpgen_kernels": allows_kernels(options)}

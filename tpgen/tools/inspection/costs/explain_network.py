@@ -204,7 +204,7 @@ def explain_network(
             ) from error
         seen = {path: tuple(calls) for path, calls in watch.calls.items()}
         passes = dict(watch.passes)
-        times, whole = _time_products_and_call(run) if measure else ({}, Timing((), 0))
+        times, whole = _measure_product_medians_and_call(run) if measure else ({}, Timing((), 0))
     products = tuple(
         replace(
             _explain_product(path, watched, seen[path], ceilings),
@@ -239,7 +239,7 @@ def _explain_product(
     return ProductInNetwork(path, len(calls), found, flops, moved, predicted)
 
 
-def _time_products_and_call(run: WatchedRun) -> tuple[dict[str, tuple[float, float | None]], Timing]:
+def _measure_product_medians_and_call(run: WatchedRun) -> tuple[dict[str, tuple[float, float | None]], Timing]:
     watch = run.watch
     forward: dict[str, list[float]] = {}
     backward: dict[str, list[float]] = {}

@@ -62,6 +62,7 @@ def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
 
 class _ValuelessCall:
     def __init__(self, module: nn.Module, operands: Sequence[Any], footprint: Footprint) -> None:
+        """Allocate empty operands and parameters, which the active ``footprint`` counts."""
         self.module, self.footprint = module, footprint
         self.operands = [_empty_like(x) if isinstance(x, Tensor) else x for x in operands]
         self.parameters = {name: _empty_like(p, p.requires_grad) for name, p in module.named_parameters()}
@@ -97,7 +98,7 @@ class _ValuelessCall:
 
 
 def _empty_like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
-    # by default floating-point tensors require a gradient
+    """Empty tensor, on CPU for meta; floating ones require gradients by default."""
     wanted = x.is_floating_point() if requires_grad is None else requires_grad
     device = "cpu" if x.is_meta else x.device
     made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)

@@ -87,12 +87,12 @@ def joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[boo
         "default": _torch.default_partition,
         "min-cut": _torch.min_cut_partition,
     }
-    found = [_trace_and_partition(module, inputs, constant, name, cut) for name, cut in cutters.items()]
+    found = [_trace_code_operations_and_partition(module, inputs, constant, name, cut) for name, cut in cutters.items()]
     code, operations, _ = found[0]
     return Joint(code, operations, tuple(partition for _, _, partition in found))
 
 
-def _trace_and_partition(
+def _trace_code_operations_and_partition(
     module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool], name: str, cut: Callable[..., Any]
 ) -> tuple[str, int, Partition]:
     found: list[tuple[str, int, Partition]] = []

@@ -153,7 +153,7 @@ def _record_source_nodes() -> Iterator[dict[str, str]]:
 
 
 def trace_kernel(request: Request, language: str, direction: str) -> TracedLines:
-    """Trace a kernel's C++ or CUDA text."""
+    """Pair lines of a kernel's C++ or CUDA with origins."""
     on_gpu = language == "cuda"
     _require_kernel(request, on_device=not on_gpu)
     asked = replace(request, direction=direction)
@@ -183,13 +183,13 @@ _PTX = Origin(shared="PTX: declarations, labels and debug sections")
 
 
 def trace_sweep(request: Request) -> TracedLines:
-    """Trace the kernel's statements."""
+    """Pair the kernel's statements with origins."""
     _require_kernel(request)
     return with_origins(request.sweep_lines, "title")
 
 
 def trace_placement(request: Request) -> TracedLines:
-    """Trace the kernel's placement."""
+    """Pair lines of the kernel's placement with origins."""
     _require_kernel(request)
     return with_origins(request.placement_lines, "vectors, blocks, scratch")
 
