@@ -217,7 +217,7 @@ def images(subject: Subject) -> Outcomes:
     straight, numbers = subject(reading.written(graph)), torch.arange(len(graph.points))
     first, every = (torch.zeros(len(numbers), 3) for _ in range(2))
     first[0, axes] = 1
-    every[:, axes] = (3 * numbers[:, None] + 2 * torch.arange(3)).remainder(5)[:, axes].float() - 2  # 2 cells at most
+    every[:, axes] = (numbers[:, None] // 2 ** torch.arange(3)).remainder(2)[:, axes].to(every)
     found, moved = (
         pairs(subject(reading.written(with_atoms_in_other_cells(graph, steps))), straight) for steps in (first, every)
     )
