@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+
+from tests.clients.pages import FOUNDATIONS, snippets
 
 _MODELS = {
     "nequip": """
@@ -112,8 +115,9 @@ def packaged(model: str) -> Path:
 
 @cache
 def compiled(source: Path) -> Path:
-    """The file of ``nequip-compile`` with the modifier, of a checkpoint or a package."""
+    """The file of ``nequip-compile`` with the modifier, as a page has it, of a checkpoint or a package."""
     name = f"{source.name.partition('.')[0]}.nequip.pt2"
-    asked = ["--mode", "aotinductor", "--device", "cpu", "--target", "ase", "--modifiers", "enable_tpgen"]
-    program("nequip-compile", source.name, name, *asked, folder=source.parent)
+    (line,) = snippets(FOUNDATIONS, "NequIP and Allegro", "sh")
+    command, _, _, *asked = shlex.split(line)
+    program(command, source.name, name, *asked, folder=source.parent)
     return source.with_name(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,19 @@ from ase import units
 from ase.md.verlet import VelocityVerlet
 from torch_sim.models.mace import MaceModel
 
+from tests.clients.pages import section, snippets
 from tpgen.networks.conversion.convert import conversion_report
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen)
 from tests.clients.torchsim_checks import NETWORKS, check_batches, check_relaxed  # isort: skip
 from benchmarks.engines import HIDDEN, ROWS, crystal, measure  # isort: skip
 
-PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+PAGE = "docs/engines.md"
 
 
 def recipe(title: str, **given: Any) -> dict[str, Any]:
     """What the program under a title defines, where some names are given."""
-    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    (program,) = re.findall(r"```python no-run\n(.*?)```", section, re.DOTALL)
+    (program,) = snippets(PAGE, title)
     exec(program, given)
     return given
 
@@ -90,6 +89,6 @@ def test_a_row_of_the_page_is_measured(name: str) -> None:
 
 def test_rows_of_the_page_can_be_measured() -> None:
     measured = {(row.engine, f"MACE {HIDDEN}", row.said) for row in ROWS.values()}
-    shown = re.findall(r"^\| (ASE|TorchSim) \| (MACE \S+) \| (.*?) \|", PAGE, re.MULTILINE)
+    shown = re.findall(r"^\| (ASE|TorchSim) \| (MACE \S+) \| (.*?) \|", section(PAGE), re.MULTILINE)
     assert len(shown) >= 3
     assert set(shown) <= measured

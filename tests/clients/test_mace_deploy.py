@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +11,13 @@ import torch
 from click.testing import CliRunner
 
 from tests.clients.checks import check_deployed, check_few, check_products, deployed_programs, few
+from tests.clients.pages import snippets
 from tpgen.networks.deployment.example import build_example, run_example
 from tpgen.networks.deployment.models import OfStructures, model_of
 from tpgen.tools.cli.app import main
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
 
-PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
 LOAD = """
 import sys, torch
 sys.path.insert(0, "potential")
@@ -36,8 +35,7 @@ except RuntimeError as error:
 
 def recipe() -> str:
     """The snippet of the page that makes a network of MACE's."""
-    snippets = re.findall(r"```python no-run\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (found,) = (text for text in snippets if "my.model" in text)
+    (found,) = (text for text in snippets("docs/deploy.md") if "my.model" in text)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -14,10 +13,10 @@ from ase.build import molecule
 from mace.calculators import MACECalculator
 
 import tpgen
+from tests.clients.pages import snippets
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
 
-README = Path(__file__).parents[2] / "README.md"
 CALLED = """
 from ase.build import molecule
 water, stock = molecule("H2O"), MACECalculator(model_paths="my.model", device="cpu")
@@ -28,7 +27,7 @@ print("forces differ by", np.abs(found[1] - found[0]).max() / np.abs(found[0]).m
 
 
 def test_a_calculator_is_converted_in_its_place(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python no-run\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (program,) = snippets("README.md")
     torch.save(mace(8, torch.float64, "8x0e+8x1o").model, tmp_path / "my.model")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program + CALLED], cwd=tmp_path, capture_output=True, text=True

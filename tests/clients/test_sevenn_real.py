@@ -1,4 +1,4 @@
-"""The smallest of the trained models that SevenNet's package brings along, converted and deployed, against stock."""
+"""Trained models that SevenNet's package brings along, converted and deployed, against stock."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sevenn
 import torch
+from ase.build import bulk
 from ase.data import chemical_symbols
 from click.testing import CliRunner
 from sevenn import _keys as keys
@@ -16,6 +17,7 @@ from sevenn.util import model_from_checkpoint
 from benchmarks import networks
 from benchmarks.networks import Case
 from tests.clients.checks import check_deployed
+from tests.clients.pages import calculators, check_calculator, check_comparison_by_hand
 from tpgen.networks.conversion.convert import collect, conversion_report, convert
 from tpgen.networks.conversion.swap import Swap
 from tpgen.tools.cli.app import main
@@ -51,6 +53,16 @@ def test_energies_forces_and_stress_are_those_of_stock() -> None:
     for name, x in wanted.items():
         assert x.abs().max() > 0.01, name
         assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
+
+
+@pytest.mark.parametrize("made", calculators("SevenNet"))
+def test_each_calculator_of_the_page_is_converted_and_equal(made: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    atoms = bulk("NaCl", "rocksalt", 5.64, cubic=True)
+    atoms.rattle(0.1, seed=0)
+    calculator = check_calculator("SevenNet", made, atoms, 1e-5, program=False)
+    assert calculator.modal == ("PBE" if "modal" in made else None)
+    check_comparison_by_hand("SevenNet", made, calculator, atoms, 1e-5)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -17,19 +17,29 @@ def held_networks(holder: Any) -> dict[str, nn.Module]:
     """
     if isinstance(holder, nn.Module):
         return {"": holder}
-    held = {} if isinstance(holder, type | ModuleType) else getattr(holder, "__dict__", {})
-    attributes = {f".{name}": value for name, value in held.items()}
-    places = {
-        place: one
-        for where, value in {"": holder, **attributes}.items()
-        for place, one in {where: value, **_items_by_path(where, value)}.items()
-    }
+    places = dict(_places("", holder, set()))
     first = {one: place for place, one in reversed(places.items()) if isinstance(one, nn.Module)}
     inner = {part for one in first for part in one.modules() if part is not one}
     return {place: one for one, place in reversed(first.items()) if one not in inner}
 
 
-def _items_by_path(where: str, value: Any) -> dict[str, Any]:
+def _places(where: str, holder: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    seen.add(id(holder))
+    held = {} if isinstance(holder, type | ModuleType) else getattr(holder, "__dict__", {})
+    values = {where: holder, **{f"{where}.{name}": value for name, value in held.items()}}
+    near = [near for place, value in values.items() for near in ((place, value), *_items_by_path(place, value))]
+    yield from near
+    for place, one in near:
+        if id(one) not in seen and _is_of_calculators(one):
+            yield from _places(place, one, seen)
+
+
+def _items_by_path(where: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, (list, tuple)):
-        return {f"{where}[{n}]": one for n, one in enumerate(value)}
-    return {f"{where}[{key!r}]": one for key, one in value.items()} if isinstance(value, Mapping) else {}
+        return [(f"{where}[{n}]", one) for n, one in enumerate(value)]
+    return [(f"{where}[{key!r}]", one) for key, one in value.items()] if isinstance(value, Mapping) else []
+
+
+def _is_of_calculators(value: Any) -> bool:
+    # a calculator of ASE, or what a sum of calculators mixes them by
+    return any(cls.__module__.startswith("ase.calculators.") for cls in type(value).__mro__)

@@ -24,6 +24,7 @@ from tpgen.base.errors import OptionError, TpgenError
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.products import CONVERTED, PROGRAM
 from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.holders import held_networks
 
 
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])
@@ -251,8 +252,8 @@ def test_options_are_those_that_leave_the_network_alone() -> None:
         (lambda n, x: convert([5]), "network: convert takes a torch.nn.Module, got a list"),
         (lambda n, x: restore(SimpleNamespace(model=n)), "Mixed holds nothing that tpgen.convert has converted"),
         (
-            lambda n, x: conversion_report(SimpleNamespace(device="cpu", models=[n, n, nn.ReLU()])),
-            r"got a SimpleNamespace that holds 2: give each by itself, such as `given\.models\[0\]`",
+            lambda n, x: conversion_report(SimpleNamespace(device="cpu", models=[nn.ReLU(), n, n, Mixed()])),
+            r"got a SimpleNamespace that holds 2: give each by itself, such as `given\.models\[1\]`",
         ),
         (lambda n, x: restore(None), "network: restore takes a torch.nn.Module, got a NoneType"),
         (lambda n, x: conversion_report(3), "network: conversion_report takes a torch.nn.Module, got an int"),
@@ -286,6 +287,32 @@ def test_networks_that_something_holds_are_converted_all_or_none() -> None:
     with pytest.raises(TpgenError, match="Linear holds no tensor product"):
         convert([one, nn.Linear(2, 2)], **GRAPHS)
     assert mark_of(one.full) is None
+
+
+class Calculator:
+    """As ASE's: what it holds is looked into, wherever a calculator stands."""
+
+    __module__ = "ase.calculators.mixing"
+
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held, itself=self)
+
+
+def test_calculators_below_others_are_found_and_other_networks_stay() -> None:
+    network, dispersion = Mixed(), nn.Linear(2, 2)
+    calculators = [Calculator(models=[network]), Calculator(dftd_module=dispersion, device=SimpleNamespace(n=Mixed()))]
+    given = Calculator(mixer=Calculator(calcs=calculators))
+    assert [*held_networks(given)] == [".mixer.calcs[0].models[0]", ".mixer.calcs[1].dftd_module"]
+    assert convert(given, **GRAPHS) is given
+    assert conversion_report(given).replaced
+    with pytest.raises(TpgenError, match="Mixed is converted already"):
+        convert(given)
+    restore(given)
+    assert mark_of(network.full) is None
+    with pytest.raises(TpgenError, match="Mixed holds nothing that tpgen"):
+        restore(given)
+    with pytest.raises(TpgenError, match="Linear holds no tensor product"):
+        convert(calculators[1])
 
 
 def test_integers_are_promoted_as_by_e3nn() -> None:

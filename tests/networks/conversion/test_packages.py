@@ -8,6 +8,7 @@ from importlib import import_module, invalidate_caches
 from pathlib import Path
 from typing import Any
 
+import e3nn
 import pytest
 import torch
 from e3nn import o3
@@ -133,6 +134,17 @@ def test_another_e3nn_in_a_package_is_named(loaded: Callable[[], nn.Module], mon
         found = conversion_report(convert(loaded()))
     assert [row.paths for row in found.replaced] == [("product",)]
     assert [row.paths for row in found.kept] == [("linear",)]
+
+
+def test_settings_of_e3nn_are_no_code(loaded: Callable[[], nn.Module]) -> None:
+    """NequIP changes them where it loads a checkpoint, and leaves them changed."""
+    before = e3nn.get_optimization_defaults()
+    network = loaded()
+    e3nn.set_optimization_defaults(optimize_einsums=not before["optimize_einsums"])
+    try:
+        assert len(conversion_report(convert(network)).replaced) == 2
+    finally:
+        e3nn.set_optimization_defaults(optimize_einsums=before["optimize_einsums"])
 
 
 CLASS = """

@@ -27,7 +27,7 @@ from tpgen.networks.conversion.packages import (
 from tpgen.networks.conversion.products import find_product
 from tpgen.networks.conversion.proof import Proof, Times, measure, prove, tensor_copies
 from tpgen.networks.conversion.radial import find_net
-from tpgen.networks.conversion.refusals import network_of, networks_of, nothing_to_convert
+from tpgen.networks.conversion.refusals import network_of, networks_of, nothing_to_convert, program_in
 from tpgen.networks.conversion.report import Conversion, Replaced, Stayed
 from tpgen.networks.conversion.selection import Names, Selection, make_selection, selected
 from tpgen.networks.conversion.swap import (
@@ -107,7 +107,7 @@ def convert(
         ``strategy``, ``backend``, ``streams``, ``dynamic``, ``fullgraph``, ``mode`` and ``max_bytes``, as for
         `TensorProduct`.
     """
-    networks = networks_of("convert", network)
+    networks = networks_of("convert", network, _concerns_convert)
     given: dict[str, Any] = {**options}
     _check_options(given)
     if report is not None and not callable(report):
@@ -126,6 +126,15 @@ def convert(
             restore(one)
         raise
     return network
+
+
+def _holds_converted(network: nn.Module) -> bool:
+    return any(mark_of(module) is not None for module in network.modules())
+
+
+def _concerns_convert(network: nn.Module) -> bool:
+    # not a D3 correction beside a MACE, nor transforms of data
+    return _holds_converted(network) or program_in(network) is not None or bool(collect(network, {}))
 
 
 def _convert(
@@ -209,9 +218,9 @@ def restore(network: _Network) -> _Network:
     Raises `TpgenError`, without changes, if no module is converted, if a class changed since, or if a module was
     converted with its holder.
     """
-    networks = networks_of("restore", network)
+    networks = networks_of("restore", network, _holds_converted)
     for one in networks:
-        if all(mark_of(module) is None for module in one.modules()):
+        if not _holds_converted(one):
             raise TpgenError(
                 f"{type(one).__name__} holds nothing that tpgen.convert has converted: nothing to restore "
                 "(of a scripted network, restore the one that it was scripted from)"
@@ -228,7 +237,7 @@ def conversion_report(network: Any, *, prove: _Inputs | None = None, measure: _I
     ``prove`` and ``measure``, arguments of a call, compare stock and converted network.  The report prints itself and
     has `to_json`.
     """
-    network = network_of("conversion_report", network)
+    network = network_of("conversion_report", network, _concerns_convert)
     with with_installed_classes(network):
         return _make_report(network, prove, measure)
 

@@ -32,6 +32,7 @@ _NO_CODE = {
     "__slotnames__",
 }
 _MISSING = object()
+_SETTINGS = {("e3nn", "_OPT_DEFAULTS")}  # module, name: what a process may set, and no code
 
 
 def module_name_of(cls: type) -> str:
@@ -172,12 +173,12 @@ def _same_bytecode(theirs: CodeType, ours: CodeType) -> bool:
 
 
 def _reached_objects(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
-    # yield what the names of a function stand for in its module, and in the modules of the package among these
     # objects that the names of a function refer to in its module, and in packaged modules among these objects
     names = {name for name in _names_in_code(theirs.__code__) if not name.startswith("__")}
     spaces: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [(theirs.__globals__, ours.__globals__)]
     for a, b in spaces:  # which grows
-        for name in names & a.keys():
+        home = _PREFIX.sub("", a.get("__name__", ""))
+        for name in (name for name in names & a.keys() if (home, name) not in _SETTINGS):
             x, y = a[name], b.get(name, _MISSING)
             yield x, y
             inner = (vars(x), vars(y)) if isinstance(x, ModuleType) and isinstance(y, ModuleType) else None

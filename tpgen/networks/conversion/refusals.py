@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -27,7 +27,7 @@ _PROGRAMS = {
 }
 
 
-def networks_of(function: str, given: Any) -> list[nn.Module]:
+def networks_of(function: str, given: Any, concerns: Callable[[nn.Module], bool]) -> list[nn.Module]:
     """Networks in a module, list, dict or object such as a calculator; `InputError` if none."""
     if isinstance(given, nn.Module):
         return [given]
@@ -35,14 +35,17 @@ def networks_of(function: str, given: Any) -> list[nn.Module]:
     if not networks:
         way = _advice_on(given)
         raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(given)}{f': {way}' if way else ''}")
-    return [*networks.values()]
+    found = [*networks.values()]
+    if len(found) == 1 or isinstance(given, (list, tuple, Mapping)):
+        return found
+    return [one for one in found if concerns(one)] or found  # an object may hold others beside these
 
 
-def network_of(function: str, given: Any) -> nn.Module:
+def network_of(function: str, given: Any, concerns: Callable[[nn.Module], bool]) -> nn.Module:
     """The only network of `networks_of`; `InputError` for several."""
-    network, *others = networks_of(function, given)
+    network, *others = networks_of(function, given, concerns)
     if others:
-        place = next(iter(held_networks(given)))
+        place = next(place for place, one in held_networks(given).items() if one is network)
         raise InputError(
             f"network: {function} takes one network, got {a_kind(given)} that holds {len(others) + 1}: give each by "
             f"itself, such as `given{place}`"
@@ -58,7 +61,7 @@ def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
     if kept:
         reasons = "; ".join(sorted({k.why for k in kept}))
         return f"{name} holds nothing that can be converted: {reasons}"
-    if program := _find_program(network):
+    if program := program_in(network):
         return f"{name} holds nothing that can be converted: it runs {program}"
     return (
         f"{name} holds no tensor product, linear layer or harmonics of e3nn's and no module of a project tpgen knows: "
@@ -66,7 +69,8 @@ def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
     )
 
 
-def _find_program(network: nn.Module) -> str | None:
+def program_in(network: nn.Module) -> str | None:
+    """Kind of a held program."""
     return next(filter(None, map(_program_kind, (network, *vars(network).values(), *network.children()))), None)
 
 
