@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext, free_unbacked_symbols
 
 from tpgen.base._torch import ConstantSource, pytree
 from tpgen.base.errors import DeployError, InputError, TpgenError
@@ -180,7 +180,8 @@ class _SizeOfNumbersError(Exception):
 
 
 def _has_size_of_numbers(node: fx.Node) -> bool:
-    return torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ())
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and bool(free_unbacked_symbols(value))
 
 
 def _result_values(graph: fx.Graph, count: int) -> list[Tensor]:

@@ -10,6 +10,7 @@ from e3nn.o3 import spherical_harmonics
 from torch import Tensor, nn
 
 import tpgen
+from tpgen.base.errors import InputError
 from tpgen.networks.conversion.functions_called import functions_called
 
 
@@ -61,7 +62,7 @@ def test_other_functions_are_not() -> None:
     assert functions_called(Own()) == ()
 
 
-@pytest.mark.parametrize(("name", "nearest"), [("Own", f"{__name__}.Own"), ("linaer", "linear")])
+@pytest.mark.parametrize(("name", "nearest"), [("Own", "tests.Own"), ("linaer", "linear")])
 def test_a_wrong_name_tells_the_nearest(name: str, nearest: str) -> None:
-    with pytest.raises(tpgen.InputError, match=f"the nearest is '{nearest}'"):
+    with pytest.raises(InputError, match=f"the nearest is '{nearest}'"):
         tpgen.convert(Own(), keep=name)
