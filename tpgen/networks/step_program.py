@@ -126,13 +126,7 @@ class Program:
         inputs = self._parameters_and_tensors(tensors)
         if len(inputs) != len(self.before.shapes):  # a tensor is given twice
             return ""
-        broken = self.before.first_broken(inputs, [*self.slots.names, *names])
-        found = self.behind.shapes[len(tensors) :]
-        if broken or (complete := self.written.complete(inputs)) is None:
-            return broken
-        return self.behind.first_broken(
-            complete[len(inputs) - len(tensors) :], [*names, *(f"found {n}" for n in range(len(found)))]
-        )
+        return self.before.first_broken(inputs, [*self.slots.names, *names])
 
     def run(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> Any:
         """Return a call's result; None if the program does not fit, or for a ``recorded`` call."""
