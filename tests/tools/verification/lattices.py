@@ -184,6 +184,13 @@ class ByLengths(Lists):
         return int(torch.ceil(CUTOFF / cell.norm(dim=1)).max())
 
 
+class InsideReach(Lists):
+    """As many cells as the heights say, for atoms that are inside of the cell."""
+
+    def reach(self, cell: Tensor) -> int:
+        return super().reach(cell) - 1
+
+
 class FirstReach(Lists):
     """As many cells as for the first that was seen."""
 
@@ -280,6 +287,7 @@ FAULTS: dict[str, tuple[str, type[Lattice], str]] = {
     "no images of an atom itself": ("copies", weighted(lambda e, n: (n[0] != n[1]).to(e)), "triclinic"),
     "images of an atom itself twice": ("copies", weighted(lambda e, n: 1.0 + (n[0] == n[1]).to(e)), "triclinic"),
     "the nearest image alone": ("copies", Nearest, "bare"),
+    "images of atoms inside of the cell alone": ("images", InsideReach, "wide"),
     "a cell made upright": ("basis", of(
         edges=lambda self, x, box, *r: Lattice.edges(self, x, box.diagonal(0, 1, 2).diag_embed(), *r)), "triclinic"),
     "a mean over atoms": ("copies", of(

@@ -7,7 +7,18 @@ import torch
 
 from tests.tools.verification.crystals import AWKWARD as CRYSTALS
 from tests.tools.verification.crystals import crystal
-from tests.tools.verification.lattices import AWKWARD, FAULTS, INPUTS, Asking, Case, Free, Lattice, Rebuilt, triclinic
+from tests.tools.verification.lattices import (
+    AWKWARD,
+    FAULTS,
+    INPUTS,
+    Asking,
+    Case,
+    Free,
+    Lattice,
+    Rebuilt,
+    of,
+    triclinic,
+)
 from tests.tools.verification.messages import AWKWARD as MESSAGES
 from tests.tools.verification.messages import TURNS, skewed
 from tpgen.tools.verification.findings import NOT_COMPARED
@@ -52,6 +63,20 @@ def test_no_law_accuses_a_network_of_messages(name: str) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert not report.failed, str(report)
+
+
+def _slowly(self, edges, ends, species):
+    """Weights that decay slowly, and end nowhere."""
+    return self.depth[species[ends[1]]] / (1 + edges.norm(dim=-1))
+
+
+@pytest.mark.parametrize("inputs", ["triclinic", "two", "perfect"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_cutoff_that_does_not_end_edges_of_a_crystal_is_told(ends: bool, inputs: str) -> None:
+    report = verified(Case(Lattice if ends else of(weights=_slowly), inputs), ["smooth"])
+    told = [f.why for f in report.findings if f.part == "long edges"]
+    assert not report.failed
+    assert told == [] if ends else "no cutoff ends them" in told[0]
 
 
 def test_every_law_of_networks_is_compared() -> None:
