@@ -152,6 +152,18 @@ def test_cells_of_very_different_sizes_are_left(ratio: float, padded: bool, monk
     assert (padding.add(Signature.of((given | {"cell": cells},), {})[1]) is not None) == padded
 
 
+@pytest.mark.parametrize("edges", [1024, 1025, 30_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_trial_adds_many_edges_to_any_example(
+    mean: bool, dtype: torch.dtype, edges: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs_as_on_gpu(monkeypatch)
+    given = {name: x.to(dtype) if x.is_floating_point() else x for name, x in system(edges).items()}
+    step = compile_step(Springs(mean).to(dtype), given)
+    assert (padding_of(step) is None) == mean
+
+
 def test_programs_on_a_cpu_add_no_edges() -> None:
     step = compile_step(Springs(), system(1000))
     assert padding_of(step) is None

@@ -80,10 +80,13 @@ class EdgePadding:
             return None
         return EdgePadding(edges, positions, cell, tuple(_axes_of_size(size, results)))
 
-    def add(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return tensors with more edges; None if the cell's images are not far, or an edge asks for a gradient."""
+    def add(self, tensors: Sequence[Tensor], size: int | None = None) -> list[Tensor] | None:
+        """Return tensors of ``size`` edges, by default the next size.
+
+        None if the cell's images are not far, or an edge asks for a gradient.
+        """
         count = self._count(tensors)
-        missing, cells = padded_size(count) - count, self._cells_away(tensors)
+        missing, cells = (padded_size(count) if size is None else size) - count, self._cells_away(tensors)
         if cells is None or not len(tensors[self.positions]) or any(tensors[n].requires_grad for n in self.edges):
             return None
         away = {_Kind.VECTOR: NEUTRAL_LENGTH, _Kind.SHIFT: float(cells)}
@@ -98,6 +101,10 @@ class EdgePadding:
                 far[:, 0] = away[kind]
                 made[n] = torch.cat([x, far])
         return made
+
+    def doubled(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+        """As `add`, with as many added edges as there are: a trial that sees a mean over edges."""
+        return self.add(tensors, 2 * self._count(tensors))
 
     def _count(self, tensors: Sequence[Tensor]) -> int:
         return next(tensors[n].shape[kind.axis] for n, kind in self.edges.items())

@@ -30,6 +30,7 @@ from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.networks.dependent import user_line
 from tpgen.networks.edges import find_rows
 from tpgen.networks.named import call_by_name
+from tpgen.networks.neutral_edges import EdgePadding
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.replays import CudaGraphs, ReplayedRun, on_gpu
@@ -105,7 +106,7 @@ class Program:
         function, sizes = _function_or_fallback(title, make, written, inputs)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
         program = Program(title, evaluate, signature, slots, written, before, behind, function)
-        if written.padding is not None and not program._has_neutral_edges(list(tensors)):
+        if written.padding is not None and not program._has_neutral_edges(written.padding, list(tensors)):
             written.padding = None
         return program
 
@@ -149,16 +150,19 @@ class Program:
         padding = self.written.padding
         padded = None if padding is None else padding.add(tensors)
         if padding is None or padded is None:
-            return self._run_unpadded(tensors)
-        made = self._run_unpadded(padded)
+            return self._run_once(tensors)
+        made = self._run_once(padded)
         return None if made is None else padding.take_out(made, tensors)
 
-    def _has_neutral_edges(self, tensors: list[Tensor]) -> bool:
+    def _has_neutral_edges(self, padding: EdgePadding, tensors: list[Tensor]) -> bool:
+        padded = padding.doubled(tensors)
+        if padded is None:
+            return False
         with torch.no_grad():
-            padded, plain = self.run_tensors(tensors), self._run_unpadded(tensors)
-        return padded is not None and plain is not None and are_equal_results(padded, plain)
+            plain, made = self._run_once(tensors), self._run_once(padded)
+        return plain is not None and made is not None and are_equal_results(padding.take_out(made, tensors), plain)
 
-    def _run_unpadded(self, tensors: list[Tensor]) -> list[Tensor] | None:
+    def _run_once(self, tensors: list[Tensor]) -> list[Tensor] | None:
         inputs = self._parameters_and_tensors(tensors)
         if not self._fits_inputs(inputs):
             return None
