@@ -41,7 +41,6 @@ _KINDS = {
     "edge_cell_shift": _Kind.SHIFT,
     "pbc_shift": _Kind.SHIFT,
 }
-_INDICES = ("edge_index",)
 _POSITIONS = "positions", "pos"
 _CELLS = "cell", "cell_lattice_vectors"
 
@@ -69,7 +68,7 @@ class EdgePadding:
     def of(signature: Signature, given: Sequence[Tensor], results: Sequence[Tensor]) -> EdgePadding | None:
         """Read tensors of a trace; None if a tensor with an axis of edges is unknown, or no vector is known."""
         numbers = tensors_by_name(signature)
-        index, positions, cell = (_first(numbers, names) for names in (_INDICES, _POSITIONS, _CELLS))
+        index, positions, cell = (_first(numbers, names) for names in (("edge_index",), _POSITIONS, _CELLS))
         if index is None or positions is None:
             return None
         size = open_sizes(given[index])[-1]

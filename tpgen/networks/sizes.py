@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -73,26 +73,21 @@ class InputSizes:
         >>> sizes.first_broken([torch.zeros(40, 3)], ["positions"])
         'positions.shape[0] <= 25'
         """
-        return next(self._broken(inputs, names), "")
-
-    def _broken(self, inputs: Sequence[Tensor], names: Sequence[str]) -> Iterator[str]:
-        found: dict[str, tuple[str, int]] = {}
-        for x, shape, (dtype, device), name in zip(inputs, self.shapes, self.like, names, strict=True):
-            if (x.dtype, x.device, x.dim()) != (dtype, device, len(shape)):
-                yield f"{name} of {dtype}, {device} and {len(shape)} dimensions"
-                return
-            for axis, (size, wanted) in enumerate(zip(x.shape, shape, strict=True)):
-                text = f"{name}.shape[{axis}]"
-                if isinstance(wanted, int):
-                    yield from [f"{text} == {wanted}"] * (size != wanted)
-                    continue
-                yield from [f"{text} >= {self.least}"] * (size < self.least)
-                first, same = found.setdefault(wanted, (text, size))
-                yield from [f"{first} == {text}"] * (same != size)
-        values = {name: size for name, (_, size) in found.items()}
-        for condition in self.conditions:
-            if not eval(condition, _WORDS | values):
-                yield re.sub(r"\w+", lambda word: found.get(word[0], (word[0], 0))[0], condition)
+        for x, shape, like, name in zip(inputs, self.shapes, self.like, names, strict=True):
+            if _KIND(x) != (*like, len(shape)):
+                return f"{name} of {like[0]}, {like[1]} and {len(shape)} dimensions"
+        places = [
+            (f"{name}.shape[{k}]", n) for x, name in zip(inputs, names, strict=True) for k, n in enumerate(x.shape)
+        ]
+        pairs = list(zip(places, (size for shape in self.shapes for size in shape), strict=True))
+        for (text, n), size in pairs:
+            if isinstance(size, int) and n != size:
+                return f"{text} == {size}"
+        open_names, conditions = self._named_conditions
+        found = dict(zip(open_names, (place for place, size in pairs if isinstance(size, str)), strict=True))
+        values = {name: n for name, (_, n) in found.items()}
+        broken = next((text for text in conditions if not eval(text, _WORDS | values)), "")
+        return re.sub(r"\w+", lambda word: found.get(word[0], word)[0], broken)
 
     @cached_property
     def _static_count(self) -> int:
@@ -124,13 +119,19 @@ class InputSizes:
         return kinds, fixed, [n for n, size in enumerate(sizes) if isinstance(size, str)]
 
     @cached_property
-    def _make_condition_check(self) -> Callable[[tuple[int, ...]], bool]:
-        names, equal = [], []
+    def _named_conditions(self) -> tuple[list[str], tuple[str, ...]]:
+        # a name for each open size in a row, and all conditions by these names
+        names: list[str] = []
+        equal: list[str] = []
         for n, name in enumerate(name for shape in self.shapes for name in shape if isinstance(name, str)):
             if name in names:
                 equal.append(f"{name} == _{n}")
             names.append(f"_{n}" if name in names else name)
-        texts = (*(f"{name} >= {self.least}" for name in names if self.least), *equal, *self.conditions)
+        return names, (*(f"{name} >= {self.least}" for name in names if self.least), *equal, *self.conditions)
+
+    @cached_property
+    def _make_condition_check(self) -> Callable[[tuple[int, ...]], bool]:
+        names, texts = self._named_conditions
         asks = eval(f"lambda {', '.join(names)}: {' and '.join(f'({text})' for text in texts) or True}", _WORDS)
         last: list[tuple[int, ...]] = []
 

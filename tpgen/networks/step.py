@@ -46,6 +46,8 @@ def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None =
 class Step(BuiltOnce, nn.Module):
     """Runs a network by one program; forwards attributes to the network."""
 
+    _logged = False
+
     def __init__(self, network: nn.Module, outputs: Sequence[str] | None) -> None:
         vars(self).update(_network=network, _outputs=None if outputs is None else tuple(outputs))
 
@@ -104,9 +106,9 @@ class Step(BuiltOnce, nn.Module):
         return self(*args, **options)
 
     def _log_once(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> None:
-        if self._program is None or recorded or vars(self).get("_logged"):
+        if self._program is None or recorded or self._logged:
             return
-        vars(self)["_logged"] = True
+        self._logged = True
         why = self._program.why_not(signature.in_order(tensors, self._program.signature)[1])
         name = type(self._network).__name__
         _log.info("%s computes a call itself, which its program does not serve%s", name, why and f": it is for {why}")
@@ -134,7 +136,7 @@ class Step(BuiltOnce, nn.Module):
 
 
 _log = getLogger("tpgen")
-_OWN = {"_network", "_outputs", "_program", "_evaluate"}
+_OWN = {"_network", "_outputs", "_program", "_evaluate", "_logged"}
 _TABLES = tuple(vars(nn.Module()))  # parameters, modules, hooks, the mode: those of the network
 
 

@@ -29,6 +29,8 @@ def functions_called(network: nn.Module) -> tuple[str, ...]:
 
 
 def _called(code: CodeType, names: dict[str, Any]) -> Iterator[str]:
+    if _MODULES.keys().isdisjoint(code.co_names):
+        return
     value: Any = None  # of the name or attribute that was loaded last
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_GLOBAL":
