@@ -128,9 +128,9 @@ def test_networks_that_padding_would_change_run_without(why: str, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("side", "grad", "padded"),
-    [(0.0, False, False), (0.5, False, True), (400.0, False, True), (4.0, True, False), (float("nan"), False, False)],
+    [(0.0, False, False), (0.5, False, True), (400.0, False, True), (4.0, True, True), (float("nan"), False, False)],
 )
-def test_cells_without_length_and_edges_that_ask_for_gradients_are_left(
+def test_cells_without_length_are_left_and_edges_that_ask_for_gradients_are_not(
     side: float, grad: bool, padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs_as_on_gpu(monkeypatch)

@@ -80,18 +80,15 @@ class EdgePadding:
         return EdgePadding(edges, positions, cell, tuple(_axes_of_size(size, results)))
 
     def add(self, tensors: Sequence[Tensor], size: int | None = None) -> list[Tensor] | None:
-        """Return tensors of ``size`` edges, by default the next size.
-
-        None if the cell's images are not far, or an edge asks for a gradient.
-        """
+        """Return tensors of ``size`` edges, by default the next size; None if the cell's images are not far."""
         count = self._count(tensors)
         missing, cells = (padded_size(count) if size is None else size) - count, self._cells_away(tensors)
-        if cells is None or not len(tensors[self.positions]) or any(tensors[n].requires_grad for n in self.edges):
+        if cells is None or not len(tensors[self.positions]):
             return None
         away = {_Kind.VECTOR: NEUTRAL_LENGTH, _Kind.SHIFT: float(cells)}
         made = list(tensors)
         for n, kind in self.edges.items():
-            x = tensors[n]
+            x = tensors[n].detach()
             if kind is _Kind.INDEX:  # all atoms in turn, as a kernel takes the edges of one atom one after another
                 atoms = torch.arange(missing, dtype=x.dtype, device=x.device) % len(tensors[self.positions])
                 made[n] = torch.cat([x, atoms.expand(2, missing)], 1)

@@ -87,7 +87,7 @@ class InputSizes:
         found = dict(zip(open_names, (place for place, size in pairs if isinstance(size, str)), strict=True))
         values = {name: n for name, (_, n) in found.items()}
         broken = next((text for text in conditions if not eval(text, _WORDS | values)), "")
-        return re.sub(r"\w+", lambda word: found.get(word[0], word)[0], broken)
+        return re.sub(r"\w+", lambda word: found.get(word[0], (word[0], 0))[0], broken)
 
     @cached_property
     def _static_count(self) -> int:
