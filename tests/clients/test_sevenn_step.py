@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import sevenn._keys as keys
 import torch
 
 from benchmarks.networks import sevenn
@@ -30,7 +31,11 @@ def test_the_network_serves_a_model_with_a_hook() -> None:
     check_served(*(sevenn(atoms, torch.float64, "8x0e+4x1e") for atoms in (27, 36)), served=False)
 
 
-def test_edges_beyond_the_cutoff_change_no_result_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_neutral_edges(
-        *(sevenn(atoms, torch.float32, "8x0e+4x1e") for atoms in (27, 36)), monkeypatch=monkeypatch, limit=ROUNDED
-    )
+@pytest.mark.parametrize(
+    "cutoff", [{"cutoff_function_name": "XPLOR", "cutoff_on": 4.0}, None], ids=["XPLOR", "polynomial"]
+)
+def test_a_program_on_a_gpu_adds_no_edges(cutoff: dict | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SevenNet's cutoffs grow again beyond the cutoff: its list of edges ends them."""
+    options = {} if cutoff is None else {keys.CUTOFF_FUNCTION: cutoff}
+    cases = (sevenn(atoms, torch.float32, "8x0e+4x1e", **options) for atoms in (27, 36))
+    check_neutral_edges(*cases, monkeypatch=monkeypatch, limit=ROUNDED, neutral=False)

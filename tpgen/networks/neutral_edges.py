@@ -32,17 +32,14 @@ class _Kind(Enum):
         return int(self is _Kind.INDEX)
 
 
-# Names of tensors of edges, in MACE, NequIP, Allegro and SevenNet.
+# Names of tensors of edges in MACE, NequIP and Allegro.  SevenNet's cutoffs grow again beyond the cutoff.
 _KINDS = {
     "edge_index": _Kind.INDEX,
     "shifts": _Kind.VECTOR,
-    "edge_vec": _Kind.VECTOR,
     "unit_shifts": _Kind.SHIFT,
     "edge_cell_shift": _Kind.SHIFT,
-    "pbc_shift": _Kind.SHIFT,
 }
 _POSITIONS = "positions", "pos"
-_CELLS = "cell", "cell_lattice_vectors"
 
 
 def padded_size(edges: int) -> int:
@@ -68,7 +65,7 @@ class EdgePadding:
     def of(signature: Signature, given: Sequence[Tensor], results: Sequence[Tensor]) -> EdgePadding | None:
         """Read tensors of a trace; None if a tensor with an axis of edges is unknown, or no vector is known."""
         numbers = tensors_by_name(signature)
-        index, positions, cell = (_first(numbers, names) for names in (("edge_index",), _POSITIONS, _CELLS))
+        index, positions, cell = (_first(numbers, names) for names in (("edge_index",), _POSITIONS, ("cell",)))
         if index is None or positions is None:
             return None
         size = open_sizes(given[index])[-1]
