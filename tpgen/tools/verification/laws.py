@@ -14,8 +14,9 @@ from torch import Tensor
 from tpgen.base._e3nn import default_dtype
 from tpgen.planner.equivariance import rotation_of
 from tpgen.planner.plan import Plan
-from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
+from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, Pair
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, change_layout
+from tpgen.tools.verification.zeros import names_of_zeros, with_random_zeros
 
 Outcomes = Mapping[str, Outcome]
 Of = TypeVar("Of")
@@ -36,7 +37,7 @@ class Law:
 
 
 def pairs(got: TensorsByName, expected: TensorsByName) -> dict[str, Pair]:
-    """Pair results with expected ones by name; ``out`` becomes an empty name."""
+    """Pair results with expected ones by name; ``out`` becomes empty."""
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
 
@@ -90,17 +91,36 @@ def _compare_with_interpolation(subject: Subject, operand: str, degree: int) -> 
 
 UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--turns x=1o), None for what stays"
 
+BEHIND = "found behind parameters that are zero now, here random: {}"
+
 
 def equivariant(subject: Subject) -> Outcomes:
     """Compare results of turned inputs with turned results."""
     if subject.undeclared:
         return {"": UNDECLARED}
+    return {**_compare_all_turns(subject), **_compare_behind_zeros(subject)}
+
+
+def _compare_all_turns(subject: Subject) -> dict[str, Pair]:
     generator = torch.Generator().manual_seed(1)
     turns = [rotation_of(torch.randn(3, 3, dtype=torch.float64, generator=generator)) for _ in range(3)]
     straight = subject(subject.given)
     improper = [-torch.eye(3, dtype=torch.float64), -turns[2]]
     rotations = prefixed_parts("rotations", _compare_turned(subject, straight, turns[:2]))
     return {**rotations, **prefixed_parts("parity", _compare_turned(subject, straight, improper))}
+
+
+def _compare_behind_zeros(subject: Subject) -> dict[str, Outcome]:
+    # of a copy in which no trainable parameter is zero: a branch may be silent until training has begun
+    try:
+        other, names = with_random_zeros(subject)
+        found = _compare_all_turns(other) if names else {}
+    except Exception:  # the copy, and not the network, has failed
+        return {}
+    if not all(bool(x.isfinite().all()) for pair in found.values() for x in pair):
+        return {}
+    why = BEHIND.format(names_of_zeros(names))
+    return {f"behind zeros, {part}": Noted(pair, why, of_failure=True) for part, pair in found.items()}
 
 
 def _compare_turned(subject: Subject, results: TensorsByName, matrices: list[Tensor]) -> dict[str, Pair]:
