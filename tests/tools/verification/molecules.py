@@ -130,7 +130,7 @@ def _of_those_there(self: Molecule, site: Tensor, batch: Tensor) -> Tensor:
 FAULTS: dict[str, tuple[str, str, type[Molecule], bool]] = {  # law, part, potential, whether in training
     "at most 32 neighbours": ("permutation", "of many neighbours", First, False),
     "chunks of 1,024 edges": ("batch", "many graphs", Chunks, False),
-    "a list kept by the mean move": ("history", "one atom comes back", MeanMove, False),
+    "a list kept by the mean move": ("history", "one atom ", MeanMove, False),
     "lengths by matrix products": ("precision", "far away", of(lengths=_by_products), False),
     "a norm without a guard": ("finite", "an atom between two alike", of(guard=0.0), False),
     "forces without a graph in training": (

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
+from tpgen.tools.verification.approach import departures_and_arrivals
 from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import AtomGraph, reversed_edges, spacing, with_doubled_edges
@@ -22,7 +23,7 @@ from tpgen.tools.verification.potentials import stretched_operands
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import Subject, TensorsByName, cloned_tensors, leaf_name
 from tpgen.tools.verification.surroundings import UNTRACKED
-from tpgen.tools.verification.systems import altered_graph, with_shorter_edges
+from tpgen.tools.verification.systems import altered_graph, reading_of, with_shorter_edges
 
 _CALLS = 12
 _ROOM, _PLACES = 2**22, count(1)  # entries, and places in them
@@ -35,7 +36,7 @@ WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest poin
 
 
 def forgets(subject: Subject) -> Outcomes:
-    """Compare a network, after calls with other inputs, edges and weights, with a fresh copy."""
+    """Compare a network, after other calls, with a fresh copy."""
     first, found = subject.arguments(), dict[str, Outcome]()
     others = _other_inputs(subject, first)
     cases: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
@@ -251,7 +252,27 @@ def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Call
             last = _fresh_results("points on their way", partial(subject.detached_results, used, one))
         return prefixed_parts(part, pairs(last, wanted))
 
-    return {part: partial(compare_trajectory, way) for part, way in ways.items()}
+    found = {part: partial(compare_trajectory, way) for part, way in ways.items()}
+    return {**found, "one atom draws near": partial(_compare_approach, subject, inputs)}
+
+
+def _compare_approach(subject: Subject, inputs: TensorsByName, part: str) -> dict[str, Pair]:
+    # After a call with the last atom beyond the reach of others, by less or more than a skin, and then within.
+    def results(network: nn.Module, graph: AtomGraph) -> TensorsByName:
+        given = {**inputs, **subject.module_operands(reading_of(subject).written(graph))}
+        return _fresh_results("an atom beyond others", partial(subject.detached_results, network, given))
+
+    departures, arrivals = departures_and_arrivals(subject)
+    wanted, got = [results(subject.fresh_copy(), graph) for graph in arrivals], []
+    for begin in departures:
+        used = subject.fresh_copy()
+        results(used, begin)
+        got += [results(used, graph) for graph in arrivals]
+    found, expected = (
+        {name: torch.stack([one[name] for one in calls]) for name in wanted[0]}
+        for calls in (got, wanted * len(departures))
+    )
+    return prefixed_parts(part, pairs(found, expected))
 
 
 def _other_graph_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
