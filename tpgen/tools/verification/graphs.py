@@ -128,10 +128,9 @@ def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
 
 
 def two_distant_copies(graph: AtomGraph, distance: float) -> AtomGraph:
-    """Add a second copy at a distance, without edges between."""
-    assert graph.ends is not None
+    """Add a distant copy, without edges between."""
     step = distance * torch.tensor([0.6, 0.0, 0.8], dtype=graph.points.dtype).expand_as(graph.points)
-    twice = _with_second_copy(graph, step, torch.zeros(graph.ends.shape[1]))
+    twice = _with_second_copy(graph, step, None if graph.ends is None else torch.zeros(graph.ends.shape[1]))
     return twice if graph.counts is None else replace(twice, counts=torch.cat([graph.counts] * 2))
 
 
@@ -188,7 +187,7 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
 
 
 def spacing(graph: AtomGraph) -> float:
-    """Return the shortest edge length, else the smallest distance of atoms, else one."""
+    """Return the shortest edge, else distance, else one."""
     edges = graph.ends is not None and graph.ends.shape[1] > 0
     if edges:
         lengths = graph.vectors.norm(dim=-1)

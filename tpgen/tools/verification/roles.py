@@ -61,11 +61,14 @@ def with_roles(subject: Subject, results: TensorsByName, roles: Mapping[str, str
     by_name = {role: next((n for n in names if n in results), None) for role, names in _NAMES.items()}
     found = dict(roles) if roles else {role: name for role, name in by_name.items() if name is not None}
     alone = next(iter(results))
-    if ENERGY not in found and results[alone].numel() == 1 == len(results):
+    eliminated = ENERGY not in found and results[alone].numel() == 1 == len(results)
+    if eliminated:
         found[ENERGY] = alone  # the one number that a network returns can only be an energy where there are points
     stress = found.get(STRESS) or found.get(VIRIAL)
     virial = stress is not None and STRESS not in found
-    return replace(subject, energy=found.get(ENERGY), forces=found.get(FORCES), stress=stress, is_virial=virial)
+    other = eliminated and alone != "out" and not last_dict_key(alone).startswith(UNNAMED)
+    made = replace(subject, energy=found.get(ENERGY), forces=found.get(FORCES), stress=stress, is_virial=virial)
+    return replace(made, by_elimination=other)
 
 
 def with_detected_forces(subject: Subject, results: TensorsByName) -> Subject:

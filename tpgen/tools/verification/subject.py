@@ -169,6 +169,7 @@ class Subject:
     )
     points: str | None = None  # where a potential has its positions, energy, forces, cell and stress
     energy: str | None = None
+    by_elimination: bool = False  # it has another name than an energy's, and is the one number that is returned
     forces: str | None = None
     cell: str | None = None
     stress: str | None = None

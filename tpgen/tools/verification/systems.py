@@ -46,7 +46,6 @@ _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
     ),
     "cell": (lambda r: bool(r.periodic), "no cell with a volume, and images of edges in it, is among the inputs"),
     "plane": (lambda r: len(r.periodic) > 1, "no cell that repeats along two vectors is among the inputs"),
-    "edges or cell": (lambda r: bool(r.periodic) or r.graph.ends is not None, "there are no edges, and no cell"),
     "batch": (
         lambda r: bool(r.named("batch")) or r.graph.number > 1,
         "no tensor named batch says which graph an atom is in",
@@ -128,7 +127,7 @@ def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
 
 
 def permuted_systems(subject: Subject) -> Outcomes:
-    """Compare results of permuted rows or atoms with permuted results; note species with equal results."""
+    """Compare results of permuted rows or atoms; note equal species."""
     found = dict(laws.permutation(subject))
     if isinstance(subject.reading, Reading):
         found |= _equal_species_remark(subject)
@@ -211,7 +210,7 @@ def edges(subject: Subject) -> Outcomes:
 
 
 def images(subject: Subject) -> Outcomes:
-    """Compare results after the first point, and then all points, move to other cells."""
+    """Compare results after points move to other cells."""
     reading = reading_of(subject)
     graph, axes = reading.graph, list(reading.periodic)
     straight, numbers = subject(reading.written(graph)), torch.arange(len(graph.points))

@@ -66,9 +66,9 @@ def _why_no_sum(subject: Subject) -> str:
 _POTENTIAL = _missing_field_reason("points", "energy")
 
 
-def _graph_law(about: str, compare: Callable[[Subject], Any], part: str) -> Law:
-    # a law of atoms, cells and edges that needs a part of a call's arguments, and to tell their axes apart
-    return Law(about, compare, is_network, slack=5, lacks=needs(part, "axes"))
+def _graph_law(about: str, compare: Callable[[Subject], Any], *parts: str) -> Law:
+    # a law of atoms, cells and edges that needs parts of a call's arguments, and to tell their axes apart
+    return Law(about, compare, is_network, slack=5, lacks=needs(*parts, "axes"))
 
 
 def _slope_law(about: str, compare: Callable[[Subject], Any], *names: str) -> Law:
@@ -104,7 +104,7 @@ LAWS: dict[str, Law] = {
     "edges": _graph_law("edges in another order give results in it", masks.edges_and_masks, "edges"),
     "images": _graph_law("a point's image in another cell is as good", systems.images, "cell"),
     "basis": _graph_law("the same lattice by other vectors is as good", systems.basis, "plane"),
-    "copies": _graph_law("two of everything have twice the energy", several.copies, "edges or cell"),
+    "copies": _graph_law("two of everything have twice the energy", several.copies),
     "batch": _graph_law("graphs together are as each alone", several.batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
