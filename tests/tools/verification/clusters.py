@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.tools.verification.lattices import Lists, wide
 from tests.tools.verification.molecules import CUTOFF
 from tests.tools.verification.strangers import Planted
 
@@ -80,6 +81,23 @@ class Skin(Cluster):
 
 def skin(moved: Any) -> type[Skin]:
     return type("Other", (Skin,), {"moved": lambda self, steps: moved(steps)})
+
+
+class Crystal(Lists):
+    """Images of a list with a skin, made anew where atoms moved, or the cell."""
+
+    kept: Any = None
+
+    def moved(self, steps: Tensor) -> Tensor:
+        return steps.max()
+
+    def found(self, positions: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        same = self.kept is not None and len(self.kept[0]) == len(positions) and torch.equal(self.kept[1], cell)
+        if not same or self.moved((positions - self.kept[0]).norm(dim=1)) > SKIN / 2:
+            shrunk = CUTOFF / (CUTOFF + SKIN)  # the cutoff of `neighbours` is fixed
+            units = super().found(shrunk * positions, shrunk * cell)
+            self.kept = positions.clone(), cell.clone(), units
+        return self.kept[2]
 
 
 class Silent(Cluster):
@@ -163,6 +181,8 @@ FAULTS: dict[str, Planted] = {
     "a list kept by the mean move": Planted("history", skin(torch.mean), cluster),
     "a list kept by the first atom's move": Planted("history", skin(lambda steps: steps[0]), cluster),
     "a list kept by the median move": Planted("history", skin(torch.median), cluster),
+    "images kept by the mean move": Planted(
+        "history", type("Other", (Crystal,), {"moved": lambda self, steps: steps.mean()}), wide),
     "a mean over atoms": Planted("copies", of(**MEAN), cluster),
     "the number of atoms of a training set": Planted(
         "copies", of(pooled=lambda self, site: 6 * site.mean()), cluster),
@@ -182,6 +202,7 @@ TOLD: dict[str, Planted] = {
 }  # fmt: skip
 RIGHT: dict[str, Planted] = {
     "a list with a skin": Planted("history", Skin, cluster),
+    "images with a skin": Planted("history", Crystal, wide),
     "a list that is made anew": Planted("history", Cluster, cluster),
     "energies that add up": Planted("copies", Cluster, cluster),
     "energies that add up, by a list with a skin": Planted("copies", Skin, cluster),

@@ -12,9 +12,9 @@ from tpgen.tools.verification.graphs import AtomGraph, spacing
 from tpgen.tools.verification.subject import Subject
 from tpgen.tools.verification.systems import network_results, reading_of
 
-SKINS = (0.11, 0.22, 0.44, 0.88)  # of lists of neighbours, by the reach, each twice as thick
+SKINS = (0.11, 0.19, 0.32, 0.54, 0.92)  # of lists of neighbours, by the reach, each 1.7 times as thick
 INSIDE = (0.97, 0.9, 0.75)  # where the atom arrives, by the reach
-LONGEST, HALVINGS = 64.0, 7  # of the reach, by the distance of the nearest points, and of its bounds
+LONGEST, HALVINGS = 64.0, 9  # of the reach, by the distance of the nearest points, and of its bounds
 SAME = 1e-11  # results of an atom beyond the reach
 _WAY = (0.48, 0.64, 0.6)
 
