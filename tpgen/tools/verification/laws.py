@@ -91,7 +91,7 @@ def _compare_with_interpolation(subject: Subject, operand: str, degree: int) -> 
 
 UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--turns x=1o), None for what stays"
 
-BEHIND = "found behind parameters that are zero now, here random: {}"
+_BEHIND = "found behind parameters that are zero now, here random: {}"
 
 
 def equivariant(subject: Subject) -> Outcomes:
@@ -119,7 +119,7 @@ def _compare_behind_zeros(subject: Subject) -> dict[str, Outcome]:
         return {}
     if not all(bool(x.isfinite().all()) for pair in found.values() for x in pair):
         return {}
-    why = BEHIND.format(names_of_zeros(names))
+    why = _BEHIND.format(names_of_zeros(names))
     return {f"behind zeros, {part}": Noted(pair, why, of_failure=True) for part, pair in found.items()}
 
 

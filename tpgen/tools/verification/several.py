@@ -43,7 +43,7 @@ UNLIKE, ONE_SPECIES, LONE = "graphs of unlike sizes", "beside a graph of the {} 
 APART = "energies do not add up: atoms know of others that no edge joins, or far away, which may be meant"
 
 
-INTENSIVE = "the same of two systems as of one, which may be meant: say irreps_out={{{!r}: 'energy'}} of an energy"
+_INTENSIVE = "the same of two systems as of one, which may be meant: say irreps_out={{{!r}: 'energy'}} of an energy"
 
 
 def copies(subject: Subject) -> Outcomes:
@@ -53,7 +53,7 @@ def copies(subject: Subject) -> Outcomes:
     if not (subject.by_elimination and isinstance(pair, tuple) and torch.allclose(2 * pair[0], pair[1], rtol=1e-4)):
         return found
     others = {part: outcome for part, outcome in found.items() if part.rpartition(", ")[2] != name}
-    return {**others, name: INTENSIVE.format(last_dict_key(name))}
+    return {**others, name: _INTENSIVE.format(last_dict_key(name))}
 
 
 def _compare_with_one(subject: Subject) -> Outcomes:

@@ -8,7 +8,7 @@ import torch
 
 from tpgen.tools.verification.subject import Subject
 
-SIZE = 0.1  # of the random numbers in place of zeros
+_SIZE = 0.1  # of the random numbers in place of zeros
 _SHOWN = 4  # names of parameters in a message
 
 
@@ -19,7 +19,7 @@ def with_random_zeros(subject: Subject) -> tuple[Subject, list[str]]:
     generator = torch.Generator().manual_seed(8)
     with torch.no_grad():
         for p in zeros.values():
-            p.copy_(SIZE * torch.randn(p.shape, dtype=torch.float64, generator=generator))
+            p.copy_(_SIZE * torch.randn(p.shape, dtype=torch.float64, generator=generator))
     return replace(subject, module=module), list(zeros)
 
 
