@@ -267,3 +267,12 @@ def test_a_product_that_waits_for_a_sum_has_its_time(monkeypatch: pytest.MonkeyP
     (product,) = found.products
     assert (product.calls, product.backward) == (1, 1)
     assert product.backward_seconds
+
+
+@pytest.mark.parametrize("keyword", [False, True])
+def test_a_converted_square_is_explained(keyword: bool) -> None:
+    network, x = nn.Sequential(tpgen.convert(o3.TensorSquare("2x1o", "0e"))), torch.ones(2, 6)
+    if keyword:
+        network.forward = lambda x: network[0](x=x)  # type: ignore[method-assign]
+    (product,) = explain_network(network, [x], ceilings=GIVEN).products
+    assert product.explanation.rows == 2

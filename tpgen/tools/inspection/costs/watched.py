@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import pytree, replaced_attribute
 from tpgen.base.clock import clock_of
 from tpgen.networks.conversion.postponed import Postponed
+from tpgen.networks.conversion.products import ConvertedTensorSquare
 from tpgen.networks.trial import is_floating, restored
 from tpgen.nn.planned import PROGRAM, PlannedModule
 from tpgen.planner.plan import Plan
@@ -48,6 +49,9 @@ class WatchedModule:
         if names is not None:  # a convolution, whose arguments are those of a project
             given = dict(zip(names, (*args, *kwargs.values()), strict=True))
             return NetworkCall(given["y"].shape[0], given["x"].shape[0])
+        if isinstance(self.module, ConvertedTensorSquare):
+            x = args[0] if args else kwargs["x"]
+            args, kwargs = (x, x), {}
         if self.program is not None:
             return NetworkCall(*self.program.rows_of(*args, **kwargs))
         x, dim = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), self.plan.inputs[0].dim
