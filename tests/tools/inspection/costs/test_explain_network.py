@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tpgen.planner.presets import channelwise
 from tpgen.tools.cli.app import main
 from tpgen.tools.inspection.costs.explain_network import explain_network
 from tpgen.tools.inspection.costs.roofline import Ceilings
+from tpgen.tools.inspection.explorer.page import write_network_explorer
 
 GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
 CONV = channelwise("4x0e", "0e+1o", "0e+1o")
@@ -87,7 +89,7 @@ def test_a_product_is_a_network_of_one() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(TpgenError, match=r"Linear holds no product of tpgen's; tpgen\.convert\(network\) takes e3nn's"):
+    with pytest.raises(TpgenError, match=r"Linear holds no tensor product, .* nothing to convert"):
         explain_network(nn.Linear(1, 1), [torch.ones(1)])
     with pytest.raises(TpgenError, match=r"the network fails on the inputs given \(.*\); give inputs it takes"):
         explain_network(Edges(), [torch.ones(1)])
@@ -97,6 +99,8 @@ def test_errors() -> None:
         explain_network(Edges(), torch.ones(1))  # type: ignore[arg-type]
     idle = nn.ModuleDict({"spare": tpgen.TensorSquare("1o"), "used": nn.ReLU()})
     idle.forward = lambda x: idle["used"](x)  # type: ignore[method-assign]
+    with pytest.raises(TpgenError, match=r"write_network_explorer takes an nn\.Module, got int"):
+        write_network_explorer(3, [], "page.html")  # type: ignore[arg-type]
     with pytest.raises(TpgenError, match=r"ModuleDict calls no product in one call; it holds spare"):
         _ = explain_network(idle, [torch.ones(1)], ceilings=GIVEN).largest
 
@@ -194,6 +198,36 @@ def test_products_and_layers_of_a_converted_network_are_counted() -> None:
     found = explain_network(network, (torch.randn(4, 5), torch.randn(4, 4)))
     assert [(p.module, p.calls) for p in found.products] == [("product", 1), ("layer", 1)]
     assert [p.backward for p in found.products] == [1, 1]
+
+
+def test_a_stock_network_is_explained_by_a_converted_copy() -> None:
+    network = nn.Sequential(o3.Linear("2x0e", "2x0e"), o3.Linear("2x0e", "0e"))
+    found = explain_network(network, (torch.randn(4, 2),), ceilings=GIVEN)
+    assert str(found).startswith("Sequential: 2 products called in one call of a converted copy\n")
+    assert [type(layer) for layer in network] == [o3.Linear, o3.Linear]
+    ours = explain_network(tpgen.convert(network), (torch.randn(4, 2),), ceilings=GIVEN)
+    assert [p.flops for p in found.products] == [p.flops for p in ours.products]
+    assert "copy" not in str(ours)
+
+
+def test_the_page_of_a_stock_network_shows_a_converted_copy(tmp_path: Path) -> None:
+    network = nn.Sequential(o3.TensorSquare("2x1o", "0e"))
+    page = write_network_explorer(network, [torch.ones(2, 6)], tmp_path / "page.html", ceilings=GIVEN)
+    assert "2x1o x 2x1o" in page.read_text(encoding="utf-8")
+    assert type(network[0]) is o3.TensorSquare
+
+
+class Bound(nn.Module):
+    """A stock network that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.lock = o3.Linear("0e", "0e"), threading.Lock()
+
+
+def test_a_stock_network_that_cannot_be_copied_is_to_be_converted_first() -> None:
+    with pytest.raises(TpgenError, match=r"Bound cannot be copied \(.*lock.*\): convert it first"):
+        explain_network(Bound(), [torch.ones(1, 1)])
 
 
 class Forces(nn.Module):

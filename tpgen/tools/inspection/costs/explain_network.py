@@ -21,8 +21,10 @@ from tpgen.base.clock import ROUGH, Timing, clock_of, device_of, seconds_of
 from tpgen.base.drawing.charts import share_bar
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.notebook import Shown, div_lines, html_table
-from tpgen.base.text import duration, quantity, table
+from tpgen.base.text import duration, plural, quantity, table
 from tpgen.networks.bypass import bypassing_programs
+from tpgen.networks.conversion.convert import convert
+from tpgen.networks.copies import copy_of
 from tpgen.tools.inspection.costs.explain import explain
 from tpgen.tools.inspection.costs.explanation import Explanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
@@ -73,6 +75,7 @@ class NetworkExplanation(Shown):
     seconds: float | None = None
     spread: float = 0.0  # of the times of the call
     inside: bool = False
+    copied: bool = False  # of a stock network, a converted copy is explained
 
     @property
     def share(self) -> float | None:
@@ -108,7 +111,8 @@ class NetworkExplanation(Shown):
         return [columns, *rows]
 
     def _head_line(self) -> str:
-        return f"{self.network}: {len(self.products)} product{'s' * (len(self.products) != 1)} called in one call"
+        copied = " of a converted copy" if self.copied else ""
+        return f"{self.network}: {plural(len(self.products), 'product')} called in one call{copied}"
 
     def _foot_lines(self) -> list[str]:
         found = [f"not called: {', '.join(self.not_called)}"] if self.not_called else []
@@ -185,14 +189,11 @@ def explain_network(
     Operations and bytes are forward sums over a product's calls.  ``measure`` times the call and every product, forward
     and backward.
 
-    Raises `TpgenError` for a network without tpgen's products, and if the network fails on the inputs.
+    Explains a converted copy of a stock network.  Raises `TpgenError` if the network fails on the inputs.
     """
     check_call("explain_network(network, [x, y])", network, inputs)
+    given, network = network, with_products(network)
     held = modules_to_watch(network)
-    if not held:
-        raise TpgenError(
-            f"{type(network).__name__} holds no product of tpgen's; tpgen.convert(network) takes e3nn's products over"
-        )
     watch = CallWatch.for_modules(held, device_of(network, inputs))
     run = WatchedRun(network, tuple(inputs), dict(keywords or {}), watch)
     with preserve_state(network), watch.recording():
@@ -222,7 +223,19 @@ def explain_network(
         whole.median if measure else None,
         whole.spread,
         run.inside,
+        network is not given,
     )
+
+
+def with_products(network: nn.Module) -> nn.Module:
+    """Return the network, or a converted copy of a stock network."""
+    if modules_to_watch(network):
+        return network
+    try:
+        copied = copy_of(network)
+    except Exception as error:
+        raise TpgenError(f"{type(network).__name__} cannot be copied ({reason(error)}): convert it first") from error
+    return convert(copied, program=False)
 
 
 def _explain_product(
