@@ -69,9 +69,8 @@ def convert(
 ) -> _Network:
     """Convert a network in place: modules of e3nn and of known projects compute with tpgen.
 
-    Only classes change: modules keep identity, parameters, buffers, names and hooks.  So a state_dict loads into the
-    stock network and back, and optimisers, averages of weights and wrappers stay valid.  A module that stays gets a
-    warning and a row of the report, with the reason.
+    Only classes change: modules keep identity, parameters, buffers, names and hooks, so checkpoints, optimisers and
+    wrappers stay valid.  A module that stays gets a warning and a row of the report, with the reason.
 
     Raises `TpgenError` if nothing can be converted or the proof fails.  Errors leave the network unchanged.
 

@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,62 @@ class Bound(nn.Module):
 def test_a_stock_network_that_cannot_be_copied_is_to_be_converted_first() -> None:
     with pytest.raises(TpgenError, match=r"Bound cannot be copied \(.*lock.*\): convert it first"):
         explain_network(Bound(), [torch.ones(1, 1)])
+
+
+def spend(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        spend(0.02)
+        return gradient
+
+
+class Inner(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+        spend(0.01)
+        return {"found": [Slow.apply(x)]}
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.square = Inner(), tpgen.TensorSquare("2x1o", strategy="einsum")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spend(0.005)
+        (found,) = self.inner(x)["found"]
+        return self.square(found)
+
+
+def test_the_rest_of_the_time_is_divided_by_class() -> None:
+    found = explain_network(Outer(), [torch.randn(4, 6, requires_grad=True)], measure=True, ceilings=GIVEN)
+    seconds = {code.name: code.seconds for code in found.others}
+    assert [name.split(".")[-1] for name in seconds] == ["Inner", "Outer", "autograd, between modules"]
+    inner, outer, _ = seconds.values()
+    assert 0.028 < inner < 0.04
+    assert 0.004 < outer < 0.01
+    assert sum(seconds.values()) + found.share * found.seconds == pytest.approx(found.seconds)  # type: ignore[operator]
+    assert re.search(r"code outside of products +time +of call\n.*Inner +\d.* ms +\d+ %\n", str(found))
+    assert json.loads(found.to_json())["others"][0]["name"] == next(iter(seconds))
+    assert "Inner" in found._repr_html_()
+    assert "outside" not in str(replace(found, others=()))
+
+
+def test_many_classes_are_few_rows() -> None:
+    kinds = [type(f"Kind{n}", (nn.Identity,), {}) for n in range(9)]
+    network = nn.Sequential(tpgen.TensorSquare("1o", strategy="einsum"), *(kind() for kind in kinds))
+    found = explain_network(network, [torch.randn(2, 3)], measure=True, ceilings=GIVEN)
+    assert [code.name for code in found.others][-2:] == ["4 more", "autograd, between modules"]
+    assert len(found.others) == 8
 
 
 class Forces(nn.Module):

@@ -67,11 +67,9 @@ def write_network_explorer(
     inductor: bool = False,
     ceilings: Ceilings | None = None,
 ) -> Page:
-    """Write the explorer of all products that a network calls into one HTML file; return the path.
+    """Write the explorer of a network's products into one HTML file; return the path.
 
-    ``products`` selects modules; ``rows`` replaces the rows of calls.
-
-    Raises `TpgenError` for modules not called.
+    ``products`` selects modules; ``rows`` replaces those of calls.
     """
 
     def make_page_html() -> str:
