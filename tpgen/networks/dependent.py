@@ -187,7 +187,7 @@ _SAID = {  # what torch says of values, and plain words
 
 @contextmanager
 def plain_words() -> Iterator[None]:
-    """Turn torch's errors of values in the block into a `DeployError` that names the line."""
+    """Raise torch's errors of values in plain words."""
     try:
         yield
     except Exception as error:
