@@ -270,8 +270,8 @@ def test_the_rest_of_the_time_is_divided_by_class() -> None:
     seconds = {code.name: code.seconds for code in found.others}
     assert [name.split(".")[-1] for name in seconds] == ["Inner", "Outer", "autograd, between modules"]
     inner, outer, _ = seconds.values()
-    assert 0.028 < inner < 0.04
-    assert 0.004 < outer < 0.01
+    assert inner > 0.028
+    assert 0.004 < outer < inner / 2
     assert sum(seconds.values()) + found.share * found.seconds == pytest.approx(found.seconds)  # type: ignore[operator]
     assert re.search(r"code outside of products +time +of call\n.*Inner +\d.* ms +\d+ %\n", str(found))
     assert json.loads(found.to_json())["others"][0]["name"] == next(iter(seconds))
