@@ -54,6 +54,19 @@ def check_calculator(title: str, made: str, atoms: Any, limit: float, program: b
     return calculator
 
 
+def check_proof(made: Any, atoms: Any) -> Any:
+    """A calculator is proven and timed with atoms, and keeps none of their results."""
+    reports: list[Any] = []
+    tpgen.convert(made, prove=atoms, measure=atoms, report=reports.append)
+    for report in reports:
+        assert report.proof.holds
+        assert all(d.tensors > 0 for d in report.proof.differences)
+        assert report.times.tasks[0].task == "call"
+    assert reports
+    assert made.results == {}
+    return made
+
+
 def _first(calculator: Any) -> Any:
     return calculator.models[0] if len(getattr(calculator, "models", ())) > 1 else calculator
 

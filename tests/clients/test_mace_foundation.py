@@ -22,7 +22,15 @@ from mace.calculators import MACECalculator
 
 import tpgen
 from tests.clients.checks import carbon
-from tests.clients.pages import FOUNDATIONS, calculators, check_calculator, check_comparison_by_hand, results, snippets
+from tests.clients.pages import (
+    FOUNDATIONS,
+    calculators,
+    check_calculator,
+    check_comparison_by_hand,
+    check_proof,
+    results,
+    snippets,
+)
 from tests.clients.test_mace import mark_names, write_training_set
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
@@ -77,6 +85,15 @@ def test_each_calculator_is_converted_and_equal(made: str) -> None:
     for line, limit in ((made, SINGLE if single else 1e-12), (made.replace(")", ', default_dtype="float64")'), 1e-12)):
         calculator = check_calculator("MACE", line, carbon(), limit)
         check_comparison_by_hand("MACE", line, calculator, carbon(), limit)
+
+
+@pytest.mark.usefixtures("_files")
+@pytest.mark.parametrize("made", calculators("MACE"))
+def test_each_calculator_is_proven_with_atoms(made: str) -> None:
+    names: dict[str, Any] = {}
+    exec(snippets(FOUNDATIONS, "MACE")[0].partition("\ncalculator = ")[0], names)
+    calculator = check_proof(eval(made, names), carbon())
+    assert not any(model._forward_pre_hooks for model in getattr(calculator, "models", ()))
 
 
 @pytest.mark.usefixtures("_files")

@@ -12,12 +12,13 @@ from ase.build import bulk
 from ase.data import chemical_symbols
 from click.testing import CliRunner
 from sevenn import _keys as keys
+from sevenn.calculator import SevenNetCalculator  # noqa: F401 (the page's lines name it)
 from sevenn.util import model_from_checkpoint
 
 from benchmarks import networks
 from benchmarks.networks import Case
 from tests.clients.checks import check_deployed
-from tests.clients.pages import calculators, check_calculator, check_comparison_by_hand
+from tests.clients.pages import calculators, check_calculator, check_comparison_by_hand, check_proof
 from tpgen.networks.conversion.convert import collect, conversion_report, convert
 from tpgen.networks.conversion.swap import Swap
 from tpgen.tools.cli.app import main
@@ -63,6 +64,14 @@ def test_each_calculator_of_the_page_is_converted_and_equal(made: str) -> None:
     calculator = check_calculator("SevenNet", made, atoms, 1e-5, program=False)
     assert calculator.modal == ("PBE" if "modal" in made else None)
     check_comparison_by_hand("SevenNet", made, calculator, atoms, 1e-5)
+
+
+@pytest.mark.parametrize("made", calculators("SevenNet")[:2])
+def test_a_calculator_is_proven_with_atoms(made: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    atoms = bulk("NaCl", "rocksalt", 5.64, cubic=True)
+    atoms.rattle(0.1, seed=0)
+    check_proof(eval(made), atoms)
 
 
 @pytest.mark.slow

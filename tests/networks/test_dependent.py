@@ -17,6 +17,7 @@ from benchmarks.networks import Case, gate_points
 from tests.machine import needs_compiler
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tpgen.base.errors import DeployError
+from tpgen.networks.program import network_program
 from tpgen.networks.signature import Signature
 
 RADIUS = 1.5
@@ -223,7 +224,9 @@ class Normed(nn.Module):
 
 
 def test_a_number_that_is_another_in_each_call_is_refused() -> None:
-    with pytest.raises(DeployError, match=r"takes a number from what a call is given, by .*test_dependent.py:\d+"):
+    line = Normed.forward.__code__.co_firstlineno + 1
+    told = rf"forward asks for a number of a tensor \(at test_dependent.py, line {line}: .*item\(\)\), .*tensor itself"
+    with pytest.raises(DeployError, match=told):
         tpgen.compile_step(Normed(), torch.rand(5, 3))
 
 
@@ -235,8 +238,22 @@ class Elsewhere(nn.Module):
 
 def test_an_error_names_the_line() -> None:
     line = Elsewhere.forward.__code__.co_firstlineno + 1
-    with pytest.raises(DeployError, match=rf"numpy\(\) .*at test_dependent.py, line {line}"):
-        tpgen.compile_step(Elsewhere(), torch.rand(5))
+    told = rf"forward makes an array of numpy \(at test_dependent.py, line {line}: near = .*\), .*compute by torch"
+    for build in (tpgen.compile_step, lambda network, x: network_program(network, [x])):
+        with pytest.raises(DeployError, match=told) as found:
+            build(Elsewhere(), torch.rand(5))
+        assert "subclass" not in str(found.value)
+
+
+class Choosing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 1 else -x
+
+
+def test_a_program_to_deploy_makes_no_choice_by_values() -> None:
+    told = r"^Choosing cannot be written as one program: forward asks for a number .* \(at .*, line \d+: return x if"
+    with pytest.raises(DeployError, match=told):
+        network_program(Choosing(), [torch.rand(5)])
 
 
 def example_of_e3nn(atoms: int) -> Case:

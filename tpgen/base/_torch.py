@@ -44,6 +44,7 @@ NAMES: dict[str, Private] = {
     "dispatch_modes": Private("torch._C", "_len_torch_dispatch_stack", _TRANSFORMS),
     "function_modes": Private("torch._C", "_len_torch_function_stack", _TRANSFORMS),
     "saved_tensor_hooks": Private("torch._C._autograd", "_top_saved_tensors_default_hooks", _TRANSFORMS),
+    "sequence_number": Private("torch._C._autograd", "_get_sequence_nr", "explain_network: times backward"),
     "without_functions": Private("torch._C", "DisableTorchFunctionSubclass", _POSTPONED),
     "plain_function": Private("torch._C", "_disabled_torch_function_impl", _POSTPONED),
     "throw_on_access": Private("torch._C", "_set_throw_on_mutable_data_ptr", _POSTPONED),

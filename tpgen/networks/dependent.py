@@ -5,10 +5,12 @@ A number that is no count must equal the example's.
 
 from __future__ import annotations
 
+import linecache
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import torch
 from torch import SymInt, Tensor
 
 from tpgen.base._torch import DispatchMode, has_kernel, pytree
+from tpgen.base.errors import DeployError
 from tpgen.networks import lengths
 from tpgen.networks.reach import OWN_CODE, TORCH_CODE
 from tpgen.networks.recording import Finding, Recording
@@ -118,7 +121,8 @@ def _record_number_as_finding(mode: Dependent, function: Any, x: Tensor) -> Any:
         if type(value) is int and value >= 0:
             return Finding(lambda x: _sized_tensor_unless_negative(function(x)), lambda sized: sized.shape[0] - _LEAST)
         fixed = not isinstance(value, int)  # else it hardly ever is that of the example
-        return Finding(lambda x: [] if function(x) == value else None, lambda: value, fixed=fixed)
+        line = _shown_line(*caller_location().rsplit(":", 1))
+        return Finding(lambda x: [] if function(x) == value else None, lambda: value, fixed=fixed, line=line)
 
     return mode.find(function, function, (x,), number_as_finding)
 
@@ -162,4 +166,32 @@ def user_line(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith((TORCH_CODE, OWN_CODE))
     ]
-    return f" (at {Path(found[-1].filename).name}, line {found[-1].lineno}: {found[-1].line})" if found else ""
+    return _shown_line(found[-1].filename, found[-1].lineno) if found else ""
+
+
+def _shown_line(file: str, number: Any) -> str:
+    return f" (at {Path(file).name}, line {number}: {linecache.getline(file, int(number)).strip()})"
+
+
+ASKS_FOR_NUMBER = (
+    "forward asks for a number of a tensor{line}, as .item(), float() and if do, and a program would hold for this "
+    "number alone: compute with the tensor itself, choose by torch.where, or ask outside of forward and give the "
+    "result as an argument"
+)
+_SAID = {  # what torch says of values, and plain words
+    ".numpy() is not supported": "forward makes an array of numpy{line}, and a program is made of torch's operations "
+    "alone: compute by torch there, or outside of forward and give the result as an argument",
+    "Could not guard on data-dependent": ASKS_FOR_NUMBER,
+}
+
+
+@contextmanager
+def plain_words() -> Iterator[None]:
+    """Raise torch's errors of values in plain words."""
+    try:
+        yield
+    except Exception as error:
+        said = next((words for start, words in _SAID.items() if start in str(error)), None)
+        if said is None:
+            raise
+        raise DeployError(said.format(line=user_line(error))) from error

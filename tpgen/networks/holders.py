@@ -23,6 +23,11 @@ def held_networks(holder: Any) -> dict[str, nn.Module]:
     return {place: one for one, place in reversed(first.items()) if one not in inner}
 
 
+def calculators_in(holder: Any) -> list[Any]:
+    """Calculators of ASE in an object."""
+    return [one for _, one in _places("", holder, set()) if _is_of_calculators(one)]
+
+
 def _places(where: str, holder: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     seen.add(id(holder))
     held = {} if isinstance(holder, type | ModuleType) else getattr(holder, "__dict__", {})

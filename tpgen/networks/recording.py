@@ -96,6 +96,7 @@ class Finding(NamedTuple):
     made: Callable[..., Any]
     wrong: Callable[..., Tensor] | None = None
     fixed: bool = False
+    line: str = ""  # of the user's code
 
 
 FINDINGS = {"pairs": Finding(pairs_among, _edge_pairs, unlike), "groups": Finding(groups_among, Groups)}

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 from tpgen.base._torch import ConstantSource, pytree
 from tpgen.base.errors import DeployError, InputError, TpgenError
 from tpgen.networks.cse import cse
-from tpgen.networks.dependent import Dependent
+from tpgen.networks.dependent import ASKS_FOR_NUMBER, Dependent, plain_words
 from tpgen.networks.functional import aliases, fake_mode, traced
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.neutral_edges import EdgePadding
@@ -105,6 +105,7 @@ class TracedEvaluation:
         return unflatten(self.leaves(outputs), self.result)
 
 
+@plain_words()
 def trace_evaluation(
     evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
 ) -> TracedEvaluation:
@@ -159,7 +160,7 @@ def _trace_with_findings(
         few = _shorten_group_sources(graph.graph, begin, count) if name == "groups" else count
         first, sources = (_subgraph(graph, begin, begin + n) for n in (1, few))
         if findings[name].fixed and any(n >= len(slots.tensors()) for n in sources.takes):
-            raise DeployError(f"Python takes a number from what a call is given, by {name}: keep it a tensor")
+            raise DeployError(ASKS_FOR_NUMBER.format(line=findings[name].line))
         searches[name] = Search(findings[name], first, sources)
         begin += few
     gpu = on_gpu((*slots.tensors(), *tensors))

@@ -164,8 +164,24 @@ def test_inputs_are_asked_for_gradients_as_they_are_given() -> None:
     assert [t.task for t in reports[0].times.tasks] == ["call", "call and gradients"]
     assert list(inputs[0]) == ["x"]
     assert torch.get_default_dtype() == torch.float32
+
+
+class Freed(Forces):
+    def forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        self.eval()
+        found = super().forward(data)
+        self.train()
+        return found
+
+
+def test_a_network_that_keeps_no_graph_in_evaluation_is_timed_without_gradients() -> None:
+    reports = []
+    inputs = ({"x": torch.randn(4, 3, dtype=torch.float64)},)
+    convert(Forces().eval(), measure=inputs, report=reports.append, **GRAPHS)
+    assert [t.task for t in reports[0].times.tasks] == ["call"]
+    assert "gradients are not timed: in evaluation" in str(reports[0].times)
     with pytest.raises(TpgenError, match=r"cannot be differentiated with these inputs .*call network.train\(\)"):
-        convert(Forces().eval(), measure=inputs, **GRAPHS)
+        convert(Freed(), measure=inputs, **GRAPHS)
 
 
 def test_a_network_that_keeps_no_graph_in_evaluation_is_proven() -> None:

@@ -37,7 +37,7 @@ def test_the_report_says_all_of_it() -> None:
     for part in (
         "connected = again",
         "e3nn.TensorSquare",
-        "tpgen grouped (asked for)",
+        "tpgen grouped: asked for",
         "are equal",
         "call and gradients",
     ):
@@ -91,3 +91,13 @@ def test_nothing_is_said_where_all_is_converted() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         convert(network)
+
+
+def test_a_remark_of_many_rows_is_said_once() -> None:
+    squares = nn.Sequential(*(o3.TensorSquare("2x1o", "0e") for _ in range(3)))
+    for text in (str(conversion_report(squares)), str(conversion_report(convert(squares, **GRAPHS)))):
+        (remark,) = [line for line in text.splitlines() if line.startswith("tpgen ")]
+        name, _, said = remark.partition(": ")
+        assert text.count(said) == 1
+        assert text.count(f"e3nn.TensorSquare  {name}\n") == 3
+    assert "tpgen grouped (asked for)" in str(conversion_report(squares[0]))

@@ -153,7 +153,7 @@ class Deciding(nn.Module):
 
 
 def test_a_network_that_decides_by_values() -> None:
-    with pytest.raises(DeployError, match=r"Deciding cannot be written as one program: .*out of forward"):
+    with pytest.raises(DeployError, match=r"Deciding cannot be written as one program: .*outside of forward"):
         network_program(Deciding(), [torch.ones(2)])
 
 

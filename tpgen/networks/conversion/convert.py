@@ -13,6 +13,7 @@ from tpgen.base.errors import InputError, OptionError, TpgenError, a_kind, check
 from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
 from tpgen.networks.conversion.adapters import Adapter, adapters_for, kept_in_packages
 from tpgen.networks.conversion.batch_norms import find_batch_norm
+from tpgen.networks.conversion.calculators import arguments_by_network
 from tpgen.networks.conversion.functions_called import functions_called
 from tpgen.networks.conversion.gates import find_gate
 from tpgen.networks.conversion.harmonics import find_harmonics
@@ -62,16 +63,15 @@ def convert(
     only: Names | None = None,
     radial: Literal["net", "spline"] = "net",
     program: When = "auto",
-    prove: _Inputs | None = None,
-    measure: _Inputs | None = None,
+    prove: Any = None,
+    measure: Any = None,
     report: Callable[[Conversion], object] | None = None,
     **options: Unpack[ConvertOptions],
 ) -> _Network:
     """Convert a network in place: modules of e3nn and of known projects compute with tpgen.
 
-    Only classes change: modules keep identity, parameters, buffers, names and hooks.  So a state_dict loads into the
-    stock network and back, and optimisers, averages of weights and wrappers stay valid.  A module that stays gets a
-    warning and a row of the report, with the reason.
+    Only classes change: modules keep identity, parameters, buffers, names and hooks, so checkpoints, optimisers and
+    wrappers stay valid.  A module that stays gets a warning, and its reason in the report.
 
     Raises `TpgenError` if nothing can be converted or the proof fails.  Errors leave the network unchanged.
 
@@ -94,13 +94,13 @@ def convert(
         millionth of the largest, and gradients of parameters raise an error.
     program
         whether calls run as one program: ``"auto"`` builds one in another process, for calls that came ten times and
-        take under 250 ms; True builds at the first call.  `tpgen.ready` waits for the program.  Programs sum in another
-        order: False keeps the bits of results.
+        take under 250 ms; True builds at the first call.  `tpgen.ready` waits.  Programs sum in another order: False
+        keeps the bits of results.
     prove
-        arguments of a call: compares outputs, gradients and second derivatives with stock in float64; reports errors of
-        splines apart.
+        arguments of a call, or a calculator's atoms: compares outputs, gradients and second derivatives with stock in
+        float64; reports errors of splines apart.
     measure
-        arguments of a call: times both networks.
+        the same: times both.
     report
         function of the `Conversion`, as in ``report=print``; see `conversion_report`.
     options
@@ -114,10 +114,12 @@ def convert(
         raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
     check_known("radial", [radial], _RADIAL, OptionError)
     check_when(program)
+    proven = arguments_by_network("prove", network, networks, prove)
+    timed = arguments_by_network("measure", network, networks, measure)
     done: list[nn.Module] = []
     try:
-        for one in networks:
-            swaps = _convert(one, given, keep, only, _RADIAL[radial], prove, measure, report)
+        for one, to_prove, to_measure in zip(networks, proven, timed, strict=True):
+            swaps = _convert(one, given, keep, only, _RADIAL[radial], to_prove, to_measure, report)
             done.append(one)
             if program is True or [swap.module for swap in swaps] != [one]:  # a layer alone is one kernel already
                 serve(one, program)
@@ -231,15 +233,16 @@ def restore(network: _Network) -> _Network:
     return network
 
 
-def conversion_report(network: Any, *, prove: _Inputs | None = None, measure: _Inputs | None = None) -> Conversion:
+def conversion_report(network: Any, *, prove: Any = None, measure: Any = None) -> Conversion:
     """Report which modules compute with tpgen, which could, and which cannot and why.
 
-    ``prove`` and ``measure``, arguments of a call, compare stock and converted network.  The report prints itself and
-    has `to_json`.
+    ``prove`` and ``measure``, as of `convert`, compare stock and converted network.
     """
-    network = network_of("conversion_report", network, _concerns_convert)
-    with with_installed_classes(network):
-        return _make_report(network, prove, measure)
+    one = network_of("conversion_report", network, _concerns_convert)
+    (proven,) = arguments_by_network("prove", network, [one], prove)
+    (timed,) = arguments_by_network("measure", network, [one], measure)
+    with with_installed_classes(one):
+        return _make_report(one, proven, timed)
 
 
 def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:

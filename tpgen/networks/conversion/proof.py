@@ -41,6 +41,7 @@ _FLOOR = 1e-6  # tensors below this part of the largest of their order are compa
 LIMIT = 1e-8  # relative to the largest entry of a tensor; what float64 leaves after a deep network is far below
 _OUTPUTS = 1e-10  # the same of outputs, in which fewer roundings gather than in derivatives
 IN_TRAINING = "derivatives are those in training: in evaluation, as it was given, the network keeps no graph for them"
+NOT_TIMED = "gradients are not timed: in evaluation, as it was given, the network keeps no graph for them"
 NO_NUMBERS = (
     "stock itself has no numbers in {number} of {of} tensors of its {what}, the first {first}, as edges of length zero "
     "make: what is NaN or infinite in stock is no fault of the conversion, and the rest is compared"
@@ -116,12 +117,14 @@ class Times:
     tasks: tuple[Time, ...]
     rounds: int
     threads: int
+    said: tuple[str, ...] = ()  # of tasks that are left out
 
     def __str__(self) -> str:
         rows = [(t.task, duration(t.stock), duration(t.converted), t.said) for t in self.tasks]
         head = f"medians, {self.rounds} rounds or more in turn, {self.threads} thread{'s' * (self.threads != 1)}"
         shown = f"{head}\n{table([('task', 'stock', 'converted', 'times as fast'), *rows])}"
-        return f"{shown}\n{BUSY}" if any(t.spread > ROUGH for t in self.tasks) else shown
+        busy = [BUSY] if any(t.spread > ROUGH for t in self.tasks) else []
+        return "\n".join([shown, *self.said, *busy])
 
 
 @bypassing_programs()
@@ -185,14 +188,21 @@ def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], round
     """Time calls, and calls with gradients, of both networks."""
     both = {"stock": stock, "converted": converted}
     device = device_of(stock, inputs)
-    found = []
+    found: list[Time] = []
+    said: tuple[str, ...] = ()
     for task, run in _TASKS.items():
-        run(stock, inputs)  # first: whose fault an error is
+        try:
+            run(stock, inputs)  # first: whose fault an error is
+        except GraphError:
+            if stock.training:
+                raise
+            said = (NOT_TIMED,)
+            continue
         with blame_conversion(converted):
             timed = time_in_turns({n: partial(run, net, inputs) for n, net in both.items()}, device, rounds=rounds)
         spread = max(timing.spread for timing in timed.values())
         found.append(Time(task, timed["stock"].median, timed["converted"].median, spread))
-    return Times(tuple(found), rounds, torch.get_num_threads())
+    return Times(tuple(found), rounds, torch.get_num_threads(), said)
 
 
 _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from dataclasses import asdict, dataclass
 
 from tpgen.base.notebook import Shown
@@ -63,13 +65,34 @@ class Conversion(Shown):
         parts = [head]
         for found, columns in ((self.replaced, ("was", "computes with")), (self.possible, ("is", "can compute with"))):
             if found:
-                parts.append(table([("module", *columns), *((_join_names(r.paths), r.was, r.now) for r in found)]))
+                texts, shared = _remarks_once([r.now for r in found])
+                rows = [(_join_names(r.paths), r.was, text) for r, text in zip(found, texts, strict=True)]
+                parts += [table([("module", *columns), *rows]), *(["\n".join(shared)] if shared else [])]
         if self.kept:
             kept_rows = [(_join_names(k.paths), k.was, k.why) for k in self.kept]
             parts.append(table([("module", "is", "stays, because it is"), *kept_rows]))
         parts += ["\n".join(self.functions)] if self.functions else []
         parts += [str(compared) for compared in (self.proof, self.times) if compared]
         return "\n\n".join(parts)
+
+
+def _remarks_once(texts: list[str]) -> tuple[list[str], list[str]]:
+    """Say a remark, "name (remark)", of three texts or more once.
+
+    >>> _remarks_once(["kernel (made)", "kernel (made)", "kernel (made); by row", "kernel (fused)"])
+    (['kernel', 'kernel', 'kernel; by row', 'kernel (fused)'], ['kernel: made'])
+    """
+    shared: dict[str, str] = {}
+    for (name, remark), count in Counter(m.groups() for text in texts if (m := _REMARK.match(text))).most_common():
+        if count > 2:
+            shared.setdefault(name, remark)
+    for name, remark in shared.items():
+        whole = f"{name} ({remark})"
+        texts = [name + text[len(whole) :] if text.startswith(whole) else text for text in texts]
+    return texts, [f"{name}: {remark}" for name, remark in shared.items()]
+
+
+_REMARK = re.compile(r"([^(;:]+) \(([^()]+)\)")
 
 
 def _join_names(paths: tuple[str, ...]) -> str:

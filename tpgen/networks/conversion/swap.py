@@ -205,6 +205,12 @@ def _undo_swap(module: nn.Module, mark: Mark) -> None:
     module.__class__ = mark.cls
 
 
+def class_before(module: nn.Module) -> str:
+    """A module's class without conversion."""
+    mark = mark_of(module)
+    return qualified(mark.cls if mark else type(module))
+
+
 def qualified(cls: type) -> str:
     """Class name after its package.
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from tpgen.planner.presets import channelwise
 from tpgen.tools.cli.app import main
 from tpgen.tools.inspection.costs.explain_network import explain_network
 from tpgen.tools.inspection.costs.roofline import Ceilings
+from tpgen.tools.inspection.explorer.page import write_network_explorer
 
 GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
 CONV = channelwise("4x0e", "0e+1o", "0e+1o")
@@ -87,7 +90,7 @@ def test_a_product_is_a_network_of_one() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(TpgenError, match=r"Linear holds no product of tpgen's; tpgen\.convert\(network\) takes e3nn's"):
+    with pytest.raises(TpgenError, match=r"Linear holds no tensor product, .* nothing to convert"):
         explain_network(nn.Linear(1, 1), [torch.ones(1)])
     with pytest.raises(TpgenError, match=r"the network fails on the inputs given \(.*\); give inputs it takes"):
         explain_network(Edges(), [torch.ones(1)])
@@ -97,6 +100,8 @@ def test_errors() -> None:
         explain_network(Edges(), torch.ones(1))  # type: ignore[arg-type]
     idle = nn.ModuleDict({"spare": tpgen.TensorSquare("1o"), "used": nn.ReLU()})
     idle.forward = lambda x: idle["used"](x)  # type: ignore[method-assign]
+    with pytest.raises(TpgenError, match=r"write_network_explorer takes an nn\.Module, got int"):
+        write_network_explorer(3, [], "page.html")  # type: ignore[arg-type]
     with pytest.raises(TpgenError, match=r"ModuleDict calls no product in one call; it holds spare"):
         _ = explain_network(idle, [torch.ones(1)], ceilings=GIVEN).largest
 
@@ -196,6 +201,92 @@ def test_products_and_layers_of_a_converted_network_are_counted() -> None:
     assert [p.backward for p in found.products] == [1, 1]
 
 
+def test_a_stock_network_is_explained_by_a_converted_copy() -> None:
+    network = nn.Sequential(o3.Linear("2x0e", "2x0e"), o3.Linear("2x0e", "0e"))
+    found = explain_network(network, (torch.randn(4, 2),), ceilings=GIVEN)
+    assert str(found).startswith("Sequential: 2 products called in one call of a converted copy\n")
+    assert [type(layer) for layer in network] == [o3.Linear, o3.Linear]
+    ours = explain_network(tpgen.convert(network), (torch.randn(4, 2),), ceilings=GIVEN)
+    assert [p.flops for p in found.products] == [p.flops for p in ours.products]
+    assert "copy" not in str(ours)
+
+
+def test_the_page_of_a_stock_network_shows_a_converted_copy(tmp_path: Path) -> None:
+    network = nn.Sequential(o3.TensorSquare("2x1o", "0e"))
+    page = write_network_explorer(network, [torch.ones(2, 6)], tmp_path / "page.html", ceilings=GIVEN)
+    assert "2x1o x 2x1o" in page.read_text(encoding="utf-8")
+    assert type(network[0]) is o3.TensorSquare
+
+
+class Bound(nn.Module):
+    """A stock network that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.lock = o3.Linear("0e", "0e"), threading.Lock()
+
+
+def test_a_stock_network_that_cannot_be_copied_is_to_be_converted_first() -> None:
+    with pytest.raises(TpgenError, match=r"Bound cannot be copied \(.*lock.*\): convert it first"):
+        explain_network(Bound(), [torch.ones(1, 1)])
+
+
+def spend(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        spend(0.02)
+        return gradient
+
+
+class Inner(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+        spend(0.01)
+        return {"found": [Slow.apply(x)]}
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.square = Inner(), tpgen.TensorSquare("2x1o", strategy="einsum")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spend(0.005)
+        (found,) = self.inner(x)["found"]
+        return self.square(found)
+
+
+def test_the_rest_of_the_time_is_divided_by_class() -> None:
+    found = explain_network(Outer(), [torch.randn(4, 6, requires_grad=True)], measure=True, ceilings=GIVEN)
+    seconds = {code.name: code.seconds for code in found.others}
+    assert [name.split(".")[-1] for name in seconds] == ["Inner", "Outer", "autograd, between modules"]
+    inner, outer, _ = seconds.values()
+    assert inner > 0.028
+    assert 0.004 < outer < inner / 2
+    assert sum(seconds.values()) + found.share * found.seconds == pytest.approx(found.seconds)  # type: ignore[operator]
+    assert re.search(r"code outside of products +time +of call\n.*Inner +\d.* ms +\d+ %\n", str(found))
+    assert json.loads(found.to_json())["others"][0]["name"] == next(iter(seconds))
+    assert "Inner" in found._repr_html_()
+    assert "outside" not in str(replace(found, others=()))
+
+
+def test_many_classes_are_few_rows() -> None:
+    kinds = [type(f"Kind{n}", (nn.Identity,), {}) for n in range(9)]
+    network = nn.Sequential(tpgen.TensorSquare("1o", strategy="einsum"), *(kind() for kind in kinds))
+    found = explain_network(network, [torch.randn(2, 3)], measure=True, ceilings=GIVEN)
+    assert [code.name for code in found.others][-2:] == ["4 more", "autograd, between modules"]
+    assert len(found.others) == 8
+
+
 class Forces(nn.Module):
     """An energy and its forces, of positions that are detached inside, as many calculators have them."""
 
@@ -267,3 +358,12 @@ def test_a_product_that_waits_for_a_sum_has_its_time(monkeypatch: pytest.MonkeyP
     (product,) = found.products
     assert (product.calls, product.backward) == (1, 1)
     assert product.backward_seconds
+
+
+@pytest.mark.parametrize("keyword", [False, True])
+def test_a_converted_square_is_explained(keyword: bool) -> None:
+    network, x = nn.Sequential(tpgen.convert(o3.TensorSquare("2x1o", "0e"))), torch.ones(2, 6)
+    if keyword:
+        network.forward = lambda x: network[0](x=x)  # type: ignore[method-assign]
+    (product,) = explain_network(network, [x], ceilings=GIVEN).products
+    assert product.explanation.rows == 2

@@ -21,12 +21,18 @@ from tpgen.base.clock import ROUGH, Timing, clock_of, device_of, seconds_of
 from tpgen.base.drawing.charts import share_bar
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.notebook import Shown, div_lines, html_table
-from tpgen.base.text import duration, quantity, table
+from tpgen.base.text import duration, plural, quantity, table
 from tpgen.networks.bypass import bypassing_programs
+from tpgen.networks.conversion.convert import convert
+from tpgen.networks.copies import copy_of
 from tpgen.tools.inspection.costs.explain import explain
 from tpgen.tools.inspection.costs.explanation import Explanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
+from tpgen.tools.inspection.costs.stopwatch import BOOKKEEPING
 from tpgen.tools.inspection.costs.watched import (
+    BACKWARD,
+    CODE,
+    FORWARD,
     CallWatch,
     NetworkCall,
     WatchedModule,
@@ -38,6 +44,7 @@ from tpgen.tools.inspection.report.values import check_call, reason
 from tpgen.tools.inspection.stages.calls import request_of
 
 _WARM, _ROUNDS = 2, 9  # calls that are not timed, and that are
+_MOST_CLASSES = 6  # in a table
 
 
 @dataclass(frozen=True)
@@ -61,18 +68,25 @@ class ProductInNetwork:
 
 
 @dataclass(frozen=True)
-class NetworkExplanation(Shown):
-    """Products in a network call.
+class OtherCode:
+    """Seconds of a class, without modules that it calls."""
 
-    ``seconds`` are of call and backward; ``inside``: the network differentiates by itself (forces).
-    """
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class NetworkExplanation(Shown):
+    """Products and other code of a network call."""
 
     network: str
     products: tuple[ProductInNetwork, ...]
     not_called: tuple[str, ...]
-    seconds: float | None = None
+    seconds: float | None = None  # of call and backward
     spread: float = 0.0  # of the times of the call
-    inside: bool = False
+    inside: bool = False  # the network differentiates by itself (forces)
+    others: tuple[OtherCode, ...] = ()  # of the time outside of products
+    copied: bool = False  # of a stock network, a converted copy is explained
 
     @property
     def share(self) -> float | None:
@@ -107,8 +121,13 @@ class NetworkExplanation(Shown):
                 row += [duration(p.seconds), duration(p.backward_seconds), share]
         return [columns, *rows]
 
+    def _rows_of_others(self) -> list[list[str]]:
+        rows = [[c.name, duration(c.seconds), f"{100 * c.seconds / (self.seconds or 1):.0f} %"] for c in self.others]
+        return [["code outside of products", "time", "of call"], *rows] if rows else []
+
     def _head_line(self) -> str:
-        return f"{self.network}: {len(self.products)} product{'s' * (len(self.products) != 1)} called in one call"
+        copied = " of a converted copy" if self.copied else ""
+        return f"{self.network}: {plural(len(self.products), 'product')} called in one call{copied}"
 
     def _foot_lines(self) -> list[str]:
         found = [f"not called: {', '.join(self.not_called)}"] if self.not_called else []
@@ -122,7 +141,8 @@ class NetworkExplanation(Shown):
         return found
 
     def __str__(self) -> str:
-        return "\n".join([self._head_line(), table(self._table_rows()), *self._foot_lines()])
+        others = [table(rows)] if (rows := self._rows_of_others()) else []
+        return "\n".join([self._head_line(), table(self._table_rows()), *self._foot_lines(), *others])
 
     def _repr_html_(self) -> str:
         bars: dict[str, Sequence[float]] = {
@@ -134,6 +154,7 @@ class NetworkExplanation(Shown):
             div_lines(self._head_line())
             + html_table(self._table_rows(), range(2), bars)
             + div_lines(*self._foot_lines())
+            + (html_table(rows, range(1), {}) if (rows := self._rows_of_others()) else "")
             + self._share_bar_html()
         )
 
@@ -179,21 +200,17 @@ def explain_network(
 ) -> NetworkExplanation:
     """Explain each product, linear layer and polynomial in a call ``network(*inputs, **keywords)``.
 
-    The call has gradients, and a backward pass from the sum of results follows, unless the network differentiates by
-    itself (forces).  Buffers, gradients and random numbers are restored.
+    The call has gradients, and a backward pass unless the network differentiates by itself (forces).  Buffers,
+    gradients and random numbers are restored.
 
-    Operations and bytes are forward sums over a product's calls.  ``measure`` times the call and every product, forward
-    and backward.
+    Operations and bytes are sums over a product's calls.  ``measure`` times products and other code.
 
-    Raises `TpgenError` for a network without tpgen's products, and if the network fails on the inputs.
+    Explains a converted copy of a stock network.  Raises `TpgenError` if the network fails.
     """
     check_call("explain_network(network, [x, y])", network, inputs)
+    given, network = network, with_products(network)
     held = modules_to_watch(network)
-    if not held:
-        raise TpgenError(
-            f"{type(network).__name__} holds no product of tpgen's; tpgen.convert(network) takes e3nn's products over"
-        )
-    watch = CallWatch.for_modules(held, device_of(network, inputs))
+    watch = CallWatch.for_modules(network, held, device_of(network, inputs))
     run = WatchedRun(network, tuple(inputs), dict(keywords or {}), watch)
     with preserve_state(network), watch.recording():
         try:
@@ -204,13 +221,13 @@ def explain_network(
             ) from error
         seen = {path: tuple(calls) for path, calls in watch.calls.items()}
         passes = dict(watch.passes)
-        times, whole = _measure_product_medians_and_call(run) if measure else ({}, Timing((), 0))
+        times, whole = _median_seconds_of_parts_and_call(run) if measure else ({}, Timing((), 0))
     products = tuple(
         replace(
             _explain_product(path, watched, seen[path], ceilings),
             backward=passes.get(path, 0),
-            seconds=times.get(path, (None, None))[0],
-            backward_seconds=times.get(path, (None, None))[1],
+            seconds=times.get((FORWARD, path)),
+            backward_seconds=times.get((BACKWARD, path)),
         )
         for path, watched in held.items()
         if path in seen
@@ -222,7 +239,20 @@ def explain_network(
         whole.median if measure else None,
         whole.spread,
         run.inside,
+        _other_code(times, whole.median) if measure else (),
+        network is not given,
     )
+
+
+def with_products(network: nn.Module) -> nn.Module:
+    """The network, or a converted copy of a stock one."""
+    if modules_to_watch(network):
+        return network
+    try:
+        copied = copy_of(network)
+    except Exception as error:
+        raise TpgenError(f"{type(network).__name__} cannot be copied ({reason(error)}): convert it first") from error
+    return convert(copied, program=False)
 
 
 def _explain_product(
@@ -239,24 +269,24 @@ def _explain_product(
     return ProductInNetwork(path, len(calls), found, flops, moved, predicted)
 
 
-def _measure_product_medians_and_call(run: WatchedRun) -> tuple[dict[str, tuple[float, float | None]], Timing]:
-    watch = run.watch
-    forward: dict[str, list[float]] = {}
-    backward: dict[str, list[float]] = {}
+def _median_seconds_of_parts_and_call(run: WatchedRun) -> tuple[dict[Any, float], Timing]:
+    device = run.watch.stopwatch.device
+    found: dict[Any, list[float]] = {}
     whole = []
     for turn in range(_WARM + _ROUNDS):
-        watch.clear()
-        took = seconds_of(run, watch.device, clock=clock_of(watch.device))
+        run.watch.clear()
+        took = seconds_of(run, device, clock=clock_of(device))
+        seconds = dict(run.watch.stopwatch.seconds)
         if turn >= _WARM:
-            whole.append(took)
-            for of, noted in ((forward, watch.forward), (backward, watch.backward)):
-                for path, seconds in noted.items():
-                    of.setdefault(path, []).append(seconds)
-    medians = {
-        path: (_median(times), _median(backward[path]) if path in backward else None) for path, times in forward.items()
-    }
-    return medians, Timing(tuple(whole), 1)
+            whole.append(took - seconds.pop(BOOKKEEPING, 0.0))
+            for part, spent in seconds.items():
+                found.setdefault(part, []).append(spent)
+    return {part: Timing(tuple(times), 1).median for part, times in found.items()}, Timing(tuple(whole), 1)
 
 
-def _median(times: Sequence[float]) -> float:
-    return Timing(tuple(times), 1).median
+def _other_code(times: Mapping[Any, float], whole: float) -> tuple[OtherCode, ...]:
+    classes = [OtherCode(name, seconds) for (kind, name), seconds in times.items() if kind == CODE]
+    classes.sort(key=lambda found: -found.seconds)
+    rest = sum(found.seconds for found in classes[_MOST_CLASSES:])
+    more = [OtherCode(f"{len(classes) - _MOST_CLASSES} more", rest)] if rest else []
+    return *classes[:_MOST_CLASSES], *more, OtherCode("autograd, between modules", max(whole - sum(times.values()), 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -13,15 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base._torch import pytree, replaced_attribute
-from tpgen.base.clock import clock_of
 from tpgen.networks.conversion.postponed import Postponed
+from tpgen.networks.conversion.products import ConvertedTensorSquare
+from tpgen.networks.conversion.swap import class_before
 from tpgen.networks.trial import is_floating, restored
 from tpgen.nn.planned import PROGRAM, PlannedModule
 from tpgen.planner.plan import Plan
 from tpgen.planner.read import read_plan
+from tpgen.tools.inspection.costs.stopwatch import Stopwatch
 
 _PLAN = "_tpgen_plan"  # of converted modules that compute a polynomial: its text
-_ACCUMULATE = "torch::autograd::AccumulateGrad"
+FORWARD, BACKWARD, CODE = "forward", "backward", "code"  # of products, and of other modules
 
 
 class NetworkCall(NamedTuple):
@@ -48,6 +50,9 @@ class WatchedModule:
         if names is not None:  # a convolution, whose arguments are those of a project
             given = dict(zip(names, (*args, *kwargs.values()), strict=True))
             return NetworkCall(given["y"].shape[0], given["x"].shape[0])
+        if isinstance(self.module, ConvertedTensorSquare):
+            x = args[0] if args else kwargs["x"]
+            args, kwargs = (x, x), {}
         if self.program is not None:
             return NetworkCall(*self.program.rows_of(*args, **kwargs))
         x, dim = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), self.plan.inputs[0].dim
@@ -84,23 +89,25 @@ def modules_to_watch(network: nn.Module) -> dict[str, WatchedModule]:
 
 @dataclass
 class CallWatch:
-    """Records of modules' calls, forward and backward seconds, and backward passes."""
+    """Records of products' calls, and seconds of modules."""
 
-    device: str
+    stopwatch: Stopwatch
     paths: Mapping[nn.Module, str]
     modules: Mapping[str, WatchedModule]
+    others: Mapping[nn.Module, str]  # classes
     calls: dict[str, list[NetworkCall]] = field(default_factory=dict)
-    forward: dict[str, float] = field(default_factory=dict)  # seconds
-    backward: dict[str, float] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)  # backwards
 
     @classmethod
-    def for_modules(cls, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
-        return cls(device, {watched.module: path for path, watched in modules.items()}, modules)
+    def for_modules(cls, network: nn.Module, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
+        inside = {part for watched in modules.values() for part in watched.module.modules()}
+        others = {
+            m: class_before(m) for m in network.modules() if m not in inside and not isinstance(m, torch.fx.GraphModule)
+        }
+        return cls(Stopwatch(device), {watched.module: path for path, watched in modules.items()}, modules, others)
 
     def clear(self) -> None:
-        """Forget all records."""
-        for noted in (self.calls, self.forward, self.backward, self.passes):
+        for noted in (self.calls, self.passes, self.stopwatch):
             noted.clear()
 
     @contextmanager
@@ -112,62 +119,27 @@ class CallWatch:
 
     def _wrap_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def call_and_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            path = self.paths.get(module)
-            return (
-                call(module, *args, **kwargs) if path is None else self._record_call(path, call, module, args, kwargs)
-            )
+            called = partial(call, module, *args, **kwargs)
+            if (path := self.paths.get(module)) is not None:
+                out = self._time_product(path, called)
+                self.calls.setdefault(path, []).append(self.modules[path].call(args, kwargs))
+                return out
+            if (part := self.others.get(module)) is not None:
+                return self.stopwatch.time((CODE, part), (CODE, part), called)
+            return called()
 
         return call_and_record
 
-    def _record_call(self, path: str, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        given = pytree.tree_leaves((args, kwargs))
-        out = self._time_forward(path, given, partial(call, module, *args, **kwargs))
-        self.calls.setdefault(path, []).append(self.modules[path].call(args, kwargs))
-        return out
-
-    def _time_forward(self, path: str, given: Sequence[Any], call: Callable[[], Any]) -> Any:
-        start = clock_of(self.device)(self.device)
-        out = call()
-        _add_seconds(self.forward, path, clock_of(self.device)(self.device) - start)
-        if isinstance(out, Postponed) and out.open:  # computed when something reads or sums it
-            out.made.within = partial(self._time_forward, path, [*given, *out.made.operands])
-        elif isinstance(out, Tensor) and out.grad_fn is not None:
-            self._watch_backward(path, out.grad_fn, given)
-        return out
-
-    def _watch_backward(self, path: str, last: Any, arguments: Iterable[Any]) -> None:
-        started: list[float] = []
-
-        def start_node_clock(_: Any) -> None:
-            started.append(clock_of(self.device)(self.device))
-
-        def add_node_seconds(*_: Any) -> None:
-            _add_seconds(self.backward, path, clock_of(self.device)(self.device) - started.pop())
-
+    def _time_product(self, path: str, call: Callable[[], Any]) -> Any:
         def count_pass(_: Any) -> None:
             self.passes[path] = self.passes.get(path, 0) + 1
 
-        last.register_prehook(count_pass)
-        # each node is timed by itself: a backward pass may do other work in between
-        for node in _autograd_nodes_between(last, {x.grad_fn for x in arguments if isinstance(x, Tensor)}):
-            node.register_prehook(start_node_clock)
-            node.register_hook(add_node_seconds)
-
-
-def _add_seconds(noted: dict[str, float], path: str, seconds: float) -> None:
-    noted[path] = noted.get(path, 0.0) + seconds
-
-
-def _autograd_nodes_between(result_node: Any, argument_nodes: set[Any]) -> Iterator[Any]:
-    # without the nodes of arguments and parameters
-    seen, ahead = {result_node}, [result_node]
-    while ahead:
-        node = ahead.pop()
-        yield node
-        for after, _ in node.next_functions:
-            if after is not None and after not in seen and after not in argument_nodes and after.name() != _ACCUMULATE:
-                seen.add(after)
-                ahead.append(after)
+        out = self.stopwatch.time((FORWARD, path), (BACKWARD, path), call)
+        if isinstance(out, Postponed) and out.open:  # computed when something reads or sums it
+            out.made.within = partial(self._time_product, path)
+        elif isinstance(out, Tensor) and out.grad_fn is not None:
+            out.grad_fn.register_prehook(count_pass)
+        return out
 
 
 @dataclass

@@ -14,10 +14,12 @@ from typing_extensions import Unpack
 
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.text import quantity
-from tpgen.tools.inspection.costs.explain_network import explain_network
+from tpgen.tools.inspection.costs.explain_network import explain_network, with_products
 from tpgen.tools.inspection.costs.explanation import ExplainedOptions
 from tpgen.tools.inspection.costs.roofline import Ceilings
+from tpgen.tools.inspection.costs.watched import modules_to_watch
 from tpgen.tools.inspection.explorer.sheet import Sheet, product_sheet
+from tpgen.tools.inspection.report.values import check_call
 from tpgen.tools.inspection.stages.calls import Inspected
 
 if TYPE_CHECKING:
@@ -65,15 +67,16 @@ def write_network_explorer(
     inductor: bool = False,
     ceilings: Ceilings | None = None,
 ) -> Page:
-    """Write the explorer of all products that a network calls into one HTML file; return the path.
+    """Write the explorer of a network's products into one HTML file; return the path.
 
-    ``products`` selects modules; ``rows`` replaces the rows of calls.
-
-    Raises `TpgenError` for a network without tpgen's products, and for modules not called.
+    ``products`` selects modules; ``rows`` replaces those of calls.
     """
 
     def make_page_html() -> str:
-        found = explain_network(network, inputs, ceilings=ceilings)
+        check_call('write_network_explorer(network, [x, y], "page.html")', network, inputs)
+        converted = with_products(network)
+        found = explain_network(converted, inputs, ceilings=ceilings)
+        held = modules_to_watch(converted)
         shown = {p.module: p for p in found.products if not products or p.module in products}
         check_known("product", products, [p.module for p in found.products])
         sheets = {}
@@ -81,7 +84,7 @@ def write_network_explorer(
             options: ExplainedOptions = {"ceilings": ceilings}
             if product.explanation.nodes is not None:  # a convolution, between as many nodes as in the network
                 options["nodes"] = product.explanation.nodes
-            module, count = network.get_submodule(name), rows or product.explanation.rows
+            module, count = held[name].program or held[name].plan, rows or product.explanation.rows
             sheets[name] = product_sheet(module, count, measure, inductor, **options)
         first = max(shown.values(), key=lambda p: p.flops, default=None)
         labels = {

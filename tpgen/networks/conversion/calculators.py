@@ -1,0 +1,84 @@
+"""Arguments of a calculator's networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+from torch import Tensor, nn
+
+from tpgen.base._torch import pytree
+from tpgen.base.errors import InputError, a_kind
+from tpgen.networks.bypass import bypassing_programs
+from tpgen.networks.holders import calculators_in
+
+
+class _Graph(dict[str, Any]):
+    """An object's tensors."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+pytree.register_pytree_node(
+    _Graph,
+    lambda graph: (list(graph.values()), tuple(graph)),
+    lambda values, names: _Graph(zip(names, values, strict=True)),
+    flatten_with_keys_fn=lambda graph: ([(pytree.MappingKey(n), x) for n, x in graph.items()], tuple(graph)),
+)
+
+
+def arguments_by_network(option: str, holder: Any, networks: Sequence[nn.Module], given: Any) -> list[Any]:
+    """Each network's arguments of a call, as given or by a calculator."""
+    get_property = getattr(holder, "get_property", None)
+    if given is None or isinstance(given, Sequence) or not callable(get_property):
+        return [given] * len(networks)
+    calls: dict[nn.Module, tuple[Any, ...]] = {}
+
+    def record(network: nn.Module, args: Any, keywords: Any) -> None:
+        calls.setdefault(network, _positional(option, network, args, keywords))
+
+    _forget_results(holder)
+    hooks = [network.register_forward_pre_hook(record, with_kwargs=True) for network in networks]
+    try:
+        with bypassing_programs():
+            get_property("energy", given)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        _forget_results(holder)
+    for network in networks:
+        if network not in calls:
+            raise InputError(
+                f"{option}: {type(holder).__name__} computes {a_kind(given)} without a call of its "
+                f"{type(network).__name__}: give the arguments of a call as a tuple"
+            )
+    return [calls[network] for network in networks]
+
+
+def _forget_results(holder: Any) -> None:
+    # a sum of calculators computes nothing twice
+    for one in calculators_in(holder):
+        if isinstance(getattr(one, "results", None), dict):
+            one.results = {}
+
+
+def _positional(option: str, network: nn.Module, args: Any, keywords: Any) -> tuple[Any, ...]:
+    call = signature(network.forward).bind(*args, **keywords)
+    call.apply_defaults()
+    if alone := keywords.keys() & call.kwargs.keys():
+        raise InputError(f"{option}: {type(network).__name__} takes {', '.join(sorted(alone))} by keyword alone")
+    if call.arguments.get("training") is False:  # else the graph of forces is gone
+        call.arguments["training"] = True
+    return pytree.tree_map(_copy, call.args)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    to_dict = getattr(value, "to_dict", None)  # of torch_geometric's graphs
+    return pytree.tree_map(_copy, _Graph(to_dict())) if callable(to_dict) and not isinstance(value, Mapping) else value
