@@ -57,7 +57,7 @@ def measure_project(project: str, atoms: Sequence[int]) -> list[dict[str, Any]]:
 
     from benchmarks.network_modes import converted
     from benchmarks.networks import SIZES
-    from tpgen.networks import step_program
+    from tpgen.networks import libraries
     from tpgen.networks.step import compile_step
 
     torch.set_num_threads(1)
@@ -65,7 +65,7 @@ def measure_project(project: str, atoms: Sequence[int]) -> list[dict[str, Any]]:
     build = SIZES[project][SIZES_SHOWN[project]]
     case = build(EXAMPLE, torch.float32)
     ours = converted(case).eval()
-    step_program._OPTIONS.update(_LOOPS)
+    libraries._OPTIONS.update(_LOOPS)
     networks: dict[str, Any] = {
         STOCK: case.model,
         CONVERTED: ours,

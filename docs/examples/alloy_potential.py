@@ -134,7 +134,7 @@ class Potential(nn.Module):
         self.readout = Linear(irreps, "0e", strategy=strategy)
         self.shifts = nn.Parameter(torch.zeros(len(ELEMENTS)))  # energy of an atom of each element alone
         self.register_buffer("scale", torch.ones(()))  # of what the network adds: the size of the forces
-        convert(self)  # harmonics and gates too: TorchScript, which e3nn's use, rounds differently from run to run
+        convert(self, program=False)  # the same bits in each run: TorchScript, which e3nn's gates use, rounds otherwise
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():

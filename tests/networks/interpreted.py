@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from torch import Tensor
 
 from tpgen.networks import step_program
 from tpgen.networks.sizes import InputSizes
-from tpgen.networks.step_trace import GraphPart
+from tpgen.networks.stages import GraphPart
 
 
-def _interpreted(program: GraphPart, sizes: InputSizes, _inputs: list[Tensor]) -> tuple[Callable, InputSizes]:
+def _interpreted(
+    program: GraphPart, sizes: InputSizes, _inputs: list[Tensor], _saved: Any = ()
+) -> tuple[Callable, InputSizes]:
     return lambda given: list(program.graph.forward(*given)), sizes
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.machine import needs_compiler
 from tests.networks.served import Field, compare, given, twins
-from tpgen.networks import served, step_program
+from tpgen.networks import libraries, served
 from tpgen.networks.beside import ProgramBuilder
 from tpgen.networks.kinds import ENOUGH_CALLS
 from tpgen.networks.served import Calls
@@ -70,7 +70,7 @@ def test_a_program_that_another_process_compiled_is_found(tmp_path: Path, monkey
     def refuse(*_: Any) -> None:
         raise AssertionError("compiled here")
 
-    monkeypatch.setattr(step_program, "_compile_graph", refuse)
+    monkeypatch.setattr(libraries, "_compile_graph", refuse)
     tpgen.ready(own)
     calls: Calls = vars(own)["_tpgen_calls"]
     ((kind,),) = calls._kinds.values()
@@ -81,7 +81,7 @@ def test_a_program_that_another_process_compiled_is_found(tmp_path: Path, monkey
 _OF_A_SCRIPT = """
 import torch
 import tpgen
-from tpgen.networks import served, step_program
+from tpgen.networks import libraries, served
 
 FACTOR = 2.0
 
@@ -99,7 +99,7 @@ class Net(torch.nn.Module):
 def refuse(*_):
     raise AssertionError("compiled here")
 
-step_program._compile_graph = refuse
+libraries._compile_graph = refuse
 network, x = Net(), torch.linspace(0, 1, 5)
 served.serve(network, "auto")
 for _ in range(10):

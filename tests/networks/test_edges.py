@@ -12,11 +12,11 @@ from torch import Tensor, fx, nn
 
 import tpgen
 from tests.machine import needs_compiler
-from tpgen.networks import step_program
+from tpgen.networks import libraries, step_program
 from tpgen.networks.edges import find_rows
 from tpgen.networks.program import network_program
 from tpgen.networks.sizes import InputSizes
-from tpgen.networks.step_trace import GraphPart
+from tpgen.networks.stages import GraphPart
 
 GATHERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "x[src]": lambda x, index: x[index],
@@ -90,7 +90,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The same of programs that are compiled."""
     seen: list[str] = []
-    monkeypatch.setattr(step_program, "find_rows", lambda graph: seen.extend(rules(graph)))
+    monkeypatch.setattr(libraries, "find_rows", lambda graph: seen.extend(rules(graph)))
     return seen
 
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
-from tests.networks.served import compare, given, kind_of, ready, twins
-from tpgen.networks.kinds import ENOUGH_CALLS
+from tests.networks.served import compare, given, ready, twins
 from tpgen.networks.served import serve
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -50,19 +49,6 @@ def test_derivatives_of_results_are_those_of_the_network(counted: list[int]) -> 
     assert len(counted) == 1
     for x, y in zip(*found, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
-
-
-def test_a_kind_of_call_that_is_differentiated_is_the_networks(counted: list[int]) -> None:
-    _, own = twins()
-    ready(own, forces=False)
-    own(given(), forces=False)["energy"].backward()
-    own(given(), forces=False)
-    assert len(counted) == 1
-    assert "differentiated" in kind_of(own).refused
-    _, own = twins(when="auto")
-    for _ in range(2 * ENOUGH_CALLS):
-        own(given(), training=True)["forces"].sum().backward()
-    assert "differentiated" in kind_of(own).refused
 
 
 def test_what_stock_cannot_differentiate_is_its_error() -> None:

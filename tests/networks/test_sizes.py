@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.machine import needs_compiler
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
-from tpgen.networks import step_program
+from tpgen.networks import libraries
 from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program
 from tpgen.networks.sizes import InputSizes
@@ -93,15 +93,15 @@ def test_a_program_runs_where_its_decisions_are_those_of_the_network(
 
     example = (6, 16, 6, 16)  # of atoms and edges, some of them equal
     step = tpgen.compile_step(network, *Deciding.given(*example))
-    compile_again = step_program._compile_graph
-    monkeypatch.setattr(step_program, "_compile_graph", lambda *_: pytest.fail("compiled again"))
+    compile_again = libraries._compile_graph
+    monkeypatch.setattr(libraries, "_compile_graph", lambda *_: pytest.fail("compiled again"))
     again = tpgen.compile_step(network, *Deciding.given(*example))  # kept: what was asked of it is known here, too
     for each in (step, again):
         for counts in (example, (7, 24, 5, 9), (40, 8, 2, 3), (6, 16, 7, 2)):
             compare(each, counts, by_program=counts[1] > 8)
         for counts in ((5, 16, 6, 16), (6, 17, 6, 16), (6, 40_000, 6, 16), (6, 0, 6, 16), (1, 16, 6, 16)):
             compare(each, counts, by_program=False)
-    monkeypatch.setattr(step_program, "_compile_graph", compile_again)
+    monkeypatch.setattr(libraries, "_compile_graph", compile_again)
     many = tpgen.compile_step(network, *Deciding.given(6, 40_000, 6, 16))  # the graph of the first, compiled otherwise
     for counts, by_program in ((example, False), ((6, 40_000, 6, 16), True), ((5, 40_000, 6, 16), False)):
         compare(many, counts, by_program)

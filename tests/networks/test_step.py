@@ -14,7 +14,7 @@ import tpgen
 from tests.machine import needs_compiler
 from tests.networks.deployment.network import Potential, inputs
 from tpgen.base.errors import InputError
-from tpgen.networks import step_program
+from tpgen.networks import libraries
 from tpgen.networks.named import _named_form
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_trace import trace_evaluation
@@ -84,7 +84,7 @@ def test_one_program_computes_all_sizes_with_the_parameters_of_the_network(
     def refuse(*_: Any) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(step_program, "_compile_graph", refuse)
+    monkeypatch.setattr(libraries, "_compile_graph", refuse)
     again = tpgen.compile_step(network, data(5), scale=0.5, outputs=["energy", "forces"])
     torch.testing.assert_close(again(data(6), scale=0.5)["forces"], network(data(6), scale=0.5)["forces"])
 

@@ -16,10 +16,10 @@ import cloudpickle
 import torch
 from torch import nn
 
+from tpgen.networks.gradients import Requests, example_cotangents, with_gradients
 from tpgen.networks.outcome import evaluation
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import Program
-from tpgen.networks.step_trace import Evaluate
 
 _NAMES = ("call.pt", "said.txt")
 
@@ -81,11 +81,14 @@ def _kill_and_delete(process: subprocess.Popen[bytes], folder: Path, owner: int)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def build(network: nn.Module, evaluate: Evaluate, args: tuple, options: dict[str, Any]) -> Program:
-    """Build the program of ``evaluate``, for calls like this example."""
-    signature, tensors = Signature.of(args, options)
-    slots = ParameterSlots(network, gradients=False)
-    return Program.of(type(network).__name__, evaluate, slots, signature, tensors)
+def build(network: nn.Module, grad: bool, requests: Requests, args: tuple, options: dict[str, Any]) -> Program:
+    """Build the program of a network, and of gradients that are requested, for calls like this example."""
+    title, (signature, tensors) = type(network).__name__, Signature.of(args, options)
+    slots = ParameterSlots(network, gradients=bool(requests))
+    if not requests:
+        return Program.of(title, evaluation(network, grad), slots, signature, tensors)
+    cotangents = example_cotangents(network, requests, signature, tensors)
+    return Program.of(title, with_gradients(network, requests), slots, signature, tensors, cotangents)
 
 
 def _build_from_folder(folder: Path) -> None:
@@ -97,8 +100,7 @@ def _build_from_folder(folder: Path) -> None:
     torch.set_default_dtype(here["dtype"])
     held = torch.load(folder / _NAMES[0], weights_only=False)
     (folder / _NAMES[0]).unlink()  # it may be large, and who began this may be gone
-    network = held["network"]
-    build(network, evaluation(network, held["grad"]), held["args"], held["options"])
+    build(**held)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from threading import Lock
 from typing import Any
@@ -13,17 +14,20 @@ from torch import Tensor
 from tpgen.base._torch import is_functorch_wrapped_tensor
 from tpgen.base.errors import DeployError
 from tpgen.networks.beside import ProgramBuilder
-from tpgen.networks.later import Recompute, with_recomputed_graph
-from tpgen.networks.objects import has_attributes, nested_dicts, objects_with_dicts
+from tpgen.networks.gradients import BackwardPass, Recompute, Requests, ServedCall, attach_graph, with_pass
+from tpgen.networks.objects import objects_with_dicts
 from tpgen.networks.outcome import LeavesWithGraphs
-from tpgen.networks.results import Given, flatten, unflatten
+from tpgen.networks.passes import watch_passes
+from tpgen.networks.replays import on_gpu
+from tpgen.networks.results import Given, unflatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.sizes import tensor_guards
 from tpgen.networks.step_program import Program
 
 ENOUGH_CALLS = 10  # that a program is built after
 _MORE = 4  # times as many, before the next program is built of calls whose network has changed
-DIFFERENTIATED = "its results are differentiated"
+_MISSES = 3  # backward passes that a program was built for in vain
+DIFFERENTIATED = "its results are differentiated in ways that programs do not serve"
 
 
 class CallKind:
@@ -40,6 +44,11 @@ class CallKind:
         self.busy = Lock()  # while a program is asked for
         self.builder: ProgramBuilder | None = None
         self.program: Program | None = None
+        self.requests: Requests = ()  # of backward passes so far
+        self._misses = 0
+        self._behind: frozenset[int] = frozenset()  # leaves that others are computed from
+        self._served: Requests = ()  # that the program serves
+        self._unused: frozenset[int] = frozenset()  # sources whose gradients are None
         self._graphs: LeavesWithGraphs | None = None
         self._alike: Any = None  # a check that parameters require gradients as they did
         self._asks: list[bool] = []
@@ -49,21 +58,29 @@ class CallKind:
         tensors = [x.detach().requires_grad_(x.requires_grad) for x in self.tensors]
         return *self.signature.arguments(tensors), tensors
 
-    def watch(self, result: Any) -> bool:
-        """Refuse programs once a result is differentiated; return whether a floating result requires no gradient."""
-        try:
-            leaves, _ = flatten(nested_dicts(result) if has_attributes(result) else result)
-        except DeployError as error:
-            self.refuse(str(error))
-            return False
-        tensors = [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
-        for x in tensors:
-            if x.grad_fn is not None:
-                x.grad_fn.register_prehook(self._on_differentiation)
-        return not all(x.requires_grad for x in tensors)
+    def watch(self, leaves: Sequence[Any], sources: Callable[[], Sequence[Tensor]]) -> bool:
+        """Note backward passes through an outcome; return whether a floating leaf requires no gradient."""
+        watch_passes(leaves, sources, self.note_pass)
+        return not all(x.requires_grad for x in leaves if isinstance(x, Tensor) and x.is_floating_point())
 
-    def _on_differentiation(self, _gradients: Any) -> None:
-        self.refuse(DIFFERENTIATED)
+    def note_pass(self, found: BackwardPass) -> None:
+        """Let the next program serve passes like this one, too."""
+        if found.behind is not None:
+            request = replace(found.request, given=found.request.given - self._behind)
+            self._behind |= found.behind
+            found = replace(found, request=request, is_plain=found.is_plain or not request.given)
+        if not found.is_plain or found.is_observed or on_gpu(self.tensors):
+            self.refuse(DIFFERENTIATED)
+            return
+        requests = with_pass(self.requests, found) if found.request.given else self.requests
+        if requests != self.requests:
+            if self.program is not None or self.builder is not None:
+                self.put_off() if self.requests else self.drop()
+            self.requests = requests
+        elif found.behind is None and self.program is not None:  # which serves other passes alone
+            self._misses += 1
+            if self._misses >= _MISSES:
+                self.refuse(DIFFERENTIATED)
 
     def refuse(self, why: str) -> None:
         """Let the network serve these calls from now on."""
@@ -83,11 +100,15 @@ class CallKind:
         self.drop()
 
     def adopt(self, program: Program, graphs: LeavesWithGraphs) -> None:
-        """Store a program; `DeployError` unless its result has the network's structure."""
+        """Store a program of the present request; `DeployError` unless its result has the network's structure."""
         if program.written.result != graphs.spec:
             raise DeployError("its program returns something else")
         self._asks, self._alike = [x.requires_grad for x in program.slots.tensors()], None
         self.program, self._graphs = program, graphs
+        self._served, missing = self.requests, list[int]()
+        if self._served and self._served[-1].given.issuperset(graphs.led):
+            missing = program.written.stages[-1].missing(sorted(self._served[-1].wanted))
+        self._unused = frozenset(missing)
 
     def holds(self, parameters: list[Tensor]) -> bool:
         """Whether parameters are leaves with unchanged requires_grad; a change drops the program."""
@@ -101,7 +122,7 @@ class CallKind:
         self._alike = tensor_guards(parameters)
         return True
 
-    def served(self, tensors: list[Tensor], recompute: Callable[[Program, tuple[int, ...]], Recompute]) -> Any:
+    def served(self, tensors: list[Tensor], recompute: Callable[[Program, Sequence[int]], Recompute]) -> Any:
         """Compute a call's outcome by the program; None if the program does not fit."""
         program, graphs = self.program, self._graphs
         assert program is not None
@@ -110,15 +131,19 @@ class CallKind:
             if not program.is_unchanged():
                 return self.put_off()
             parameters = program.slots.tensors()
-            made = program.run_tensors(tensors) if self.holds(parameters) else None
+            if graphs.led and any(x._backward_hooks for x in (*parameters, *tensors)):  # of what has no gradient, too
+                return None
+            made = program.run_call(tensors) if self.holds(parameters) else None
         if made is None:
             return None
-        leaves = [tensors[x.place] if type(x) is Given else x for x in program.written.leaves(made)]
+        leaves = [tensors[x.place] if type(x) is Given else x for x in program.written.leaves(made.outputs)]
         for x in (*(leaves[n] for n in graphs.asking), *(tensors[n] for n in graphs.asked)):
             x.requires_grad_()
         if graphs.led:
-            sources = [x for x in (*parameters, *tensors) if x.requires_grad]
-            found = with_recomputed_graph([leaves[n] for n in graphs.led], recompute(program, graphs.led), sources)
+            places = [n for n, x in enumerate((*parameters, *tensors)) if x.requires_grad and n not in self._unused]
+            call = ServedCall(program, self._served, graphs.led, tuple(places), recompute(program, graphs.led))
+            sources = [(*parameters, *tensors)[n] for n in places]
+            found = attach_graph(call, made, [leaves[n] for n in graphs.led], sources)
             for n, x in zip(graphs.led, found, strict=True):
                 leaves[n] = x
         return unflatten(leaves, program.written.result)

@@ -29,25 +29,41 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
     >>> outcome
     (0, None, [{'y': tensor([2.])}], [()])
     """
-    held, (_, tensors) = objects_with_dicts(args, options), Signature.of(args, options)
-    before, places = [dict(names) for _, names in held], {id(x): Given(n) for n, x in enumerate(tensors)}
+    given = GivenArguments.of(args, options)
     found = call(*args, **options)
-    whole = next((n for n, (x, _) in enumerate(held) if x is found), None)
-    changes = [
-        {name: value for name, value in now.items() if name not in was or was[name] is not value}
-        for (_, now), was in zip(held, before, strict=True)
-    ]
-    lost = [tuple(name for name in was if name not in now) for (_, now), was in zip(held, before, strict=True)]
-    inner = [
-        x
-        for x, _ in objects_with_dicts((None if whole is not None else found, *changes), {})
-        if not isinstance(x, dict)
-    ]
-    if any(x is one for x in inner for one, _ in held):
-        raise DeployError("the network gives an object back that it was given, inside of another value")
-    leaves, spec = flatten((whole, None if whole is not None else found, changes, lost))
-    marked = [places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
-    return found, unflatten(marked, spec)
+    return found, given.outcome(found)
+
+
+@dataclass(frozen=True)
+class GivenArguments:
+    """A call's arguments, with the contents of their objects before the call."""
+
+    args: tuple
+    options: dict[str, Any]
+    held: list[tuple[Any, dict[str, Any]]]
+    before: list[dict[str, Any]]
+    places: dict[int, Given]
+
+    @staticmethod
+    def of(args: tuple, options: dict[str, Any]) -> GivenArguments:
+        """Note the contents of a call's arguments."""
+        held, (_, tensors) = objects_with_dicts(args, options), Signature.of(args, options)
+        places = {id(x): Given(n) for n, x in enumerate(tensors)}
+        return GivenArguments(args, options, held, [dict(names) for _, names in held], places)
+
+    def outcome(self, found: Any) -> tuple:
+        """Return the outcome of the call, whose result is ``found``."""
+        whole = next((n for n, (x, _) in enumerate(self.held) if x is found), None)
+        pairs = list(zip((now for _, now in self.held), self.before, strict=True))
+        changes = [{k: x for k, x in now.items() if k not in was or was[k] is not x} for now, was in pairs]
+        lost = [tuple(name for name in was if name not in now) for now, was in pairs]
+        within = (None if whole is not None else found, *changes)
+        inner = [x for x, _ in objects_with_dicts(within, {}) if not isinstance(x, dict)]
+        if any(x is one for x in inner for one, _ in self.held):
+            raise DeployError("the network gives an object back that it was given, inside of another value")
+        leaves, spec = flatten((whole, None if whole is not None else found, changes, lost))
+        marked = [self.places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
+        return unflatten(marked, spec)
 
 
 def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:

@@ -102,15 +102,16 @@ def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
 def values(result: Any, owned: Iterable[Tensor]) -> Any:
     """Detach a result, copying tensors that share memory with ``owned``."""
     leaves, spec = flatten(result)
-    memory = {_memory_address(x) for x in owned}
+    memory = {memory_address(x) for x in owned}
     return unflatten([_detached_copy_if_shared(x, memory) if isinstance(x, Tensor) else x for x in leaves], spec)
 
 
 def _detached_copy_if_shared(x: Tensor, memory: set[int]) -> Tensor:
-    return x.detach().clone() if _memory_address(x) in memory else x.detach()
+    return x.detach().clone() if memory_address(x) in memory else x.detach()
 
 
-def _memory_address(x: Tensor) -> int:
+def memory_address(x: Tensor) -> int:
+    """Return where a tensor's memory begins."""
     return x.untyped_storage().data_ptr() if x.layout == torch.strided else 0
 
 

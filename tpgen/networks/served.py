@@ -25,13 +25,15 @@ from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import bypassing_programs, must_run_eagerly
 from tpgen.networks.copies import copy_to_call
 from tpgen.networks.gate import Gate
+from tpgen.networks.gradients import BackwardPass, sources_of
 from tpgen.networks.holders import held_networks
-from tpgen.networks.kinds import DIFFERENTIATED, CallKind
-from tpgen.networks.outcome import LeavesWithGraphs, apply_outcome, evaluation, outcome_of
+from tpgen.networks.kinds import CallKind
+from tpgen.networks.libraries import only_cached
+from tpgen.networks.outcome import GivenArguments, LeavesWithGraphs, apply_outcome, evaluation, outcome_of
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten
 from tpgen.networks.signature import Signature
-from tpgen.networks.step_program import Program, is_recorded, only_cached
+from tpgen.networks.step_program import Program, is_recorded
 
 When = Literal["auto"] | bool
 
@@ -106,15 +108,20 @@ class Calls:
         return kind
 
     def _recompute(
-        self, kind: CallKind, tensors: list[Tensor], program: Program, led: Sequence[int]
+        self,
+        kind: CallKind,
+        tensors: list[Tensor],
+        program: Program,
+        led: Sequence[int],
+        found: BackwardPass,
     ) -> list[Tensor | None]:
-        kind.refuse(DIFFERENTIATED)
         network = self._network
         if not program.is_unchanged():
             raise DeployError(
                 f"{type(network).__name__} has changed since it was called, and a result of that call is "
                 "differentiated now: differentiate before you change it, or convert it with program=False"
             )
+        kind.note_pass(found)
         args, options = kind.signature.arguments(tensors)
         with bypassing_programs(), self._gate.calling():
             leaves, _ = flatten(outcome_of(network, args, options)[1])
@@ -123,21 +130,32 @@ class Calls:
     def _call_network_and_count(
         self, network: Any, kind: CallKind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
     ) -> Any:
-        versions, begun = [x._version for x in tensors], perf_counter()
+        given, versions, begun = GivenArguments.of(args, options), [x._version for x in tensors], perf_counter()
         with self._gate.calling(), bypassing_programs(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
         if kind.program is not None:  # it does not hold for this call
             return result
         kind.count, kind.seconds = kind.count + 1, min(kind.seconds, perf_counter() - begun)
-        valued = kind.watch(result)
         if versions != [x._version for x in tensors]:
             kind.refuse("the network writes into a tensor that it is given")
-        elif kind.busy.acquire(blocking=False):  # of several threads, one builds
+        else:
+            self._watch_and_build(network, kind, tensors, given, result)
+        return result
+
+    def _watch_and_build(
+        self, network: nn.Module, kind: CallKind, tensors: list[Tensor], given: GivenArguments, result: Any
+    ) -> None:
+        try:
+            leaves, _ = flatten(given.outcome(result))
+        except DeployError as error:
+            kind.refuse(str(error))
+            return
+        valued = kind.watch(leaves, partial(sources_of, network, tensors))
+        if kind.busy.acquire(blocking=False):  # of several threads, one builds
             try:
                 self._build_if_due(network, kind, valued)
             finally:
                 kind.busy.release()
-        return result
 
     def _parallel_compilation(self, network: nn.Module, kind: CallKind) -> AbstractContextManager[Any]:
         if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
@@ -173,6 +191,8 @@ class Calls:
     def _begin_build(self, network: nn.Module, kind: CallKind) -> None:
         if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
             kind.refuse("TPGEN_PROGRAM=0 asks for none")
+        elif self.when == "auto" and torch.are_deterministic_algorithms_enabled():
+            kind.refuse("torch.use_deterministic_algorithms asks for equal bits, of a program too")
         elif not self._is_wanted(network, kind):
             kind.put_off()
         elif self.when is True:
@@ -186,7 +206,9 @@ class Calls:
     def _build_in_background(self, network: nn.Module, kind: CallKind) -> None:
         args, options, _ = kind.example()
         try:
-            kind.builder = ProgramBuilder(network, {"args": args, "options": options, "grad": kind.grad})
+            kind.builder = ProgramBuilder(
+                network, {"args": args, "options": options, "grad": kind.grad, "requests": kind.requests}
+            )
         except Exception as error:
             kind.need = inf
             _log.info("no other process can build the program of %s: %s", type(network).__name__, error)
@@ -205,7 +227,7 @@ class Calls:
                 outcome, graphs = self._example_outcome(network, kind)
                 args, options, tensors = kind.example()
                 with how():
-                    program = build(network, evaluation(network, kind.grad), args, options)
+                    program = build(network, kind.grad, kind.requests, args, options)
                 if not program.serves:
                     raise DeployError("its program does not compile")
                 if on_gpu((*network.parameters(), *tensors)):
@@ -219,12 +241,15 @@ class Calls:
 
     def _example_outcome(self, network: nn.Module, kind: CallKind) -> tuple[tuple, LeavesWithGraphs]:
         args, options, tensors = kind.example()
-        flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
+        flags, numbers, before = [x.requires_grad for x in tensors], torch.get_rng_state(), _attributes(network)
         with bypassing_programs(), torch.set_grad_enabled(kind.grad):
             outcome = outcome_of(network, args, options)[1]
         if not torch.equal(numbers, torch.get_rng_state()):
             torch.set_rng_state(numbers)
             raise DeployError("it takes random numbers")
+        for place, x in _attributes(network).items():
+            if isinstance(x, Tensor) and x.is_floating_point() and x is not before.get(place):
+                raise DeployError(f"each call writes {place[0]}.{place[1]}, which a program would leave old")
         return outcome, LeavesWithGraphs.of(outcome, flags, tensors)
 
     def _refuse(self, network: nn.Module, kind: CallKind, why: str) -> None:
@@ -245,6 +270,11 @@ def _need_equal_results(program: Program, tensors: list[Tensor], outcome: tuple)
         raise DeployError("its program does not serve the call that it was made of")
     if not are_equal_results(program.written.leaves(made), flatten(outcome)[0]):
         raise DeployError("its program gives other numbers")
+
+
+def _attributes(network: nn.Module) -> dict[tuple[str, str], Any]:
+    modules = ((f"{type(network).__name__}.{path}".rstrip("."), module) for path, module in network.named_modules())
+    return {(path, name): x for path, module in modules for name, x in vars(module).items()}
 
 
 def _run_call_on_copies(network: nn.Module, kind: CallKind) -> None:

@@ -2,59 +2,71 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, chain, pairwise, starmap
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-from tpgen._version import __version__
-from tpgen.base import _torch
 from tpgen.base._torch import has_tangents, is_functorch_wrapped_tensor, is_tracing
 from tpgen.base.errors import DeployError, KernelError, TpgenError
-from tpgen.base.locks import ForkedLock
-from tpgen.base.progress import announce
-from tpgen.kernels.build import cache
-from tpgen.kernels.build.compiler import need_compiler
-from tpgen.kernels.build.processor import cpu_features
+from tpgen.base.locks import ForkedLock, cached_property
 from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.networks.dependent import user_line
-from tpgen.networks.edges import find_rows
-from tpgen.networks.named import call_by_name
+from tpgen.networks.libraries import Library, RunLibrary, library_of
 from tpgen.networks.neutral_edges import EdgePadding
-from tpgen.networks.packages import conditions_of, write_traced
-from tpgen.networks.products import products_by_kernels
 from tpgen.networks.replays import CudaGraphs, ReplayedRun, on_gpu
 from tpgen.networks.results import are_equal_results
 from tpgen.networks.signature import ParameterSlots, Signature, tensors_by_name
 from tpgen.networks.sizes import InputSizes
-from tpgen.networks.step_trace import Evaluate, GraphPart, TracedEvaluation, trace_evaluation
+from tpgen.networks.stages import GraphPart
+from tpgen.networks.step_trace import Evaluate, TracedEvaluation, trace_evaluation
 
 WRITING = ForkedLock(RLock)  # while a network is written down, other tensors stand in the places of its own
 
-_only_cached: ContextVar[bool] = ContextVar("programs are taken from the cache", default=False)
-
-RunLibrary = Callable[[list[Tensor]], "list[Tensor] | None"]
-_Function = tuple[RunLibrary, InputSizes]  # and the conditions on its inputs
-_Make = Callable[[GraphPart, InputSizes, list[Tensor]], _Function]
+_Gradients = tuple["GradientPrograms | None", InputSizes]  # and conditions on inputs of all programs
+_Made = TypeVar("_Made")
 _AUTOCASTS = ("cpu", "cuda")
-# one file is compiled, for which headers are not worth to be compiled before; torch writes into what it is given
-_OPTIONS = {
-    "aot_inductor.precompile_headers": False,
-    "aot_inductor.enable_line_tables": False,  # nobody steps through it
-    "size_asserts": False,  # `Program` looks at sizes, and no operator of ours returns others than it says
-    "realize_reads_threshold": 1,  # what several loops read is short: they read it rather than compute it again
-    "cpp.vec_isa_ok": True,  # kernels have been compiled for this machine: no need to try its vectors again
-}
+
+
+class ProgramRun(NamedTuple):
+    """Inputs of a program, findings included, and outputs."""
+
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class GradientPrograms:
+    """Compiled stages of gradients; tensors have the numbers of `Stage`."""
+
+    written: TracedEvaluation
+    functions: tuple[RunLibrary, ...]
+    cotangents: tuple[range, ...]  # of each stage
+
+    def kept(self, ran: ProgramRun) -> dict[int, Tensor]:
+        """Select what stages need of a run."""
+        slopes = range(len(ran.inputs), self.written.saves.start)
+        known = [*ran.inputs, *(None for _ in slopes), *self.written.saved(ran.outputs)]
+        return {n: x for n in self._needed if (x := known[n]) is not None}
+
+    @cached_property
+    def _needed(self) -> list[int]:
+        needed = {n for stage in self.written.stages for n in stage.graph.takes}
+        return sorted(n for n in needed if n < self.written.saves.stop)
+
+    def run(self, stage: int, known: dict[int, Tensor]) -> list[Tensor] | None:
+        """Return a stage's gradients, and tensors that the stage saves; None if the function raises."""
+        try:
+            return self.functions[stage]([known[n] for n in self.written.stages[stage].graph.takes])
+        except RuntimeError:
+            return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,28 +81,39 @@ class Program:
     before: InputSizes  # of parameters and tensors
     behind: InputSizes  # of tensors and findings
     function: RunLibrary
+    gradients: GradientPrograms | None = None
     others: dict[tuple, Program | None] = field(default_factory=dict)  # where other inputs require gradients
 
     @staticmethod
     def of(
-        title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
+        title: str,
+        evaluate: Evaluate,
+        slots: ParameterSlots,
+        signature: Signature,
+        tensors: Sequence[Tensor],
+        cotangents: Sequence[Sequence[Tensor]] = (),
     ) -> Program:
         """Build the program of an evaluation from example ``tensors``; errors mention ``title``."""
         while True:
             failures = failures_seen()
             try:
-                return Program._trace_and_compile(title, evaluate, slots, signature, tensors)
+                return Program._trace_and_compile(title, evaluate, slots, signature, tensors, cotangents)
             except KernelError:
                 if failures == failures_seen():
                     raise
 
     @staticmethod
     def _trace_and_compile(
-        title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
+        title: str,
+        evaluate: Evaluate,
+        slots: ParameterSlots,
+        signature: Signature,
+        tensors: Sequence[Tensor],
+        cotangents: Sequence[Sequence[Tensor]],
     ) -> Program:
         try:
             with WRITING.lock, _without_autocast((*slots.tensors(), *tensors)):
-                written = trace_evaluation(evaluate, slots, signature, tensors)
+                written = trace_evaluation(evaluate, slots, signature, tensors, cotangents)
         except TpgenError:
             raise
         except Exception as error:
@@ -102,10 +125,17 @@ class Program:
         parameters = slots.tensors()
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
         assert inputs is not None, "the program holds for its example"
+        sizes = written.sizes.part(0, len(inputs))
+        alone: _Gradients = None, sizes
+        if written.stages:
+            gradients, sizes = _compile(title, partial(_gradient_programs, written, inputs, cotangents), alone)
+        else:
+            gradients = None
         make = partial(_function_on_gpu, len(parameters)) if on_gpu(inputs) else library_of
-        function, sizes = _function_or_fallback(title, make, written, inputs)
+        none: Library = _serve_no_call, sizes
+        function, sizes = _compile(title, partial(make, written.program, sizes, inputs), none)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
-        program = Program(title, evaluate, signature, slots, written, before, behind, function)
+        program = Program(title, evaluate, signature, slots, written, before, behind, function, gradients)
         if written.padding is not None and not program._has_neutral_edges(written.padding, list(tensors)):
             written.padding = None
         return program
@@ -113,7 +143,7 @@ class Program:
     @property
     def serves(self) -> bool:
         """Whether the program was compiled."""
-        return self.function is not _serve_no_call
+        return self.function is not _serve_no_call and (self.gradients is None) == (not self.written.stages)
 
     def is_unchanged(self) -> bool:
         """Whether the network is unchanged, except values of parameters and buffers."""
@@ -147,29 +177,36 @@ class Program:
 
     def run_tensors(self, tensors: list[Tensor]) -> list[Tensor] | None:
         """Return a call's result tensors; None if the program does not fit."""
+        ran = self.run_call(tensors)
+        return None if ran is None else ran.outputs
+
+    def run_call(self, tensors: list[Tensor]) -> ProgramRun | None:
+        """Run the program for a call's tensors; None if the program does not fit."""
         padding = self.written.padding
         padded = None if padding is None else padding.add(tensors)
         if padding is None or padded is None:
             return self._run_once(tensors)
-        made = self._run_once(padded)
-        return None if made is None else padding.take_out(made, tensors)
+        ran = self._run_once(padded)
+        return None if ran is None else ran._replace(outputs=padding.take_out(ran.outputs, tensors))
 
     def _has_neutral_edges(self, padding: EdgePadding, tensors: list[Tensor]) -> bool:
         padded = padding.doubled(tensors)
         if padded is None:
             return False
         with torch.no_grad():
-            plain, made = self._run_once(tensors), self._run_once(padded)
-        return plain is not None and made is not None and are_equal_results(padding.take_out(made, tensors), plain)
+            plain, ran = self._run_once(tensors), self._run_once(padded)
+        if plain is None or ran is None:
+            return False
+        return are_equal_results(padding.take_out(ran.outputs, tensors), plain.outputs)
 
-    def _run_once(self, tensors: list[Tensor]) -> list[Tensor] | None:
+    def _run_once(self, tensors: list[Tensor]) -> ProgramRun | None:
         inputs = self._parameters_and_tensors(tensors)
         if not self._fits_inputs(inputs):
             return None
-        made = self._run_library(inputs, len(tensors), refresh=False)
-        if made is not None and not self.written.confirms_findings(made):
-            made = self._run_library(inputs, len(tensors), refresh=True)
-        return made
+        ran = self._run_library(inputs, len(tensors), refresh=False)
+        if ran is not None and not self.written.confirms_findings(ran.outputs):
+            ran = self._run_library(inputs, len(tensors), refresh=True)
+        return ran
 
     def _parameters_and_tensors(self, tensors: list[Tensor]) -> list[Tensor]:
         with WRITING.lock:
@@ -191,15 +228,16 @@ class Program:
                 self.others[signature.beside] = found
             return found
 
-    def _run_library(self, inputs: list[Tensor], count: int, refresh: bool) -> list[Tensor] | None:
+    def _run_library(self, inputs: list[Tensor], count: int, refresh: bool) -> ProgramRun | None:
         complete = self.written.complete(inputs, refresh)
         if complete is None or not self.behind.hold(complete[len(inputs) - count :]):
             return None
         given = self.written.program.given(complete)
         try:
-            return self.function(given)
+            made = self.function(given)
         except RuntimeError:  # of an index out of range, say: what the network says of the call is said by itself
             return None
+        return None if made is None else ProgramRun(complete, made)
 
 
 @contextmanager
@@ -243,23 +281,13 @@ class BuiltOnce:
         return self._program
 
 
-@contextmanager
-def only_cached() -> Iterator[None]:
-    """Forbid compilation inside the block: uncached programs raise `DeployError`."""
-    token = _only_cached.set(True)
-    try:
-        yield
-    finally:
-        _only_cached.reset(token)
+# -- compiled halves ---------------------------------------------------------------------------------------------------
 
 
-# -- libraries ---------------------------------------------------------------------------------------------------------
-
-
-def _function_or_fallback(title: str, make: _Make, written: TracedEvaluation, inputs: list[Tensor]) -> _Function:
+def _compile(title: str, make: Callable[[], _Made], otherwise: _Made) -> _Made:
     try:
         with torch.autocast("cpu", enabled=False):
-            return make(written.program, written.sizes, inputs)
+            return make()
     except TpgenError:  # of a kernel: the program is written again without it, or refused
         raise
     except Exception as error:
@@ -269,14 +297,31 @@ def _function_or_fallback(title: str, make: _Make, written: TracedEvaluation, in
             "itself serves all calls",
             stacklevel=2,
         )
-    return _serve_no_call, written.sizes
+    return otherwise
+
+
+def _gradient_programs(
+    written: TracedEvaluation, inputs: list[Tensor], cotangents: Sequence[Sequence[Tensor]]
+) -> _Gradients:
+    known, sizes, functions = [*inputs, *chain.from_iterable(cotangents)], written.sizes, []
+    saved = written.saved(written.program.of(inputs))
+    for stage in written.stages:
+        made = stage.graph.of([*known, *saved])  # before the compiler changes the graph
+        function, sizes = library_of(stage.graph, sizes, known, saved)
+        functions.append(function)
+        saved = [*saved, *made[len(stage.places) :]]
+    held, found = sizes.part(0, len(inputs)), {*sizes.conditions} - {*written.sizes.conditions}
+    if not found <= {*held.conditions}:
+        raise DeployError("its gradients depend on sizes of cotangents")
+    ends = list(accumulate(map(len, cotangents), initial=len(inputs)))
+    return GradientPrograms(written, tuple(functions), tuple(starmap(range, pairwise(ends)))), held
 
 
 def _serve_no_call(_given: list[Tensor]) -> None:
     return None
 
 
-def _function_on_gpu(parameters: int, program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> _Function:
+def _function_on_gpu(parameters: int, program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> Library:
     device, *others = {x.device for x in program.given(inputs)}
 
     def run(*given: Tensor) -> list[Tensor]:
@@ -291,62 +336,3 @@ def _function_on_gpu(parameters: int, program: GraphPart, sizes: InputSizes, inp
         return run(*given) if plain else replayed(given)
 
     return run_or_replay, sizes
-
-
-def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> tuple[RunLibrary, InputSizes]:
-    """Load or compile the library for ``inputs``; return a function of tensors, and conditions."""
-    graph, key = program.graph, ""
-    find_rows(graph.graph)
-    products_by_kernels(graph.graph)
-    call_by_name(graph.graph)
-    graph.recompile()
-    for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
-        key = _library_key(graph, [key, like, sizes.conditions])
-        given = tuple(x.contiguous() for x in program.given(inputs))
-        found = cache.finished_entry(key, cache.PROGRAM) or _compiled_entry(key, graph, given)
-        loader = _torch.PackageLoader(str(found.library), "model", False, 1, -1)
-        held = sizes.and_also(conditions_of(loader.get_metadata()))
-        if held.hold(inputs):
-            break
-    return (lambda given: loader.boxed_run([x.contiguous() for x in given])), held  # it does not look at strides
-
-
-def _compiled_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
-    entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
-    with entry.locked():
-        if not entry.intact():
-            if _only_cached.get():
-                raise DeployError("the program is not in the cache of kernels")
-            announce("compiles a network as one program, once for this machine: some half a minute")
-            built = entry.new_file(cache.PROGRAM)
-            try:
-                built.write_bytes(_compile_graph(graph, inputs))
-                entry.publish(built)
-            finally:
-                built.unlink(missing_ok=True)
-    return entry
-
-
-def _compile_graph(graph: fx.GraphModule, inputs: tuple) -> bytes:
-    held, known = io.BytesIO(), set(_torch.inductor_options())
-    options = {name: value for name, value in _OPTIONS.items() if name in known}  # others came with a later torch
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # torch's own
-        write_traced(graph, inputs, held, options)
-    return held.getvalue()
-
-
-def _library_key(graph: fx.GraphModule, more_of_key: Any) -> str:
-    # name of a library: a hash of its graph's text, its inputs, conditions on them, constants, and who compiles
-    described = [
-        more_of_key,
-        graph.code,
-        [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
-        [_hash_of_tensor(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
-        [__version__, torch.__version__, need_compiler().identity, cpu_features(), _OPTIONS],
-    ]
-    return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()[:32]
-
-
-def _hash_of_tensor(x: Any) -> str:
-    return hashlib.sha256(x.detach().contiguous().numpy().tobytes()).hexdigest() if isinstance(x, Tensor) else str(x)

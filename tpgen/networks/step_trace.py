@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -13,7 +15,6 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 
 from tpgen.base._torch import ConstantSource, pytree
 from tpgen.base.errors import DeployError, InputError, TpgenError
-from tpgen.networks.cse import cse
 from tpgen.networks.dependent import ASKS_FOR_NUMBER, Dependent, plain_words
 from tpgen.networks.functional import aliases, fake_mode, traced
 from tpgen.networks.lengths import open_lengths
@@ -27,30 +28,15 @@ from tpgen.networks.results import flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.simplify import fold_constants, rewrite, simplify_graph
 from tpgen.networks.sizes import InputSizes
+from tpgen.networks.stages import GraphPart, GradientStage, returned_nodes, split, subgraph
 
 _Finds = Callable[[Recording], AbstractContextManager[Any]]  # of operations that a program takes for findings
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
 
 
-@dataclass(frozen=True, eq=False)
-class GraphPart:
-    """Graph, with the places of inputs among all inputs."""
-
-    graph: fx.GraphModule
-    takes: tuple[int, ...]
-
-    def given(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Select the graph's inputs."""
-        return [inputs[n] for n in self.takes]
-
-    def of(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Run the graph on its share of all inputs."""
-        return self.graph.forward(*self.given(inputs))
-
-
 @dataclass(eq=False)
-class Search:
-    """Search of each call for a finding: graphs of the sources, and the last result."""
+class _Search:
+    """_Search of each call for a finding: graphs of the sources, and the last result."""
 
     finding: Finding
     first: GraphPart
@@ -74,12 +60,14 @@ class TracedEvaluation:
     """A traced evaluation: program, input conditions, reads, searches and result structure."""
 
     program: GraphPart
-    sizes: InputSizes  # of parameters, tensors and findings
+    sizes: InputSizes  # of parameters, tensors, findings and cotangents
     reads: Reads
-    searches: dict[str, Search]
+    searches: dict[str, _Search]
     result: pytree.TreeSpec
     constants: dict[int, Any] = field(default_factory=dict)  # leaves of the result that are no tensors
     padding: EdgePadding | None = None  # on a GPU
+    saves: range = range(0)  # numbers of the outputs behind the results
+    stages: tuple[GradientStage, ...] = ()
 
     def complete(self, inputs: list[Tensor], refresh: bool = True) -> list[Tensor] | None:
         """Append findings, perhaps reused unless ``refresh``, to the inputs; None if a search fails."""
@@ -89,6 +77,11 @@ class TracedEvaluation:
                 return None
             inputs = inputs + found
         return inputs
+
+    def saved(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Select what the program's outputs hold for stages."""
+        begin = self.result.num_leaves - len(self.constants)
+        return list(outputs[begin : begin + len(self.saves)])
 
     def confirms_findings(self, outputs: Sequence[Tensor]) -> bool:
         """Whether the program's outputs confirm all reused findings."""
@@ -107,36 +100,51 @@ class TracedEvaluation:
 
 @plain_words()
 def trace_evaluation(
-    evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
+    evaluate: Evaluate,
+    slots: ParameterSlots,
+    signature: Signature,
+    tensors: Sequence[Tensor],
+    cotangents: Sequence[Sequence[Tensor]] = (),
 ) -> TracedEvaluation:
-    """Trace an evaluation that reads parameters in the slots, at example tensors."""
+    """Trace an evaluation that reads parameters in the slots, at example tensors.
+
+    With ``cotangents`` of stages, ``evaluate`` takes these before its arguments, and returns results and the gradients
+    of each stage.
+    """
     try:
-        return _trace_with_findings(evaluate, slots, signature, tensors, nullcontext)
+        return _trace_with_findings(evaluate, slots, signature, tensors, cotangents, nullcontext)
     except TpgenError:
         raise
     except Exception:  # torch knows no sizes that depend on numbers, or no conditions on such
-        return _trace_with_findings(evaluate, slots, signature, tensors, Dependent)
+        return _trace_with_findings(evaluate, slots, signature, tensors, cotangents, Dependent)
 
 
 def _trace_with_findings(
-    evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
+    evaluate: Evaluate,
+    slots: ParameterSlots,
+    signature: Signature,
+    tensors: Sequence[Tensor],
+    cotangents: Sequence[Sequence[Tensor]],
+    finds: _Finds,
 ) -> TracedEvaluation:
     asked = slots.gradient_flags()
     held = slots.holding(_detached_leaves(slots.tensors(), asked))  # kernels are built for what is asked alone
     with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, executed_code() as codes:
-        example = _run_example(evaluate, signature, tensors, finds)
+        example = _run_example(partial(evaluate, cotangents) if cotangents else evaluate, signature, tensors, finds)
     reach = Reach(codes, slots.modules)
     for kind in {type(x) for x, _ in objects_with_dicts(*signature.arguments(tensors))} - {dict}:
         reach.add(f"the class {kind.__name__} of an argument", kind)
     ahead.follow(reach, slots.modules)
     seen: dict[str, Any] = {}
 
-    def call_with_findings(parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]]) -> list[Tensor]:
+    def call_with_findings(
+        parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]], slopes: list[list[Tensor]]
+    ) -> list[Tensor]:
         args, options = signature.arguments(_detached_leaves(given, [x.requires_grad for x in tensors]))
         held = slots.holding(_detached_leaves(parameters, asked))
         program = Recording(dict(zip(names, found, strict=True)), findings)
         with held, recording(program), finds(program), reading(slots.modules) as seen["reads"], torch.enable_grad():
-            leaves, seen["spec"] = flatten(evaluate(*args, **options))
+            leaves, seen["spec"] = flatten(evaluate(*([slopes] if slopes else ()), *args, **options))
         seen["constants"] = leaf_constants(leaves)
         made = [x.detach() for x in leaves if isinstance(x, Tensor)]
         there = [name for name in names if name in program.sources]
@@ -147,24 +155,29 @@ def _trace_with_findings(
 
     findings, known = example
     names = list(known)  # in the order of the call: one may be found from another
-    inputs = _fake_inputs([x.detach() for x in slots.tensors()], list(tensors), list(known.values()))
+    inputs = _FakeInputs.of(slots.tensors(), tensors, list(known.values()), cotangents)
     with torch.no_grad(), open_lengths(list(codes.items())):
         graph = traced(call_with_findings, inputs)
     simplify_graph(graph.graph)
     if finds is nullcontext and any(map(_has_size_of_numbers, graph.graph.nodes)):
         raise _SizeOfNumbersError
     _clone_input_views(graph.graph, seen["results"])
-    inputs = _drop_unused_findings(graph.graph, inputs, [name in seen["counts"] for name in names])
+    inputs = inputs.without_unused(graph.graph, [name in seen["counts"] for name in names])
     searches, begin = {}, seen["results"]
     for name, count in seen["counts"].items():
         few = _shorten_group_sources(graph.graph, begin, count) if name == "groups" else count
-        first, sources = (_subgraph(graph, begin, begin + n) for n in (1, few))
+        outputs = returned_nodes(graph)
+        first, sources = (subgraph(graph, outputs[begin : begin + n]) for n in (1, few))
         if findings[name].fixed and any(n >= len(slots.tensors()) for n in sources.takes):
             raise DeployError(ASKS_FOR_NUMBER.format(line=findings[name].line))
-        searches[name] = Search(findings[name], first, sources)
+        searches[name] = _Search(findings[name], first, sources)
         begin += few
     gpu = on_gpu((*slots.tensors(), *tensors))
-    padding = EdgePadding.of(signature, inputs[1], _result_values(graph.graph, seen["results"])) if gpu else None
+    padding = (
+        EdgePadding.of(signature, inputs.given, [x.meta["val"] for x in returned_nodes(graph)[: seen["results"]]])
+        if gpu
+        else None
+    )
     rewrite(graph.graph, gpu)
     ahead.settle_objects(reach)
     seen["reads"].follow(reach, slots.modules)
@@ -172,8 +185,11 @@ def _trace_with_findings(
     seen["reads"].keep(graph)
     if gpu:  # a CUDA graph records no copies from a CPU
         fold_constants(graph)
-    program, sizes = _subgraph(graph, 0, seen["results"]), InputSizes.of(pytree.tree_leaves(inputs))
-    return TracedEvaluation(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"], padding)
+    parts = split(graph, seen["spec"], seen["constants"], seen["results"], list(map(len, cotangents)))
+    sizes = InputSizes.of(pytree.tree_leaves(inputs))
+    return TracedEvaluation(
+        parts.program, sizes, seen["reads"], searches, parts.result, parts.constants, padding, parts.saves, parts.stages
+    )
 
 
 class _SizeOfNumbersError(Exception):
@@ -185,11 +201,6 @@ def _has_size_of_numbers(node: fx.Node) -> bool:
     return isinstance(value, Tensor) and bool(free_unbacked_symbols(value))
 
 
-def _result_values(graph: fx.Graph, count: int) -> list[Tensor]:
-    output: Any = graph.output_node()
-    return [x.meta["val"] for x in output.args[0][:count]]
-
-
 def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
     for name, x in tensors:
         if x.requires_grad:
@@ -198,28 +209,43 @@ def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
             )
 
 
-def _fake_inputs(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:
-    # stand-ins of tensors, contiguous and without numbers: sizes of parameters are known, others from 2 on open
-    mode = fake_mode(duck_shape=False)
+class _FakeInputs(NamedTuple):
+    """Fake tensors of a program's inputs, contiguous and without numbers."""
 
-    def with_open_sizes(x: Tensor, name: str) -> Tensor:
-        sizes: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * x.dim())
-        return mode.from_tensor(x.detach().contiguous(), symbolic_context=sizes, source=ConstantSource(name))
+    parameters: list[Tensor]
+    given: list[Tensor]
+    found: list[list[Tensor]]
+    cotangents: list[list[Tensor]]
 
-    known = [mode.from_tensor(x.contiguous(), static_shapes=True) for x in parameters]
-    given = [with_open_sizes(x, f"given{n}") for n, x in enumerate(tensors)]
-    return known, given, [[with_open_sizes(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)]
+    @staticmethod
+    def of(
+        parameters: Sequence[Tensor],
+        tensors: Sequence[Tensor],
+        found: Sequence[Sequence[Tensor]],
+        cotangents: Sequence[Sequence[Tensor]],
+    ) -> _FakeInputs:
+        """Make fake tensors; sizes from 2 on are open, except those of parameters."""
+        mode = fake_mode(duck_shape=False)
 
+        def with_open_sizes(x: Tensor, name: str) -> Tensor:
+            sizes: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * x.dim())
+            return mode.from_tensor(x.detach().contiguous(), symbolic_context=sizes, source=ConstantSource(name))
 
-def _drop_unused_findings(graph: fx.Graph, inputs: tuple[Any, Any, Any], used: Sequence[bool]) -> tuple[Any, Any, Any]:
-    # inputs less those that only the example's call asked for, and which nothing reads
-    known, given, found = inputs
-    begin, placeholders = len(known) + len(given), graph.find_nodes(op="placeholder")
-    asked = [yes for yes, of in zip(used, found, strict=True) for _ in of]
-    for node, yes in zip(list(placeholders)[begin:], asked, strict=True):
-        if not yes:
-            graph.erase_node(node)
-    return known, given, [of for yes, of in zip(used, found, strict=True) if yes]
+        return _FakeInputs(
+            [mode.from_tensor(x.detach().contiguous(), static_shapes=True) for x in parameters],
+            [with_open_sizes(x, f"given{n}") for n, x in enumerate(tensors)],
+            [[with_open_sizes(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)],
+            [[with_open_sizes(x, f"cotangent{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(cotangents)],
+        )
+
+    def without_unused(self, graph: fx.Graph, used: Sequence[bool]) -> _FakeInputs:
+        """Drop findings that only the example's call asked for."""
+        placeholders = iter(list(graph.find_nodes(op="placeholder"))[len(self.parameters) + len(self.given) :])
+        for yes, of in zip(used, self.found, strict=True):
+            for node in islice(placeholders, len(of)):
+                if not yes:
+                    graph.erase_node(node)
+        return self._replace(found=[of for yes, of in zip(used, self.found, strict=True) if yes])
 
 
 def _run_example(
@@ -264,21 +290,3 @@ def _shorten_group_sources(graph: fx.Graph, begin: int, count: int) -> int:
     results[begin : begin + 3] = [numbers]
     output.args = (results,)
     return 1
-
-
-def _subgraph(graph: fx.GraphModule, begin: int, end: int | None) -> GraphPart:
-    made = fx.Graph()
-    copied: Any = made.graph_copy(graph.graph, {})
-    made.output(copied[begin:end])
-    for node in made.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
-        node.replace_all_uses_with(node.args[0])
-    made.eliminate_dead_code()
-    cse(made, graph)
-    placeholders = list(made.find_nodes(op="placeholder"))
-    takes = tuple(n for n, x in enumerate(placeholders) if x.users)
-    for x in placeholders:
-        if not x.users:
-            made.erase_node(x)
-    for n, x in enumerate(made.find_nodes(op="placeholder")):
-        x.target = x.name = f"input_{n}"  # the same in a process that has others beside them
-    return GraphPart(fx.GraphModule(graph, made), takes)  # with the constants of the graph

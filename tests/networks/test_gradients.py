@@ -1,0 +1,365 @@
+"""Gradients of results that a program serves are the network's, computed by programs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tpgen
+from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
+from tests.networks.served import given, kind_of, twins
+from tpgen.networks import gradients as module
+from tpgen.networks.kinds import ENOUGH_CALLS
+from tpgen.networks.served import serve
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+Way = Callable[[nn.Module, dict[str, Tensor]], list[Tensor | None]]
+
+
+def _forces(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    result = network(data, forces=False)
+    return [result["energy"], *torch.autograd.grad(result["energy"], data["positions"])]
+
+
+def _rows(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    result = network(data, forces=False)
+    return list(torch.autograd.grad(result["energies"].square().sum() + result["energy"], data["positions"]))
+
+
+def _parameters(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    return list(torch.autograd.grad(network(data, forces=False)["energy"].sin(), list(network.parameters())))
+
+
+def _leaves(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    network.zero_grad()
+    network(data, forces=False)["energy"].square().backward()
+    return [data["positions"].grad, *(p.grad for p in network.parameters())]
+
+
+def _forces_inside(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    network.zero_grad()
+    result = network(data, training=True)
+    (result["forces"].square().sum() + result["energy"]).backward()
+    return [data["positions"].grad, *(p.grad for p in network.parameters())]
+
+
+def _forces_outside(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    network.zero_grad()
+    result = network(data, forces=False)
+    (slope,) = torch.autograd.grad(result["energy"], data["positions"], create_graph=True)
+    (slope.square().sum() + result["energy"].cos()).backward()
+    return [slope, data["positions"].grad, *(p.grad for p in network.parameters())]
+
+
+def _forces_outside_alone(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    result = network(data, forces=False)
+    (slope,) = torch.autograd.grad(result["energies"].sum() / 3, data["positions"], create_graph=True)
+    return [slope, *torch.autograd.grad(slope.sin().sum(), list(network.parameters()), allow_unused=True)]
+
+
+def _forces_of_a_loss(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    energy = network(data, forces=False)["energy"]
+    (slope,) = torch.autograd.grad(energy.exp(), data["positions"], create_graph=True)  # a cotangent with a graph
+    return [slope, *torch.autograd.grad(slope.sin().sum(), list(network.parameters()), allow_unused=True)]
+
+
+WAYS: dict[str, Way] = {
+    "forces": _forces,
+    "rows": _rows,
+    "parameters": _parameters,
+    "leaves": _leaves,
+    "forces inside": _forces_inside,
+    "forces outside": _forces_outside,
+    "forces outside alone": _forces_outside_alone,
+}
+
+
+@pytest.fixture
+def recomputed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An entry for each backward pass that the network computes after a program has served the call."""
+    calls: list[int] = []
+    compute = module._gradients_by_network
+    monkeypatch.setattr(module, "_gradients_by_network", lambda *of: (calls.append(0), compute(*of))[1])
+    return calls
+
+
+def assert_equal(found: list[Tensor | None], wanted: list[Tensor | None]) -> None:
+    for x, y in zip(found, wanted, strict=True):
+        if y is None:
+            assert x is None
+        else:
+            torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+
+
+def learn(network: nn.Module, way: Way) -> None:
+    """Steps of a caller, and programs of these."""
+    for _ in range(2):
+        way(network, given())
+        tpgen.ready(network)
+        way(network, given())
+        tpgen.ready(network)
+    assert not kind_of(network).refused
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_programs_compute_what_a_caller_differentiates(way: str, counted: list[int], recomputed: list[int]) -> None:
+    stock, own = twins(when="auto")
+    learn(own, WAYS[way])
+    counted.clear()
+    recomputed.clear()
+    for atoms in (5, 6, 9):
+        assert_equal(WAYS[way](own, given(atoms, atoms)), WAYS[way](stock, given(atoms, atoms)))
+    assert (len(counted), len(recomputed)) == (3, 0)
+    assert_equal(WAYS[way](own, given(1)), WAYS[way](stock, given(1)))  # a size that the program does not serve
+    assert len(counted) == 3
+
+
+@pytest.mark.parametrize("other", [*WAYS, "forces of a loss"])
+@pytest.mark.parametrize("way", WAYS)
+def test_callers_who_turn_to_another_way_get_the_same(way: str, other: str) -> None:
+    stock, own = twins(when="auto")
+    learn(own, WAYS[way])
+    for _ in range(3):
+        for each in (way, other):
+            step = WAYS.get(each, _forces_of_a_loss)
+            assert_equal(step(own, given(6)), step(stock, given(6)))
+        tpgen.ready(own)
+
+
+def test_the_next_program_serves_both_ways(counted: list[int], recomputed: list[int]) -> None:
+    stock, own = twins(when="auto")
+    learn(own, _forces)
+    _leaves(own, given())
+    assert len(recomputed) == 1
+    tpgen.ready(own)
+    counted.clear()
+    for way in (_forces, _leaves, _rows, _parameters):
+        assert_equal(way(own, given(7)), way(stock, given(7)))
+    assert (len(counted), len(recomputed)) == (3, 2), "rows are another pass, before the next program"
+
+
+def test_a_program_is_built_after_enough_steps(counted: list[int]) -> None:
+    _, own = twins()
+    for _ in range(ENOUGH_CALLS):
+        _leaves(own, given())
+    assert not counted
+    _leaves(own, given())
+    assert len(counted) == 1
+
+
+def test_training_takes_the_same_steps() -> None:
+    stock, own = twins(when="auto")
+    learn(own, _forces_inside)
+    for network in (stock, own):
+        optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
+        for n in range(5):
+            optimiser.zero_grad()
+            result = network(given(6, n), training=True)
+            (result["forces"].square().sum() + result["energy"]).backward()
+            optimiser.step()
+    assert_equal(list(own.parameters()), list(stock.parameters()))
+
+
+def test_a_graph_that_is_kept_is_passed_twice(recomputed: list[int]) -> None:
+    _, own = twins(when="auto")
+    learn(own, _leaves)
+    own.zero_grad()
+    energy = own(given(), forces=False)["energy"]
+    energy.backward(retain_graph=True)
+    once = [p.grad.clone() for p in own.parameters() if p.grad is not None]
+    energy.backward()
+    assert_equal([p.grad for p in own.parameters()], [2 * x for x in once])
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        energy.backward()
+    assert not recomputed
+
+
+def test_third_derivatives_are_the_networks(recomputed: list[int]) -> None:
+    found = []
+    for network in twins(when="auto"):
+        if "_tpgen_calls" in vars(network):
+            learn(network, _forces_outside)
+        data = given(6)
+        energy, x = network(data, forces=False)["energy"], data["positions"]
+        (first,) = torch.autograd.grad(energy, x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sin().sum(), x, create_graph=True)
+        found.append(
+            [first, second, *torch.autograd.grad(second.sin().sum(), (x, *network.parameters()), allow_unused=True)]
+        )
+    assert_equal(*found)
+    assert recomputed
+
+
+def test_batched_gradients_are_the_networks() -> None:
+    found = []
+    for network in twins(when="auto"):
+        if "_tpgen_calls" in vars(network):
+            learn(network, _rows)
+        data = given(4)
+        energies = network(data, forces=False)["energies"]
+        rows = torch.autograd.grad(energies.flatten(), data["positions"], torch.eye(4).double(), is_grads_batched=True)
+        found.append(list(rows))
+    assert_equal(*found)
+
+
+class Heads(nn.Module):
+    """Two heads, of which callers often differentiate one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body, self.one, self.other = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = self.body(x).tanh()
+        return self.one(rows).sum(), self.other(rows).sum()
+
+
+def _heads() -> tuple[nn.Module, nn.Module]:
+    stock, own = Heads().double(), Heads().double()
+    serve(own, "auto")
+    return stock, own
+
+
+def _first_head(network: nn.Module, x: Tensor) -> list[Tensor | None]:
+    network.zero_grad()
+    network(x)[0].sin().backward()
+    return [p.grad for p in network.parameters()]
+
+
+def _both_heads(network: nn.Module, x: Tensor) -> list[Tensor | None]:
+    network.zero_grad()
+    first, second = network(x)
+    (first * second).backward()
+    return [p.grad for p in network.parameters()]
+
+
+def test_parameters_without_a_gradient_keep_none() -> None:
+    stock, own = _heads()
+    x = torch.randn(5, 3, dtype=torch.float64)
+    for way in (_first_head, _both_heads, _first_head, _both_heads):
+        for _ in range(2):
+            assert_equal(way(own, x), way(stock, x))
+            tpgen.ready(own)
+
+
+def test_frozen_parameters_are_another_program(counted: list[int]) -> None:
+    stock, own = _heads()
+    x = torch.randn(5, 3, dtype=torch.float64)
+    for _ in range(2):
+        _both_heads(own, x)
+    tpgen.ready(own)
+    for network in (stock, own):
+        network.body.requires_grad_(False)  # type: ignore[union-attr]
+    for _ in range(3):
+        assert_equal(_both_heads(own, x), _both_heads(stock, x))
+        tpgen.ready(own)
+    assert counted
+
+
+def test_hooks_of_gradients_run_where_stock_runs_them() -> None:
+    found = []
+    for network in _heads():
+        x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        for _ in range(2):
+            _first_head(network, x)
+        tpgen.ready(network)
+        runs: list[int] = []
+        for n, p in enumerate(network.parameters()):
+            p.register_hook(lambda _, n=n, runs=runs: runs.append(n))
+            p.register_post_accumulate_grad_hook(lambda _, n=n, runs=runs: runs.append(10 + n))
+        _first_head(network, x)
+        found.append(sorted(runs))
+    assert found[0] == found[1]
+
+
+class Shared(nn.Module):
+    """Two parameters of equal gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Parameter(torch.ones(3).double()), nn.Parameter(torch.zeros(3).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * (self.one + self.other)).sum(0)
+
+
+def test_gradients_share_no_memory(recomputed: list[int]) -> None:
+    network = Shared()
+    serve(network, "auto")
+    x = torch.ones(1, 3).double()
+
+    def step() -> None:
+        network.zero_grad()
+        network(x).sum().backward()
+
+    for _ in range(2):
+        step()
+    tpgen.ready(network)
+    step()
+    assert network.one.grad is not None
+    network.one.grad.mul_(2)
+    torch.testing.assert_close(network.other.grad, torch.ones(3).double())
+    torch.testing.assert_close(x, torch.ones(1, 3).double())
+    assert not recomputed
+
+
+class Aside(Heads):
+    """Keeps what callers read, as networks with a loss of their own do."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        found = super().forward(x)
+        self.aside = found[0] * found[1]
+        return found
+
+
+def _refused(network: nn.Module, step: Callable[[nn.Module], Any]) -> str:
+    for _ in range(2):
+        step(network)
+        tpgen.ready(network)
+    return kind_of(network).refused
+
+
+def test_what_a_network_leaves_aside_is_never_old() -> None:
+    network = Aside().double()
+    serve(network, "auto")
+    assert "Aside.aside" in _refused(network, lambda m: m(torch.randn(5, 3, dtype=torch.float64)))
+    x = torch.randn(5, 3, dtype=torch.float64)
+    one, other = network(x)
+    assert torch.equal(network.aside, one * other)
+
+
+def _retained(network: nn.Module) -> None:
+    one, other = network(torch.randn(5, 3, dtype=torch.float64))
+    one.retain_grad()
+    (one * other).backward()
+
+
+def _within(network: Any) -> None:
+    seen: list[Tensor] = []
+    hook = network.body.register_forward_hook(lambda _module, _given, found: seen.append(found))
+    one, _ = network(torch.randn(5, 3, dtype=torch.float64))
+    hook.remove()
+    torch.autograd.grad(one, seen[0])
+
+
+@pytest.mark.parametrize("step", [_retained, _within])
+def test_gradients_within_the_network_are_left_to_the_network(step: Callable[[nn.Module], Any]) -> None:
+    _, own = _heads()
+    assert "differentiated" in _refused(own, step)
+    step(own)
+
+
+def test_copies_learn_their_own_passes(counted: list[int]) -> None:
+    stock, own = twins(when="auto")
+    learn(own, _forces_outside)
+    counted.clear()
+    other = copy.deepcopy(own)
+    assert_equal(_forces_outside(other, given(6)), _forces_outside(stock, given(6)))
+    assert not counted
