@@ -53,7 +53,7 @@ def test_what_cannot_be_pickled_leaves_nothing(tmp_path: Path, monkeypatch: pyte
 def test_a_process_says_why_it_failed() -> None:
     builder = ProgramBuilder(Decides(), {"args": (given()["positions"],), "options": {}, "grad": True})
     builder.wait()
-    assert "Decides cannot be written as one program" in builder.failure()
+    assert "forward makes an array of numpy (at test_beside.py" in builder.failure()
     builder.end()
 
 

@@ -39,16 +39,15 @@ def now(device: str | torch.device = "cpu") -> float:
     return time.perf_counter()
 
 
-def processor_time(_device: str | torch.device = "cpu") -> float:
-    """This process's processor time in seconds."""
+def _processor_time(_device: str | torch.device = "cpu") -> float:
     return time.process_time()
 
 
 def clock_of(device: str | torch.device) -> Clock:
-    """`processor_time` for a single CPU thread, else `now`."""
+    """`_processor_time` for a single CPU thread, else `now`."""
     # other programs add nothing to processor time; but several threads wait for each other, and so for other programs
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
-    return processor_time if alone else now
+    return _processor_time if alone else now
 
 
 @contextmanager
@@ -140,7 +139,7 @@ def time_in_turns(
             for name in order:
                 samples[name].append(seconds_of(calls[name], device, count[name], clock))
             tick(done)
-    taken = 0.0 if clock is processor_time else (_preemption_count() - before) / (time.perf_counter() - start)
+    taken = 0.0 if clock is _processor_time else (_preemption_count() - before) / (time.perf_counter() - start)
     return {name: Timing(tuple(samples[name]), count[name], taken) for name in calls}
 
 

@@ -35,11 +35,10 @@ class Shown:
         printer.text(f"{type(self).__name__}(...)" if cycle else str(self))
 
     def _repr_html_(self) -> str:
-        return preformatted(str(self))
+        return _preformatted(str(self))
 
 
-def preformatted(text: str) -> str:
-    """Text as an HTML ``pre`` element."""
+def _preformatted(text: str) -> str:
     return f'<pre style="line-height:1.2">{escape(text)}</pre>'
 
 
@@ -89,4 +88,4 @@ def collapsible(title: str, text: str) -> str:
     >>> collapsible("code", "a")
     '<details><summary>code</summary><pre style="line-height:1.2">a</pre></details>'
     """
-    return f"<details><summary>{escape(title)}</summary>{preformatted(text)}</details>"
+    return f"<details><summary>{escape(title)}</summary>{_preformatted(text)}</details>"

@@ -30,9 +30,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class CacheState:
-    """Name, size and limit of a cache."""
-
+class _CacheState:
     what: str
     count: int
     most: int | None
@@ -45,9 +43,7 @@ class CacheState:
         return self.what, count, "-" if self.most is None else str(self.most), "no" if self.stays else "yes"
 
 
-class CacheStates(tuple[CacheState, ...]):
-    """Caches of this process, printed as a table."""
-
+class _CacheStates(tuple[_CacheState, ...]):
     def clear(self) -> None:
         """Clear all clearable caches; kernels on disk and loaded libraries stay."""
         for cache in _all:
@@ -112,13 +108,13 @@ class Shelf(dict[K, V]):
                 self.pop(next(iter(self)))
 
 
-def caches() -> CacheStates:
+def caches() -> _CacheStates:
     """List this process's caches.
 
     >>> print(caches())  # doctest: +ELLIPSIS
     remembered ...
     """
-    return CacheStates(CacheState(c.what, c.count(), c.most, c.forget is None, c.unit) for c in _all)
+    return _CacheStates(_CacheState(c.what, c.count(), c.most, c.forget is None, c.unit) for c in _all)
 
 
 def setting(name: str, unit: str) -> int | None:

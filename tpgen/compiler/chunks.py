@@ -22,7 +22,7 @@ from tpgen.kernels.runtime.registration import Differentiable, record_call
 Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
 _numbers = count()
 # by the number of a program, which gradients, and all sizes but that which is cut
-_measured: Shelf[tuple, ProgramBytes] = Shelf("bytes of rows computed some at a time")
+_measured: Shelf[tuple, _ProgramBytes] = Shelf("bytes of rows computed some at a time")
 _FEW, _MORE = 16, 32  # rows that a program is measured with: what it takes is a constant and so much a row
 
 
@@ -43,9 +43,7 @@ class Batch(NamedTuple):
         return None if axis < 0 or x.shape[axis] == 1 else axis
 
 
-class ProgramBytes(NamedTuple):
-    """Bytes of a program: ``fixed``, and ``each`` per row."""
-
+class _ProgramBytes(NamedTuple):
     fixed: int
     each: int
 
@@ -54,7 +52,7 @@ class ProgramBytes(NamedTuple):
         return (limit - self.fixed) // max(self.each, 1)
 
 
-class ChunkedResult(NamedTuple):
+class _ChunkedResult(NamedTuple):
     """Batch layout of a result; for a gradient, the argument's index."""
 
     depth: Depth
@@ -62,16 +60,14 @@ class ChunkedResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RowFunction:
-    """A program, or a gradient, as a function of rows."""
-
+class _RowFunction:
     run: Callable[..., Sequence[Tensor]]  # of the program and the arguments
     given: tuple[Depth, ...]
-    results: tuple[ChunkedResult, ...]
+    results: tuple[_ChunkedResult, ...]
     key: tuple
     order: int = 0  # of derivatives
 
-    def pulled_back(self, has_cotangent: Sequence[bool], wanted: Sequence[int]) -> RowFunction:
+    def pulled_back(self, has_cotangent: Sequence[bool], wanted: Sequence[int]) -> _RowFunction:
         """The function (arguments, cotangents of flagged results) -> gradients of ``wanted`` arguments."""
 
         def gradients_of_rows(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
@@ -91,8 +87,8 @@ class RowFunction:
                 return torch.autograd.grad(results, at, along, create_graph=further, materialize_grads=True)
 
         given = self.given + tuple(x.depth for x, yes in zip(self.results, has_cotangent, strict=True) if yes)
-        made = tuple(ChunkedResult(self.given[n], n) for n in wanted)
-        return RowFunction(
+        made = tuple(_ChunkedResult(self.given[n], n) for n in wanted)
+        return _RowFunction(
             gradients_of_rows, given, made, (*self.key, tuple(has_cotangent), tuple(wanted)), self.order + 1
         )
 
@@ -121,12 +117,15 @@ class Chunked(Differentiable[Any]):
     def __call__(self, *arguments: Any) -> Tensor:
         """Compute the program's result, differentiable."""
         tensors, numbers = arguments[: len(self._given)], arguments[len(self._given) :]
-        function = RowFunction(
-            lambda program, *tensors: (program(*tensors, *numbers),), self._given, (ChunkedResult(self._made),), numbers
+        function = _RowFunction(
+            lambda program, *tensors: (program(*tensors, *numbers),),
+            self._given,
+            (_ChunkedResult(self._made),),
+            numbers,
         )
         return self.open(function, tensors)[0]
 
-    def open(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
+    def open(self, function: _RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
         """Evaluate a function, differentiable to any order."""
         if is_transformed(arguments) or any(map(is_legacy_batchedtensor, arguments)):
             return function.run(self._plain, *arguments)
@@ -137,7 +136,7 @@ class Chunked(Differentiable[Any]):
         return record_call(self, made, (function,), *arguments)
 
     def call(self, arguments: Sequence[Any], rest: tuple) -> tuple:
-        """Join row arguments and a `RowFunction` to a call."""
+        """Join row arguments and a `_RowFunction` to a call."""
         return arguments, *rest
 
     def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
@@ -151,7 +150,7 @@ class Chunked(Differentiable[Any]):
                 found[n] = x
         return found
 
-    def compute(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
+    def compute(self, function: _RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
         """Evaluate without autograd, in chunks where the limit asks."""
         arguments = [x.detach() for x in arguments]
         program = self._run if function.order <= self._orders else self._plain
@@ -181,13 +180,13 @@ class Chunked(Differentiable[Any]):
 
     # --- how many -----------------------------------------------------------------------------------------------
 
-    def _rows_per_chunk(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch) -> int:
+    def _rows_per_chunk(self, function: _RowFunction, arguments: Sequence[Tensor], batch: Batch) -> int:
         key = self._number, *function.key, *self._shapes_with_rows(function, arguments, batch, _FEW)
         taken = _measured.get(key)
         if taken is None:
             few, more = (self._bytes_for_rows(function, arguments, batch, rows) for rows in (_FEW, _MORE))
             each = -((few - more) // (_MORE - _FEW))
-            taken = _measured[key] = ProgramBytes(max(few - each * _FEW, 0), each)
+            taken = _measured[key] = _ProgramBytes(max(few - each * _FEW, 0), each)
         assert self._max_bytes is not None
         size = taken.rows(self._max_bytes)
         if size < 1:
@@ -198,7 +197,7 @@ class Chunked(Differentiable[Any]):
             )
         return size
 
-    def _bytes_for_rows(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
+    def _bytes_for_rows(self, function: _RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
         # results among them
         def run_and_measure_peak(taken: Footprint) -> int:
             shapes = self._shapes_with_rows(function, arguments, batch, rows)
@@ -213,14 +212,14 @@ class Chunked(Differentiable[Any]):
 
     @staticmethod
     def _shapes_with_rows(
-        function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int
+        function: _RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int
     ) -> Iterator[tuple[int, ...]]:
         for x, depth in zip(arguments, function.given, strict=True):
             axis = batch.axis_of(x, depth)
             yield tuple(rows if n == axis else size for n, size in enumerate(x.shape))
 
 
-def _broadcast_batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
+def _broadcast_batch(function: _RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
     given = zip(arguments, function.given, strict=True)
     shape = torch.broadcast_shapes(*(x.shape[: x.dim() - depth] for x, depth in given if depth is not None))
     if not shape or max(shape) < 2:
@@ -229,7 +228,7 @@ def _broadcast_batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batc
 
 
 def _result_buffer(
-    result: ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: Batch
+    result: _ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: Batch
 ) -> tuple[Tensor, int | None, torch.dtype]:
     """Allocate a result: (buffer, chunked axis or None for sums, final dtype)."""
     like = None if result.argument is None else arguments[result.argument]

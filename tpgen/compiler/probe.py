@@ -19,17 +19,13 @@ _ADDRESS = re.compile(r"(?<![\d.])\d{9,}\b")  # ids of objects, which differ in 
 
 
 @dataclass(frozen=True)
-class CountedGraph:
-    """Dynamo graph: number of operations, and code."""
-
+class _CountedGraph:
     operations: int
     code: str
 
 
 @dataclass(frozen=True)
-class Break:
-    """Graph break: reason, and stack frames."""
-
+class _Break:
     reason: str
     where: tuple[str, ...]  # frames, the innermost last
 
@@ -47,8 +43,8 @@ class Guard:
 class Capture:
     """Graphs, breaks and guards of one call."""
 
-    graphs: tuple[CountedGraph, ...]
-    breaks: tuple[Break, ...]
+    graphs: tuple[_CountedGraph, ...]
+    breaks: tuple[_Break, ...]
     guards: tuple[Guard, ...]
     programs: tuple[Any, ...] = field(default=(), repr=False, compare=False)  # the graphs as modules of torch's
 
@@ -71,11 +67,11 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
     """
     found = _torch.dynamo_explain(module)(*inputs)
     graphs = tuple(
-        CountedGraph(len(operations), graph.print_readable(print_output=False).strip())
+        _CountedGraph(len(operations), graph.print_readable(print_output=False).strip())
         for graph, operations in zip(found.graphs, found.ops_per_graph or [], strict=True)
     )
     breaks = tuple(
-        Break(_without_advice(b.reason), tuple(_frame_text(f) for f in b.user_stack)) for b in found.break_reasons
+        _Break(_without_advice(b.reason), tuple(_frame_text(f) for f in b.user_stack)) for b in found.break_reasons
     )
     guards = dict.fromkeys(
         Guard(g.name, tuple(g.guard_types), tuple(_without_object_ids(c) for c in g.code_list))

@@ -104,10 +104,9 @@ def traced_operand(writer: GraphWriter, given: dict[str, Labelled], factor: Fact
         return Labelled(writer.constant(factor.source.name, factor.source.array()), factor.letters, "coupling")
 
 
-def gather_pairs(
+def _gather_pairs(
     writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
 ) -> tuple[Contraction, dict[str, Labelled]]:
-    """Replace one-hot pair matrices by index_select."""
     for factor in [f for f in c.factors if isinstance(f.source, Pairs)]:
         pair, copy = tuple(factor.letters)
         holder = next((f for f in c.factors if f is not factor and copy in f.letters), None)
@@ -225,7 +224,7 @@ def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tu
         for f in c.factors
         if isinstance(f.source, str)
     }
-    return gather_pairs(writer, c, given)
+    return _gather_pairs(writer, c, given)
 
 
 def write_result(form: Form, term: Term, inputs: Inputs, result: Labelled) -> Result:

@@ -101,7 +101,7 @@ def _parse_slots(text: str) -> tuple[Slot, ...]:
 
 
 @dataclass
-class LevelFreeCall:
+class _LevelFreeCall:
     """Call without levels: the slot in each operand's place, and opened slots, which sum such calls."""
 
     point: dict[str, Slot]
@@ -118,7 +118,7 @@ class LevelFreeCall:
         return agrees and _disjoint_levels((self.point | others).values()) is not None
 
 
-def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
+def expanded(call: Call, operands: Sequence[str]) -> tuple[_LevelFreeCall, ...]:
     """Split a call into calls without levels that sum to the call, if no term reads an operand twice.
 
     >>> second = Call.parse("x1 x2 out x1.1 x2.1 -> x1 x2 out")
@@ -127,14 +127,14 @@ def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
     x1 x2.1 out opens x1 out
     x1.1 x2 out opens x2 out
     """
-    found: list[LevelFreeCall] = []
+    found: list[_LevelFreeCall] = []
     for slot in call.opened:
         for others in _ways_to_share_out_levels(
             call, [name for name in operands if name != slot.operand], call.levels & ~slot.levels
         ):
             taker = next((one for one in found if slot not in one.opened and one.agrees_with(others)), None)
             if taker is None:
-                found.append(taker := LevelFreeCall({}))
+                found.append(taker := _LevelFreeCall({}))
             taker.point.update(others)
             taker.opened.append(slot)
     return tuple(found)

@@ -151,9 +151,7 @@ class Contraction:
 
 
 @dataclass(frozen=True)
-class ContractionStep:
-    """Pairwise contraction: remove factors at ``positions``, append the result."""
-
+class _ContractionStep:
     positions: tuple[int, ...]
     letters: str
 
@@ -175,7 +173,7 @@ def contraction_flops(c: Contraction) -> float:
 @remembered("steps of contractions")
 def pairwise_steps(
     factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]
-) -> tuple[ContractionStep, ...]:
+) -> tuple[_ContractionStep, ...]:
     """Cheapest pairwise contractions, for every batch size."""
     # all intermediates that matter carry the batch axis, so all costs grow with the batch in step
     path, _ = _optimal_order(factors, output, sizes)
@@ -189,5 +187,5 @@ def pairwise_steps(
             needed = set(output).union(*remaining)
             letters = "".join(a for a in dict.fromkeys("".join(taken)) if a in needed)
         remaining.append(letters)
-        steps.append(ContractionStep(tuple(positions), letters))
+        steps.append(_ContractionStep(tuple(positions), letters))
     return tuple(steps)

@@ -36,9 +36,7 @@ TORCH: dict[str, Callable[[Tensor], Tensor]] = {  # the functions of tables: str
 }
 
 
-class GateRun(NamedTuple):
-    """Adjacent copies with one activation function and scale."""
-
+class _GateRun(NamedTuple):
     function: str
     scale: float
     copies: int
@@ -47,11 +45,11 @@ class GateRun(NamedTuple):
     width: int  # numbers of such a copy; 0 where there are none
     out: int  # where their results begin
 
-    def follows(self, before: GateRun) -> bool:
+    def follows(self, before: _GateRun) -> bool:
         """Whether this run continues ``before`` in input and output.
 
-        >>> first = GateRun("silu", 1.0, 2, 0, 4, 3, 0)
-        >>> GateRun("silu", 1.0, 1, 2, 10, 3, 6).follows(first), GateRun("silu", 1.0, 1, 2, 10, 3, 7).follows(first)
+        >>> first = _GateRun("silu", 1.0, 2, 0, 4, 3, 0)
+        >>> _GateRun("silu", 1.0, 1, 2, 10, 3, 6).follows(first), _GateRun("silu", 1.0, 1, 2, 10, 3, 7).follows(first)
         (True, False)
         """
         n, width = before.copies, before.width
@@ -64,20 +62,20 @@ class GateTable(NamedTuple):
 
     dim_in: int
     dim_out: int
-    runs: tuple[GateRun, ...]
+    runs: tuple[_GateRun, ...]
 
 
 def make_gate_table(copies: Sequence[tuple[str, float, int, int, int]]) -> GateTable:
     """Make the table of copies (function, scale, scalar, gated, width), in output order.
 
     >>> make_gate_table([("silu", 1.0, 0, 0, 0), ("tanh", 2.0, 1, 3, 3), ("tanh", 2.0, 2, 6, 3)]).runs
-    (GateRun(function='silu', scale=1.0, copies=1, scalar=0, gated=0, width=0, out=0), \
-GateRun(function='tanh', scale=2.0, copies=2, scalar=1, gated=3, width=3, out=1))
+    (_GateRun(function='silu', scale=1.0, copies=1, scalar=0, gated=0, width=0, out=0), \
+_GateRun(function='tanh', scale=2.0, copies=2, scalar=1, gated=3, width=3, out=1))
     """
-    runs: list[GateRun] = []
+    runs: list[_GateRun] = []
     out = 0
     for function, scale, scalar, gated, width in copies:
-        run = GateRun(function, scale, 1, scalar, gated, width, out)
+        run = _GateRun(function, scale, 1, scalar, gated, width, out)
         if runs and run.follows(runs[-1]):
             runs[-1] = runs[-1]._replace(copies=runs[-1].copies + 1)
         else:
@@ -86,8 +84,7 @@ GateRun(function='tanh', scale=2.0, copies=2, scalar=1, gated=3, width=3, out=1)
     return GateTable(sum(1 + width for *_, width in copies), out, tuple(runs))
 
 
-def gate_text(table: GateTable, dtype: torch.dtype) -> str:
-    """Write the C++ source of a gate's kernel."""
+def _gate_text(table: GateTable, dtype: torch.dtype) -> str:
     at = target(dtype)
     tiles = [
         "template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items",
@@ -104,7 +101,7 @@ def gate_text(table: GateTable, dtype: torch.dtype) -> str:
 
 @remembered("kernels of gates")
 def _gate_kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
-    return load_kernel(gate_text(table, dtype), addresses=8, numbers=1)
+    return load_kernel(_gate_text(table, dtype), addresses=8, numbers=1)
 
 
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:

@@ -81,8 +81,8 @@ def _kill_and_delete(process: subprocess.Popen[bytes], folder: Path, owner: int)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def build(network: nn.Module, grad: bool, requests: Requests, args: tuple, options: dict[str, Any]) -> Program:
-    """Build the program of a network, and of gradients that are requested, for calls like this example."""
+def build(network: nn.Module, grad: bool, args: tuple, options: dict[str, Any], requests: Requests = ()) -> Program:
+    """Build the program of a network, and of requested gradients, for calls like this example."""
     title, (signature, tensors) = type(network).__name__, Signature.of(args, options)
     slots = ParameterSlots(network, gradients=bool(requests))
     if not requests:

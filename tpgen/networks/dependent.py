@@ -46,7 +46,7 @@ class Dependent(DispatchMode):
         self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options, rule = kwargs or {}, _RULES.get(function) or (_record_as_finding if _is_dependent(function) else None)
-        if rule is None or not caller_location():
+        if rule is None or not _caller_location():
             return function(*args, **options)
         return rule(self, function, *args, **options)
 
@@ -54,7 +54,7 @@ class Dependent(DispatchMode):
         self, function: Any, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
     ) -> Any:
         """Return an operation's given finding; without one, compute and register the result."""
-        name, program = f"{function} at {caller_location()}", self._program
+        name, program = f"{function} at {_caller_location()}", self._program
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
         if name in program.given:
@@ -121,7 +121,7 @@ def _record_number_as_finding(mode: Dependent, function: Any, x: Tensor) -> Any:
         if type(value) is int and value >= 0:
             return Finding(lambda x: _sized_tensor_unless_negative(function(x)), lambda sized: sized.shape[0] - _LEAST)
         fixed = not isinstance(value, int)  # else it hardly ever is that of the example
-        line = _shown_line(*caller_location().rsplit(":", 1))
+        line = _shown_line(*_caller_location().rsplit(":", 1))
         return Finding(lambda x: [] if function(x) == value else None, lambda: value, fixed=fixed, line=line)
 
     return mode.find(function, function, (x,), number_as_finding)
@@ -150,8 +150,7 @@ def _is_dependent(function: Any) -> bool:
     return not any(map(partial(has_kernel, function.name()), _WITHOUT_NUMBERS))
 
 
-def caller_location() -> str:
-    """Return file and line of the calling user code; "" for tpgen's."""
+def _caller_location() -> str:
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back

@@ -23,9 +23,9 @@ from tpgen.networks.step_trace import Evaluate
 
 @dataclass(frozen=True)
 class GradientRequest:
-    """A backward pass: the outcome's leaves with cotangents, and the sources whose gradients are wanted.
+    """An outcome's leaves with cotangents, and places of the sources whose gradients are wanted.
 
-    Sources are the network's parameters and buffers, then the call's tensors.
+    Sources are the network's parameters and buffers, then a call's tensors.
     """
 
     given: frozenset[int]
@@ -46,7 +46,7 @@ Requests = tuple[GradientRequest, ...]
 
 @dataclass(frozen=True)
 class BackwardPass:
-    """A backward pass that reaches leaves of a call's outcome."""
+    """A backward pass through a call's outcome."""
 
     request: GradientRequest
     possible: frozenset[int]  # sources that require gradients
@@ -76,7 +76,7 @@ def sources_of(network: nn.Module, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def with_gradients(network: nn.Module, requests: Requests) -> Evaluate:
-    """Return a function from cotangents of each pass and the network's arguments to outcome and gradients."""
+    """Return a function from cotangents and the network's arguments to outcome and gradients."""
 
     def evaluate(cotangents: Sequence[Sequence[Tensor]], *args: Any, **options: Any) -> tuple[Any, ...]:
         outcome, _, gradients = _differentiate(network, requests, args, options, cotangents)
@@ -88,7 +88,7 @@ def with_gradients(network: nn.Module, requests: Requests) -> Evaluate:
 def example_cotangents(
     network: nn.Module, requests: Requests, signature: Signature, tensors: Sequence[Tensor]
 ) -> list[list[Tensor]]:
-    """Return cotangents of each pass, of the sizes of a call's results."""
+    """Return cotangents of an example's sizes."""
     args, options = signature.arguments([x.detach().requires_grad_(x.requires_grad) for x in tensors])
     return _differentiate(network, requests, args, options)[1]
 
@@ -113,7 +113,7 @@ def _differentiate(
 
 
 def is_served(cotangents: Iterable[Tensor]) -> bool:
-    """Whether programs take cotangents: none of vmap, and none that are differentiated, too."""
+    """Whether programs take cotangents: none of vmap, none that are differentiated."""
     asks = torch.is_grad_enabled()
     return not any(
         is_functorch_wrapped_tensor(x) or is_legacy_batchedtensor(x) or (asks and x.requires_grad) for x in cotangents
@@ -131,7 +131,7 @@ class ServedCall:
     recompute: Recompute  # these leaves, by the network
 
     def covers(self, stage: int, again: bool, given: Iterable[int], edges: Sequence[tuple[Any, int]]) -> bool:
-        """Whether programs serve the running pass; ``edges`` are the sources' in autograd's graph."""
+        """Whether programs serve the running pass; ``edges`` of autograd's graph lead to sources."""
         if stage + again >= len(self.requests) or not self.requests[stage].given.issuperset(given):
             return False
         wanted = self.requests[stage].wanted
@@ -142,7 +142,7 @@ class ServedCall:
     ) -> tuple[dict[int, Tensor], dict[int, Tensor]] | None:
         """Return gradients by place, and tensors for the next stage by number; None if the program fails.
 
-        ``slopes`` are cotangents, of the shapes and dtypes ``like``.
+        None among cotangents ``slopes`` is zero, of shape and dtype ``like``.
         """
         programs = self.program.gradients
         assert programs is not None

@@ -100,7 +100,7 @@ def rebuild_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
 
 
 def nested_dicts(x: Any) -> list[dict[Any, Any]]:
-    """Dicts and attribute dicts in a value, at any depth."""
+    """Distinct dicts inside a value, and dicts of objects."""
     return [names for _, names in objects_with_dicts((x,), {})]
 
 

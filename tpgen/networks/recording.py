@@ -52,8 +52,7 @@ def _species_groups_of_bytes(numbers: bytes) -> tuple[Tensor, ...]:
     return species, there, group
 
 
-def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
-    """Pair each edge with its reverse; None unless every edge has one."""
+def _pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
     found = find_pairs(edge_index, vectors, vectors[:, :0])
     if found is None or found.numbers != found.pairs:
         return None
@@ -99,7 +98,7 @@ class Finding(NamedTuple):
     line: str = ""  # of the user's code
 
 
-FINDINGS = {"pairs": Finding(pairs_among, _edge_pairs, unlike), "groups": Finding(groups_among, Groups)}
+FINDINGS = {"pairs": Finding(_pairs_among, _edge_pairs, unlike), "groups": Finding(groups_among, Groups)}
 
 
 class Recording:

@@ -158,7 +158,7 @@ class Calls:
                 kind.busy.release()
 
     def _parallel_compilation(self, network: nn.Module, kind: CallKind) -> AbstractContextManager[Any]:
-        if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
+        if kind.count or _is_hooked(network) or torch.is_autocast_enabled("cpu"):
             return nullcontext()
         return rehearsed_by(partial(_run_call_on_copies, network, kind), cores() + 1)
 
@@ -182,11 +182,11 @@ class Calls:
                 if kind.builder is not None:
                     kind.builder.wait()
                     self._build(network, kind, only_cached)
-                elif not kind.refused and kind.program is None and not is_hooked(network):
+                elif not kind.refused and kind.program is None and not _is_hooked(network):
                     self._build(network, kind)
 
     def _is_wanted(self, network: nn.Module, kind: CallKind) -> bool:
-        return not is_hooked(network) and (self.when is True or kind.seconds < LONGEST_CALL)
+        return not _is_hooked(network) and (self.when is True or kind.seconds < LONGEST_CALL)
 
     def _begin_build(self, network: nn.Module, kind: CallKind) -> None:
         if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
@@ -227,7 +227,7 @@ class Calls:
                 outcome, graphs = self._example_outcome(network, kind)
                 args, options, tensors = kind.example()
                 with how():
-                    program = build(network, kind.grad, kind.requests, args, options)
+                    program = build(network, kind.grad, args, options, kind.requests)
                 if not program.serves:
                     raise DeployError("its program does not compile")
                 if on_gpu((*network.parameters(), *tensors)):
@@ -286,8 +286,7 @@ def _run_call_on_copies(network: nn.Module, kind: CallKind) -> None:
         torch.set_rng_state(numbers)
 
 
-def is_hooked(network: nn.Module) -> bool:
-    """Whether the network has hooks, global ones included."""
+def _is_hooked(network: nn.Module) -> bool:
     return any(HOOKS_OF_ALL) or any(vars(module).get(name) for module in network.modules() for name in _HOOKS)
 
 

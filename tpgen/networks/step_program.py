@@ -44,7 +44,7 @@ class ProgramRun(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GradientPrograms:
-    """Compiled stages of gradients; tensors have the numbers of `Stage`."""
+    """Compiled stages of gradients; tensors have the numbers of `GradientStage`."""
 
     written: TracedEvaluation
     functions: tuple[RunLibrary, ...]

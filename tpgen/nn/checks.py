@@ -50,7 +50,7 @@ def check_operand(
     """Raise `InputError` unless ``x`` is a dense tensor of given last dimension, dtype and device."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
-    check_strided(name, x)
+    _check_strided(name, x)
     if x.dim() == 0 or x.shape[-1] != dim:
         got = "no dimension" if x.dim() == 0 else str(x.shape[-1])
         raise InputError(
@@ -71,8 +71,7 @@ def check_operand(
         )
 
 
-def check_strided(name: str, x: Tensor) -> None:
-    """Raise `InputError` for a sparse tensor."""
+def _check_strided(name: str, x: Tensor) -> None:
     if x.layout != torch.strided:
         kind = str(x.layout).removeprefix("torch.")
         raise InputError(f"{name}: must be a dense tensor, got one of layout {kind}; give {name}.to_dense()")
@@ -87,7 +86,7 @@ def check_edge_index(name: str, index: object) -> None:
         )
     if index.dtype not in (torch.int64, torch.int32):
         raise InputError(f"{name}: must be int64 or int32, got {index.dtype}; convert it with {name}.long()")
-    check_strided(name, index)
+    _check_strided(name, index)
 
 
 def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, what: str, look: bool) -> None:

@@ -146,7 +146,7 @@ class PolynomialModule(PlannedModule):
 
     def _check_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
         given = {name: self._check_dtype(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
-        ends = ends_of_call(self._ends, given, *edges) if edges else []
+        ends = _ends_of_call(self._ends, given, *edges) if edges else []
         first = next(iter(given))
         rows, of = (ends[0].shape[0], "edges") if self._ends else (given[first].shape[0], first)
         for name, shape in self._shapes.items():
@@ -275,7 +275,7 @@ def check_ends(edges: Any, plan: Plan) -> Ends:
     return tuple(edges.items())
 
 
-def ends_of_call(
+def _ends_of_call(
     ends: Ends, given: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
 ) -> list[Any]:
     """Return a program's edge indices, then the number of result rows if edges are summed.

@@ -14,9 +14,7 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.product import PlanMaker, make_plan
 
 
-class SquarePlanning(TypedDict, total=False):
-    """Keywords that all presets pass to `make_plan`."""
-
+class _SquarePlanning(TypedDict, total=False):
     in1_var: Sequence[float] | None
     in2_var: Sequence[float] | None
     out_var: Sequence[float] | None
@@ -24,7 +22,7 @@ class SquarePlanning(TypedDict, total=False):
     shared_weights: bool
 
 
-class Planning(SquarePlanning, total=False):
+class Planning(_SquarePlanning, total=False):
     """Keywords of presets other than `tensor_square`."""
 
     irrep_normalization: str
@@ -124,7 +122,7 @@ def tensor_square(
     irreps_out: Irreps | str | None = None,
     filter_ir_out: Iterable[object] | None = None,
     irrep_normalization: str = "component",
-    **options: Unpack[SquarePlanning],
+    **options: Unpack[_SquarePlanning],
 ) -> Plan:
     """A tensor times itself, each symmetric pair once.
 

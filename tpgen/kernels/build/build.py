@@ -143,7 +143,7 @@ def _build_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ct
         cache.write_whole(entry.source, wanted.text)
         built = entry.new_file(entry.library.suffix)
         try:
-            compile_library(compiler, entry, built, wanted.links)
+            _compile_library(compiler, entry, built, wanted.links)
             _test_in_subprocess(compiler, built, wanted)
             entry.publish(built)
         except KernelError as error:
@@ -237,7 +237,7 @@ def _test_in_subprocess(compiler: Compiler, library: Path, wanted: LibraryReques
 # -- from a source to a library: its units compiled side by side, then linked ------------------------------------------
 
 
-def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequence[str] = ()) -> None:
+def _compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequence[str] = ()) -> None:
     """Compile an entry's source into the file ``library``, parts in parallel.
 
     Raises `KernelError` if the compiler fails, `OSError` if the disk is full.

@@ -89,17 +89,17 @@ def _has_cpuinfo() -> bool:
 def cpu_features() -> str:
     """Architecture and features of this processor; on Arm also maker, part, SVE length."""
     try:
-        return f"{platform.machine()} {features_in(_CPUINFO.read_text())}{_sve_vector_length_text()}"
+        return f"{platform.machine()} {_features_in(_CPUINFO.read_text())}{_sve_vector_length_text()}"
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
 
 
-def features_in(cpuinfo: str) -> str:
+def _features_in(cpuinfo: str) -> str:
     """CPU features in a text of ``/proc/cpuinfo``; on Arm also makers and parts.
 
-    >>> features_in("flags\\t\\t: fpu sse2\\n\\nflags\\t\\t: fpu sse2\\n")
+    >>> _features_in("flags\\t\\t: fpu sse2\\n\\nflags\\t\\t: fpu sse2\\n")
     'fpu sse2'
-    >>> features_in("Features\\t: fp asimd\\nCPU implementer\\t: 0x41\\nCPU part\\t: 0xd0c\\n")
+    >>> _features_in("Features\\t: fp asimd\\nCPU implementer\\t: 0x41\\nCPU part\\t: 0xd0c\\n")
     'fp asimd implementer=0x41 part=0xd0c'
     """
     lines = re.findall(r"^(?:flags|Features)[ \t]*:[ \t]*(.*?)[ \t]*$", cpuinfo, re.MULTILINE)

@@ -23,7 +23,7 @@ def row_arguments(p: ChannelPlacement) -> Arguments:
     return arguments
 
 
-class PairedGradient(NamedTuple):
+class _PairedGradient(NamedTuple):
     """C++ of two edges that sum one gradient: the first edge stores, the second adds."""
 
     state: str  # addresses: of what others are told, of the gradient, and of room beside it
@@ -133,7 +133,7 @@ class RowBlocks:
     def _write_row_call(self, lane: str) -> None:
         names = [*map(identifier, self.p.call_slots), *(f"d_{o}" for o in self.p.opened)]
         values = self.shared_arguments(lane) | {name: self.row_address(name) for name in names}
-        paired = PairedGradient("state", "gradient", "second_w", self.p.dim["w"])
+        paired = _PairedGradient("state", "gradient", "second_w", self.p.dim["w"])
         if self.p.pair_gradient_size:
             self.w.line(f"char* const state = states + {found_row(self.p.rule('w'))};")
             self.w.line(f"real* const gradient = {values['d_w']};")
@@ -151,8 +151,7 @@ class RowBlocks:
 # would be in the nearest caches any more when the next row needs them.
 
 
-def in_memory(name: str) -> bool:
-    """Whether a row's argument points into a tensor, not scratch."""
+def _in_memory(name: str) -> bool:
     return name.removeprefix("d_").partition("_")[0] in SLOTS
 
 
@@ -166,14 +165,14 @@ class RowGroup:
     def arguments(self) -> Arguments:
         return [
             ("int", "n"),
-            *((f"{kind} const*" if in_memory(name) else kind, f"{name}s") for kind, name in self._row),
+            *((f"{kind} const*" if _in_memory(name) else kind, f"{name}s") for kind, name in self._row),
         ]
 
     @contextmanager
     def each(self, w: Writer) -> Iterator[None]:
         """Write a loop over rows that declares the arguments of each."""
         with w.block("for (int r = 0; r < n; ++r)"):
-            places = {n: f"{n}s[r]" if in_memory(n) else f"{n}s + r * {self.p.row_stride(n)}" for _, n in self._row}
+            places = {n: f"{n}s[r]" if _in_memory(n) else f"{n}s + r * {self.p.row_stride(n)}" for _, n in self._row}
             w.line(" ".join(f"{kind} const {name} = {places[name]};" for kind, name in self._row))
             yield
 
@@ -190,7 +189,7 @@ class GroupBlocks(RowBlocks):
         self.write_tabulate_call()
 
     def _pointers(self) -> Arguments:
-        return [(kind, name) for kind, name in self.arguments if in_memory(name)]
+        return [(kind, name) for kind, name in self.arguments if _in_memory(name)]
 
     def write_array_declarations(self) -> None:
         """Declare arrays of a tile's row pointers."""
@@ -212,7 +211,7 @@ class GroupBlocks(RowBlocks):
     def _write_group_call(self, count: str) -> None:
         values = self.shared_arguments("r") | {name: f"p_{name} + r" for _, name in self._pointers()}
         size = self.p.dim["w"]
-        paired = PairedGradient(
+        paired = _PairedGradient(
             f"states + (p_d_w[r + k] - d_w) / {size}", "p_d_w[r + k]", f"second_w + k * {size}", size
         )
         if self.p.pair_gradient_size:
@@ -223,14 +222,14 @@ class GroupBlocks(RowBlocks):
         if self.p.pair_gradient_size:
             self._publish_and_add(paired)
 
-    def _claim_gradients(self, paired: PairedGradient, count: str) -> None:
+    def _claim_gradients(self, paired: _PairedGradient, count: str) -> None:
         # choose where the rows of a group write gradients of weights
         self.w.line(f"real* gradients[{self.p.group}]; const int members = {count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
             self.w.line(paired.claim_statement)
             self.w.line(f"gradients[k] = {paired.address};")
 
-    def _publish_and_add(self, paired: PairedGradient) -> None:
+    def _publish_and_add(self, paired: _PairedGradient) -> None:
         # mark first gradients as written, which other threads may wait for, before waiting for theirs
         self.w.line(
             f"for (int k = 0; k < members; ++k) if (gradients[k] == {paired.gradient}) {paired.publish_statement}"

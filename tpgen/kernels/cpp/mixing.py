@@ -12,12 +12,11 @@ from tpgen.kernels.sweep.statements import SweepStage
 from tpgen.kernels.sweep.sweep import PathSweep
 
 
-def multiply_call(p: BatchPlacement, columns: str) -> str:
-    """Beginning of a C++ call of the matrix product."""
+def _multiply_call(p: BatchPlacement, columns: str) -> str:
     return f"multiply_columns({columns}, " if p.shortens_tiles else f"multiply<{columns}>("
 
 
-def add_weight_gradient(
+def _add_weight_gradient(
     w: Writer, term: Term, whole: int, into: str, left: tuple[str, str], right: tuple[str, str], columns: str
 ) -> None:
     """Write the sum over tile rows of ``left`` times ``right``, for each pair of copies.
@@ -111,18 +110,18 @@ class MixingText:
         # rows of weights are copies of input 1: those of P, or of the far side where copies mix first
         far, whole = f"s{self.far_address}", self.p.flipped(self.term)
         if not self.mixes_first:
-            add_weight_gradient(self.w, self.term, whole, into, ("P", "count"), (far, "G"), columns)
+            _add_weight_gradient(self.w, self.term, whole, into, ("P", "count"), (far, "G"), columns)
             return
         if whole:
             self.w.line(f"flip(P, G, {whole}, {columns});")
-        add_weight_gradient(self.w, self.term, whole, into, (far, str(self.mixed)), ("P", "G"), columns)
+        _add_weight_gradient(self.w, self.term, whole, into, (far, str(self.mixed)), ("P", "G"), columns)
 
     def _write_matrix_product(
         self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True
     ) -> None:
         # a product of matrices with consecutive rows, which replaces ``into`` or is added to it
         flag = "true" if add else "false"
-        function = multiply_call(self.p, columns)
+        function = _multiply_call(self.p, columns)
         self.w.line(f"{function}{flag}, {into}, {columns}, {left}, {right}, {columns}, {sizes});")
 
     def _mix_with_row_weights(self) -> None:
@@ -176,14 +175,14 @@ class OwnWeightsText:
         with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
             if "own" in self.p.scratch:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
-                self.w.line(f"{multiply_call(self.p, 'R')}false, own, R, {place});")
+                self.w.line(f"{_multiply_call(self.p, 'R')}false, own, R, {place});")
             with self.w.block(ROW_LOOP):
                 self._write_products_of_rows()
             if "w" in self.opened:
                 self._write_weight_gradients()
             if "x2" in self.opened:
                 place = f"weights + {self.at}, {self.mixed}, 1, d_own, R, {self.v}, {self.mixed}"
-                self.w.line(f"{multiply_call(self.p, 'R')}true, a_x2 + {self.y}, R, {place});")
+                self.w.line(f"{_multiply_call(self.p, 'R')}true, a_x2 + {self.y}, R, {place});")
 
     def _write_products_of_rows(self) -> None:
         x = f"{self.x} + (u * {self.k}) * R"
@@ -215,4 +214,4 @@ class OwnWeightsText:
         if whole:
             self.w.line(f"flip(d_own, flipped, {whole}, R);")
         y, own = (f"s_x2 + {self.y}", str(self.v)), ("d_own", "flipped")
-        add_weight_gradient(self.w, self.term, whole, f"a_w + {self.at}", y, own, "R")
+        _add_weight_gradient(self.w, self.term, whole, f"a_w + {self.at}", y, own, "R")

@@ -33,7 +33,7 @@ class StepsText:
         self._write_in_part("tables", self.body.write_constants)
         self._write_in_part("a step", self._write_step_struct)
         self.body.write_functions()
-        rows = RowsText(self.p, self.w)
+        rows = _RowsText(self.p, self.w)
         self._write_in_part("rows fetched", rows.write_call)
         if self.p.indexed:
             self._write_in_part("edges", self._write_edge_functions)
@@ -207,9 +207,7 @@ class StepsText:
         self.w.raw(cuda_header("collect"))
 
 
-class RowsText:
-    """Writes how a block fetches and delivers rows."""
-
+class _RowsText:
     def __init__(self, placement: RowSteps, w: Writer) -> None:
         self.p, self.w = placement, w
 

@@ -47,14 +47,13 @@ def chip_at(device: torch.device) -> Chip:
     return chip_of(driver.capability(driver.device_number(device)))
 
 
-def chip_expected(device: torch.device) -> Chip:
-    """Chip of a device; without a GPU, an H200."""
+def _chip_expected(device: torch.device) -> Chip:
     return chip_at(device) if torch.cuda.is_available() else chip_of(90)
 
 
 def workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
     """Scratch bytes of a call."""
-    return workspace_of(place_kernel(spec, chip or chip_expected(sizes.device)), sizes)
+    return workspace_of(place_kernel(spec, chip or _chip_expected(sizes.device)), sizes)
 
 
 # -- by what a form consists of ----------------------------------------------------------------------------------------

@@ -142,9 +142,7 @@ _FORMULAS = {
 
 
 @dataclass(frozen=True)
-class MatrixSweep(TextOfPaths):
-    """Matrix products of each path for some open slots."""
-
+class _MatrixSweep(TextOfPaths):
     opened: tuple[str, ...]
     terms: tuple[MatrixTerm, ...]
 
@@ -166,8 +164,8 @@ class MatrixPlacement(OpenedSlots):
     rules: RowRules = ()
 
     @property
-    def sweep(self) -> MatrixSweep:
-        return MatrixSweep(self.opened, self.schedule.terms)
+    def sweep(self) -> _MatrixSweep:
+        return _MatrixSweep(self.opened, self.schedule.terms)
 
     @property
     def transpose_widths(self) -> set[int]:

@@ -27,8 +27,7 @@ from tpgen.planner.plan import SHARED, Operand
 # -- products ----------------------------------------------------------------------------------------------------------
 
 
-def product_standin(spec: KernelSpec) -> Kernel:
-    """A product's kernel in PyTorch: an einsum per path."""
+def _product_standin(spec: KernelSpec) -> Kernel:
     form = spec.description.form
     rows = tuple(replace(o, rows=o.rows if o.rows == SHARED else ROW) for o in form.operands)
     form = replace(form, operands=rows)
@@ -105,8 +104,7 @@ def _bfloat16_as_float32(x: Tensor) -> Tensor:
 _Extent = tuple[int, int, int]  # rows (or elements), components, channels
 
 
-def polynomial_standin(spec: KernelSpec) -> Kernel:
-    """A polynomial's kernel in PyTorch, statement by statement."""
+def _polynomial_standin(spec: KernelSpec) -> Kernel:
     plan, slots = spec.description.plan, spec.call
 
     def run_in_pytorch(call: KernelCall) -> int:
@@ -124,7 +122,7 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
         }
         results = [plan.operand(slot.operand) for slot in slots.opened]
         shapes = {str(slot): _slot_extent(o, call) for slot, o in zip(slots.opened, results, strict=True)}
-        found = run_polynomial_sweep(spec.description.statements(slots), tensors, shapes, index)
+        found = _run_polynomial_sweep(spec.description.statements(slots), tensors, shapes, index)
         for slot, o, x in zip(slots.opened, results, call.opened, strict=True):
             value = found[str(slot)].transpose(1, 2)
             x.copy_((value.transpose(1, 2) if o.weights else write_operand(o, value)).reshape(x.shape))
@@ -133,7 +131,7 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
     return run_in_pytorch
 
 
-def run_polynomial_sweep(
+def _run_polynomial_sweep(
     sweep: PolynomialSweep, given: Mapping[str, Tensor], shapes: Mapping[str, _Extent], index: Tensor
 ) -> dict[str, Tensor]:
     """Run a sweep; return opened slots by name, in ``shapes``.
@@ -173,4 +171,4 @@ def _slot_extent(o: Operand, call: KernelCall) -> _Extent:
     return call.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
 
 
-standin = by_form(product_standin, polynomial_standin)
+standin = by_form(_product_standin, _polynomial_standin)

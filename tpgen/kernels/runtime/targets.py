@@ -90,7 +90,7 @@ def kernel_supported(
         return NO_PATHS
     where = torch.device(device)
     failed = failure_of(spec.description, dtype, where.type)
-    return failed or target.missing(where) or obstacle_of(target, spec, where)
+    return failed or target.missing(where) or _obstacle_of(target, spec, where)
 
 
 def why_no_kernel(
@@ -115,8 +115,7 @@ def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarge
     return target
 
 
-def obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
-    """Why a target has no kernel for a call, or None."""
+def _obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
     return _obstacle(target.obstacle, spec, target.chip(device))
 
 

@@ -64,12 +64,11 @@ def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Statemen
     def slots_of_term(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
         return tuple(replace(s, operand=renamed.get(s.operand, s.operand)) for s in slots if s.operand in operands)
 
-    return channel_program(_path_polynomial(term, table), Call(slots_of_term(call.given), slots_of_term(call.opened)))
+    return _channel_program(_path_polynomial(term, table), Call(slots_of_term(call.given), slots_of_term(call.opened)))
 
 
 @remembered("programs of paths by levels")
-def channel_program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
-    """Shortest statements of one row and channel, weights first."""
+def _channel_program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
     sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
     first = [name for name in form.tensors if name == "w"]
@@ -191,7 +190,7 @@ def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[Sw
 
     def stage(letters: str, naming: Naming, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
         call = Call(tuple(map(Slot, form.tensors)), tuple(map(Slot, opens)))
-        return SweepStage(letters, naming.rename_statements(channel_program(form, call)))
+        return SweepStage(letters, naming.rename_statements(_channel_program(form, call)))
 
     stages = [
         stage(copies, Naming(term, written=(D, P)), coupling, (D,) if results else ()),

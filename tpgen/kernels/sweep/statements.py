@@ -72,7 +72,7 @@ class Product(NamedTuple):
 Sum = tuple[Product, ...]  # multiply-adds, in this order
 
 
-def sum_text(terms: Sum) -> str:
+def _sum_text(terms: Sum) -> str:
     return " + ".join(map(str, terms)).replace("+ -", "- ") if terms else "0"
 
 
@@ -109,7 +109,7 @@ class Tabulate(_Computed):
     paths: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.entry} = {sum_text(self.terms)}"
+        return f"{self.entry} = {_sum_text(self.terms)}"
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Define(_Computed):
     paths: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name} = {sum_text(self.terms)}"
+        return f"{self.name} = {_sum_text(self.terms)}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Accumulate(_Computed):
     paths: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.component} += {sum_text(self.terms)}"
+        return f"{self.component} += {_sum_text(self.terms)}"
 
 
 Statement = Load | Tabulate | Define | Accumulate

@@ -30,8 +30,7 @@ SPECIES = "_tpgen_species"  # where it holds how to compute by species
 STOCK_PROGRAM = "_compiled_main_left_right"
 
 
-def cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
-    """Cast integers to the dtype of ``like``."""
+def _cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
     if not torch.jit.is_scripting():
         return given_numbers(name, x, like.dtype)
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
@@ -40,7 +39,7 @@ def cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
 class _ProductOfTwo(o3.TensorProduct):
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's; integers are cast, and unscripted results `Gatherable`."""
-        x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
+        x, y = _cast_integers("x", x, self.output_mask), _cast_integers("y", y, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, y, None)
         w = self._get_weights(weight)
@@ -66,7 +65,7 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's; one-hot rows of ``y`` select matrices by species."""
-        x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
+        x, y = _cast_integers("x", x, self.output_mask), _cast_integers("y", y, self.output_mask)
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not torch.compiler.is_compiling():
@@ -93,7 +92,7 @@ class ConvertedTensorSquare(o3.TensorSquare):
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's: the product of ``x`` with ``x``; integers are cast."""
-        x = cast_integers("x", x, self.output_mask)
+        x = _cast_integers("x", x, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, x, None)
         return self._tpgen.forward(x, x, self._get_weights(weight))
@@ -166,28 +165,26 @@ def convolving(
 def _describe_convolution(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     choice = extra[PROGRAM].choice
     how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
-    return f"tpgen convolution, {choice.strategy} ({how}){note_idle_kernel(extra[PROGRAM])}"
+    return f"tpgen convolution, {choice.strategy} ({how}){_note_idle_kernel(extra[PROGRAM])}"
 
 
 def describe_product(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     """Report text on a product: its strategy, and a missing kernel."""
-    return f"tpgen {extra[PROGRAM].choice}{note_idle_kernel(extra[PROGRAM])}"
+    return f"tpgen {extra[PROGRAM].choice}{_note_idle_kernel(extra[PROGRAM])}"
 
 
-def note_idle_kernel(program: Any) -> str:
-    """Report text if the chosen kernel cannot run, else empty."""
-    why = why_no_product_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
+def _note_idle_kernel(program: Any) -> str:
+    why = _why_no_product_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
     return f": none runs as it is, {why}" if why else ""
 
 
 def describe_product_by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
     """Report text on a product whose weights one-hot rows select."""
-    missing = why_no_product_kernel(extra[SPECIES].plan, extra[PROGRAM])
+    missing = _why_no_product_kernel(extra[SPECIES].plan, extra[PROGRAM])
     return describe_product(module, extra) + ("" if missing else "; by element where rows are one-hot")
 
 
-def why_no_product_kernel(plan: Any, program: Any) -> str | None:
-    """Why no kernel runs a plan in a program's dtype and device, or None."""
+def _why_no_product_kernel(plan: Any, program: Any) -> str | None:
     return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
 
 

@@ -51,7 +51,7 @@ BUSY = "the machine is busy: measure again, when it is not, for a ratio"
 
 
 @dataclass(frozen=True)
-class Difference:
+class _Difference:
     """Largest difference among tensors; relative: to the tensor's largest entry or a floor."""
 
     what: str
@@ -65,10 +65,10 @@ class Difference:
 class Proof:
     """Differences between a converted and the stock network, with limits."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[_Difference, ...]
     limit: float = LIMIT
     outputs: float = _OUTPUTS
-    splined: tuple[Difference, ...] = ()  # of single results by splines, which no limit holds for
+    splined: tuple[_Difference, ...] = ()  # of single results by splines, which no limit holds for
     said: tuple[str, ...] = ()  # of the comparison: in which mode, and where stock has no numbers
 
     @property
@@ -211,13 +211,13 @@ _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
 }
 
 
-def _spline_differences(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[Difference, ...]:
+def _spline_differences(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[_Difference, ...]:
     theirs, ours = (
         _outputs_and_input_gradients(network.requires_grad_(False), inputs) for network in (stock, converted)
     )
     floor = _scale_floor(theirs)
     return tuple(
-        Difference(name, 1, *_absolute_and_relative(theirs[name], ours[name], floor), name)
+        _Difference(name, 1, *_absolute_and_relative(theirs[name], ours[name], floor), name)
         for name in ours
         if name in theirs
     )
@@ -234,16 +234,18 @@ def _outputs_and_input_gradients(network: nn.Module, inputs: Sequence[Any]) -> N
 
 def _largest_difference(
     label: str, stock: NamedTensors, converted: NamedTensors, leniently: bool = False
-) -> Difference:
+) -> _Difference:
     # a gradient of one network alone must be zero
-    worst = Difference(label, len(stock), 0.0, 0.0, "-")
+    worst = _Difference(label, len(stock), 0.0, 0.0, "-")
     floor = _scale_floor(stock)
     for name in stock | converted:
         given = [named[name] for named in (stock, converted) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
         absolute, relative = _absolute_and_relative(wanted, got, floor, leniently)
         if relative > worst.relative:
-            worst = Difference(label, len(stock), absolute, relative, f"{name}{_remark_on_one_sided_nans(wanted, got)}")
+            worst = _Difference(
+                label, len(stock), absolute, relative, f"{name}{_remark_on_one_sided_nans(wanted, got)}"
+            )
     return worst
 
 

@@ -44,7 +44,7 @@ class LastLayer:
         return _multiply_by_all(self.multiply(h, *parameters), factors)
 
 
-class PostponedWeights(Postponed):
+class _PostponedWeights(Postponed):
     """Weights of edges ``(edges, numel)``: postponed results of a last layer."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
@@ -164,7 +164,7 @@ def _nodes_with_rows(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, 
 
 
 def _are_postponed(w: Any) -> bool:
-    return isinstance(w, PostponedWeights) and w.open
+    return isinstance(w, _PostponedWeights) and w.open
 
 
 def _size_or_hint(size: Any) -> int | None:
@@ -187,7 +187,7 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
         known = _size_or_hint(edges)
         if known is None or known * hidden * width >= WORTH_LATE:
-            return PostponedWeights.of(layer, (h, *parameters), (edges, width))
+            return _PostponedWeights.of(layer, (h, *parameters), (edges, width))
     return layer(h, *parameters)
 
 
@@ -308,7 +308,7 @@ def _add_sums(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -
     return out.add_(sums) if in_place else out + sums
 
 
-for _class in (PostponedWeights, PostponedRows):
+for _class in (_PostponedWeights, PostponedRows):
     _class.RULES.update(dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _multiply_postponed))
     _class.RULES.update(dict.fromkeys((torch.div, Tensor.div, Tensor.__truediv__), _divide_postponed))
     _class.RULES.update(dict.fromkeys((Tensor.mul_, Tensor.__imul__), _multiply_postponed_in_place))

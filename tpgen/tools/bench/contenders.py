@@ -48,8 +48,7 @@ def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
         return e3nn_product(plan)
 
 
-def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
-    """Build e3nn's product under a backend; ``script`` is e3nn's default."""
+def _build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
     module = e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
     return with_weights(plan, module if backend == "script" else compile_program(module, Config(backend=backend)))
 
@@ -125,9 +124,7 @@ def _cut_segment(x: Tensor, segment: tuple[int, int, int, int]) -> Tensor:
     return x[:, start:stop].reshape(-1, mul, dim)
 
 
-class StreamedLoop(Loop):
-    """`Loop` over CUDA streams."""
-
+class _StreamedLoop(Loop):
     def __init__(self, plan: Plan, streams: int = 4) -> None:
         super().__init__(plan)
         self.streams = [torch.cuda.Stream() for _ in range(min(streams, len(self.steps)))]
@@ -153,15 +150,13 @@ def build_loop(plan: Plan, dtype: torch.dtype, device: torch.device, backend: st
     return compile_program(Loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
-def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    """Build a `StreamedLoop`."""
-    return StreamedLoop(plan).to(dtype=dtype, device=device)
+def _build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
+    return _StreamedLoop(plan).to(dtype=dtype, device=device)
 
 
-def build_cuequivariance(
+def _build_cuequivariance(
     plan: Plan, dtype: torch.dtype, device: torch.device, layout: Literal["mul_ir", "ir_mul"] = "mul_ir"
 ) -> TimedProduct:
-    """Build cuEquivariance's product; raises `BackendError` except for weighted uvu and uvw."""
     if find_spec("cuequivariance_torch") is None:
         raise BackendError("not installed: pip install cuequivariance-torch (and its kernels for CUDA)")
     import cuequivariance as cue
@@ -188,8 +183,7 @@ def build_cuequivariance(
 _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyConnectedTensorProduct"}
 
 
-def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    """Build OpenEquivariance's product; raises `BackendError` if unsupported."""
+def _build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
     problem = openequivariance_problem(plan, dtype)
     import openequivariance as oeq
 
@@ -241,8 +235,7 @@ class Contender:
         return self.lacks.get(task)
 
 
-def build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> TimedProduct:
-    """Build tpgen's module of a plan, with external weights."""
+def _build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> TimedProduct:
     module = TensorProduct.from_plan(plan, internal_weights=False, **options)
     return with_weights(plan, module.to(dtype=dtype, device=device))
 
@@ -258,22 +251,22 @@ def _make_contender(family: str, backend: str, build: Callable[..., TimedProduct
 
 def _tpgen_contender(strategy: str, backend: str, layout: Layout = "mul_ir", streams: int = 0) -> Contender:
     suffix = f"-{layout}" if layout != "mul_ir" else "-streams" if streams else ""
-    build = partial(build_tpgen, strategy=strategy, layout=layout, streams=streams)
+    build = partial(_build_tpgen, strategy=strategy, layout=layout, streams=streams)
     row = _make_contender(f"tpgen-{strategy}{suffix}", backend, build)
     return replace(row, layout=layout, cuda_only=row.cuda_only or streams > 0, lacks={})
 
 
 _STRATEGIES = (*STRATEGIES, "auto")
 _ALL = (
-    *(_make_contender("e3nn", backend, build_e3nn) for backend in _BACKENDS),
+    *(_make_contender("e3nn", backend, _build_e3nn) for backend in _BACKENDS),
     *(_make_contender("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
-    Contender("loop-streams/eager", build_streamed_loop, cuda_only=True),
+    Contender("loop-streams/eager", _build_streamed_loop, cuda_only=True),
     *(_tpgen_contender(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
     *(_tpgen_contender(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
     _tpgen_contender("einsum", "eager", streams=4),
-    Contender("cuequivariance/eager", build_cuequivariance),
-    Contender("cuequivariance-ir_mul/eager", partial(build_cuequivariance, layout="ir_mul"), layout="ir_mul"),
-    Contender("openequivariance/eager", build_openequivariance, cuda_only=True),
+    Contender("cuequivariance/eager", _build_cuequivariance),
+    Contender("cuequivariance-ir_mul/eager", partial(_build_cuequivariance, layout="ir_mul"), layout="ir_mul"),
+    Contender("openequivariance/eager", _build_openequivariance, cuda_only=True),
 )
 
 CONTENDERS: dict[str, Contender] = {contender.name: contender for contender in _ALL}

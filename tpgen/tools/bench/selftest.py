@@ -44,7 +44,7 @@ _SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Checked:
+class _Checked:
     """Result of one check: error over tolerance, and reason of failure."""
 
     name: str
@@ -77,7 +77,7 @@ class Selftest(Shown):
     runtime: str  # of OpenMP
     found: tuple[str, ...]  # all compilers
     cache: str
-    checks: tuple[Checked, ...]
+    checks: tuple[_Checked, ...]
     timing: Timed
     seconds: float
 
@@ -156,7 +156,7 @@ def selftest(progress: ProgressOption = None) -> Selftest:
     )
 
 
-def _check_problem(name: str, dtype: torch.dtype) -> Checked:
+def _check_problem(name: str, dtype: torch.dtype) -> _Checked:
     problem = {**PROBLEMS, **LINEARS, **POLYNOMIALS}[name]
     sizes = sizes_of(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
     strategy = "kernel" if find_compiler() else "auto"
@@ -166,13 +166,13 @@ def _check_problem(name: str, dtype: torch.dtype) -> Checked:
         try:
             found = verify(module_of(problem.plan, **sizes, strategy=strategy).to(dtype), rows=4, only=CHECKED_LAWS)
         except TpgenError as error:
-            return Checked(name, named, False, None, time.perf_counter() - start, str(error))
+            return _Checked(name, named, False, None, time.perf_counter() - start, str(error))
     broken = [f"{f.law}: {f.why or f.status}" for f in found.findings if f.status == FAILED]
     told_by_us = [str(w.message) for w in said if issubclass(w.category, UserWarning)]  # as of a kernel that failed
     errors = [f.relative / f.tolerance for f in found.findings if f.relative is not None and f.tolerance]
     largest = max(errors, default=None)
     finite = largest if largest is not None and largest < float("inf") else None
-    return Checked(name, named, found.passed, finite, time.perf_counter() - start, "; ".join([*broken, *told_by_us]))
+    return _Checked(name, named, found.passed, finite, time.perf_counter() - start, "; ".join([*broken, *told_by_us]))
 
 
 def _time_product() -> Timed:

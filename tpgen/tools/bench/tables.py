@@ -71,8 +71,7 @@ _WORDS = ("contender", "status", "where", "reason", "least at", "worst at", "wha
 _STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
 
 
-def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(_COLUMNS)) -> Cells | None:
-    """Return the table of a problem and task, fastest first; None without results."""
+def _task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(_COLUMNS)) -> Cells | None:
     shown = [r for r in report.of(problem, task) if r.status in _SHOWN]
     records = sorted(shown, key=lambda r: r.median or float("inf"))
     if not records:
@@ -91,8 +90,7 @@ _MEAN_HEADINGS = (
 )  # fmt: skip
 
 
-def mean_cells(report: Report, task: str) -> Cells | None:
-    """Return the table of mean speed-ups at a task; None without e3nn."""
+def _mean_cells(report: Report, task: str) -> Cells | None:
     found = []
     for contender in report.contenders:
         best, same = (report.geometric_mean(contender, task, same_backend) for same_backend in (False, True))
@@ -115,8 +113,7 @@ def mean_cells(report: Report, task: str) -> Cells | None:
     return Cells(f"{_task_label(task)}: geometric means over the problems", _MEAN_HEADINGS, rows)
 
 
-def reason_cells(report: Report) -> Cells | None:
-    """Return the table of contenders without timing; None if empty."""
+def _reason_cells(report: Report) -> Cells | None:
     reasons: dict[tuple[str, str, str], list[Record]] = {}
     for r in report.records:
         if r.status != "ok":
@@ -177,10 +174,10 @@ class ReportTables:
         columns = tuple(_COLUMNS) if options.max_width >= _FULL_WIDTH else _NARROW
         if busy := busy_line(report):
             yield Text(f"{busy}\n", style="yellow")
-        cells = [task_cells(report, problem, task, columns) for problem in report.problems for task in report.tasks]
+        cells = [_task_cells(report, problem, task, columns) for problem in report.problems for task in report.tasks]
         if len(report.problems) > 1:
-            cells += [mean_cells(report, task) for task in report.tasks]
-        cells.append(reason_cells(report))
+            cells += [_mean_cells(report, task) for task in report.tasks]
+        cells.append(_reason_cells(report))
         yield from (c.rich() for c in cells if c)
         yield environment_line(report)
 
@@ -199,11 +196,11 @@ def markdown_report(report: Report, image: str | None = None, details: bool = Tr
         parts.append(f"Note: {busy}.")
     if image:
         parts.append(f"![times faster than e3nn, by problem and task]({image})")
-    found = [(task, mean_cells(report, task)) for task in report.tasks]
+    found = [(task, _mean_cells(report, task)) for task in report.tasks]
     parts += [f"### {task}: geometric means\n\n{cells.markdown()}" for task, cells in found if cells]
     if details:
         parts += [_problem_section(report, problem) for problem in report.problems]
-    reasons = reason_cells(report)
+    reasons = _reason_cells(report)
     if reasons:
         parts.append(f"### Not timed\n\n{reasons.markdown()}")
     return "\n\n".join(parts) + "\n"
@@ -211,7 +208,7 @@ def markdown_report(report: Report, image: str | None = None, details: bool = Tr
 
 def detail_cells(report: Report) -> list[Cells]:
     """Return the tables of every problem and task."""
-    found = (task_cells(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks)
+    found = (_task_cells(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks)
     return [cells for cells in found if cells]
 
 
@@ -221,7 +218,7 @@ def _problem_section(report: Report, problem: str) -> str:
     if known:
         parts.append(f"{known.about[0].upper()}{known.about[1:]}.")
     for task in report.tasks:
-        cells = task_cells(report, problem, task, _DETAIL)
+        cells = _task_cells(report, problem, task, _DETAIL)
         if cells:
             parts.append(f"{cells.title}:\n\n{cells.markdown()}")
     return "\n\n".join(parts)

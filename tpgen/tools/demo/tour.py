@@ -94,9 +94,7 @@ SHORT = replace(
 
 
 @dataclass(frozen=True)
-class TourChapter:
-    """Text of a chapter, and failures."""
-
+class _TourChapter:
     text: str
     wrong: tuple[str, ...] = ()
 
@@ -129,15 +127,13 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
         raise TpgenError("the tour found what should not be: " + "; ".join(wrong))
 
 
-def show_products(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Plan, dump and verify the named products."""
+def _show_products(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     return _inspect_and_verify(
         [*map(find_problem, tour.problems)], "grouped", (*_LAWS, "e3nn", "right"), folder, tour, console
     )
 
 
-def show_polynomials(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Plan, dump and verify a symmetric contraction and a polynomial."""
+def _show_polynomials(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     contraction = replace(POLYNOMIALS["small-contraction"], about="MACE's symmetric contraction, small")
     return _inspect_and_verify(
         [contraction, POLYNOMIALS["turned"]], "einsum", (*_LAWS, "degree"), folder, tour, console
@@ -146,7 +142,7 @@ def show_polynomials(folder: Path, tour: Tour, console: Console) -> TourChapter:
 
 def _inspect_and_verify(
     problems: Sequence[Problem], strategy: str, laws: Sequence[str], folder: Path, tour: Tour, console: Console
-) -> TourChapter:
+) -> _TourChapter:
     texts, wrong = [], []
     for problem in problems:
         name, sizes = problem.name, {size: getattr(problem, size) for size in problem.plan.maker.sizes}
@@ -160,7 +156,7 @@ def _inspect_and_verify(
             report = verify(problem.plan, only=laws)
         wrong += _write_verification(report, name, folder / name, console)
         texts.append(_product_markdown(problem, files, str(report)))
-    return TourChapter("\n".join(texts), tuple(wrong))
+    return _TourChapter("\n".join(texts), tuple(wrong))
 
 
 def _write_verification(report: Verification, what: str, folder: Path, console: Console) -> list[str]:
@@ -213,18 +209,17 @@ def _product_markdown(problem: Problem, files: list[str], report: str) -> str:
     return f"{title}\n```\n{problem.plan}\n```\n\n{table}\n\n```\n{report}\n```\n"
 
 
-def explore_product(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Write the explorer page of a product."""
+def _explore_product(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     problem = find_problem(tour.problems[-1])
     page = folder / "explorer.html"
     with console.status(f"   {problem.name}: write the explorer"):
         write_explorer(problem.plan, page, rows=problem.rows)
     console.print(f"   {problem.about}: every stage of its code on one page, [bold]{page}[/]")
     text = f"[Explore {problem.name}](explorer.html): choose a path or a line, and all that belongs to it lights up.\n"
-    return TourChapter(f"{text}\n```\n{problem.plan}\n```\n")
+    return _TourChapter(f"{text}\n```\n{problem.plan}\n```\n")
 
 
-def train_tetris(folder: Path, tour: Tour, console: Console) -> TourChapter:
+def train_tetris(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     """Train a network with products of e3nn and of tpgen, and compare losses."""
     classes = {"e3nn": o3.FullyConnectedTensorProduct, "tpgen": FullyConnectedTensorProduct}
     with default_dtype(torch.float64):
@@ -243,7 +238,7 @@ def train_tetris(folder: Path, tour: Tour, console: Console) -> TourChapter:
     wrong = [f"the losses of tpgen and e3nn differ by {apart:.0e}"] if not apart < LOSS_TOLERANCE else []
     if tour.must_solve:
         wrong += [f"{name} did not learn tetris in {tour.steps} steps" for name, r in runs.items() if r.solved is None]
-    return TourChapter(_training_markdown(runs, apart), tuple(wrong))
+    return _TourChapter(_training_markdown(runs, apart), tuple(wrong))
 
 
 def _train_with_progress(model: Tetris, steps: int, name: str, console: Console) -> TrainingRun:
@@ -300,7 +295,7 @@ def _plot_losses(runs: dict[str, TrainingRun], path: Path) -> None:
     save_figure(figure, path)
 
 
-def convert_network(folder: Path, tour: Tour, console: Console) -> TourChapter:
+def convert_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     """Convert and prove a potential of e3nn's modules, and time both."""
     _, channels, degree = tour.potential
     with console.status("   a potential of e3nn's modules: convert, compile kernels, prove"):
@@ -323,7 +318,7 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> TourChapter:
         for line in shown.splitlines():
             _print_plain(console, line)
         parts.append(f"```\n{shown}\n```\n")
-    return TourChapter("\n".join(parts))
+    return _TourChapter("\n".join(parts))
 
 
 def _print_plain(console: Console, line: str) -> None:
@@ -336,8 +331,7 @@ def _speedup_text(times: Mapping[str, Timing], name: str) -> str:
     return said if spread <= ROUGH else f"{said}, times lie {100 * spread:.0f} % apart"
 
 
-def benchmark_products(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Benchmark the named products briefly."""
+def _benchmark_products(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     report = run_benchmarks(
         select_problems(tour.problems),
         select_contenders(tour.contenders),
@@ -350,34 +344,32 @@ def benchmark_products(folder: Path, tour: Tour, console: Console) -> TourChapte
     plot_report(report, folder / "benchmark.png")
     wrong = [f"{r.contender} is {r.status} at {r.problem}" for r in report.records if r.status in ("wrong", "failed")]
     text = "A short run, for orientation; `tpgen bench` measures longer, and more.\n\n"
-    return TourChapter(text + markdown_report(report, "benchmark.png"), tuple(wrong))
+    return _TourChapter(text + markdown_report(report, "benchmark.png"), tuple(wrong))
 
 
-def verify_network(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Verify the converted potential."""
+def _verify_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     with console.status("   a converted potential: verify"):
         report = verify_potential(4, tour.laws)
     wrong = _write_verification(report, "a converted potential", folder, console)
     text = "`tpgen.verify(network, inputs)` on the converted potential. [As JSON](verify.json).\n"
-    return TourChapter(f"{text}\n```\n{report}\n```\n", tuple(wrong))
+    return _TourChapter(f"{text}\n```\n{report}\n```\n", tuple(wrong))
 
 
 SAME = 1e-12  # relative, in float64
 
 
-def deploy_network(folder: Path, tour: Tour, console: Console) -> TourChapter:
-    """Deploy a potential, and run its C++ example."""
+def _deploy_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     if not tour.deploys or find_compiler() is None:
         why = "there is no C++ compiler here" if tour.deploys else "the short tour leaves this out"
         console.print(f"   nothing is deployed: {why}")
-        return TourChapter(f"Nothing was deployed: {why}.\n")
+        return _TourChapter(f"Nothing was deployed: {why}.\n")
     where = folder / "deployed"
     with console.status("   a potential: write the package, compile example.cpp, run it"):
         energy, apart, command = run_from_cpp(where)
     console.print(f"   a potential deployed into [bold]{where}[/], and called from C++, without Python:")
     console.print(f"   energy {energy:.12f}, forces as Python's to {apart:.0e} of the largest")
     wrong = [f"C++ and Python differ by {apart:.0e}"] if not apart < SAME else []
-    return TourChapter(_DEPLOYED.format(command=" ".join(command), energy=energy, apart=apart), (*wrong,))
+    return _TourChapter(_DEPLOYED.format(command=" ".join(command), energy=energy, apart=apart), (*wrong,))
 
 
 _DEPLOYED = """`tpgen.deploy(network, inputs, folder)` wrote the network, its forces and its kernels into
@@ -388,13 +380,13 @@ _DEPLOYED = """`tpgen.deploy(network, inputs, folder)` wrote the network, its fo
 and ran without Python: energy {energy:.12f}, energy and forces equal to Python's to {apart:.0e} of the largest.
 """
 
-STEPS: dict[str, Callable[[Path, Tour, Console], TourChapter]] = {
+STEPS: dict[str, Callable[[Path, Tour, Console], _TourChapter]] = {
     "Convert a whole network by one line": convert_network,
-    "Read the code of one product": explore_product,
-    "Plan, dump and verify": show_products,
-    "Multiply features with themselves: polynomials": show_polynomials,
+    "Read the code of one product": _explore_product,
+    "Plan, dump and verify": _show_products,
+    "Multiply features with themselves: polynomials": _show_polynomials,
     "Train the tetris classifier, beside e3nn's": train_tetris,
-    "Measure": benchmark_products,
-    "Verify": verify_network,
-    "Deploy, and call it from C++": deploy_network,
+    "Measure": _benchmark_products,
+    "Verify": _verify_network,
+    "Deploy, and call it from C++": _deploy_network,
 }

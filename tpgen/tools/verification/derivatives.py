@@ -296,15 +296,14 @@ def _parameter_owners(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]
     return found
 
 
-def tracked_results(function: NamedFunction, leaves: TensorsByName) -> list[str]:
-    """Name the results that are differentiable by leaves."""
+def _tracked_results(function: NamedFunction, leaves: TensorsByName) -> list[str]:
     tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     return [name for name, y in function(tracked).items() if y.requires_grad]
 
 
 def differentiable(function: NamedFunction, leaves: TensorsByName) -> NamedFunction | None:
     """Restrict a function to differentiable results; None without any."""
-    kept = tracked_results(function, leaves)
+    kept = _tracked_results(function, leaves)
     if not kept:
         return None
     return lambda given: {name: y for name, y in function(given).items() if name in kept}

@@ -35,8 +35,7 @@ _LABEL_NAMES = {*SPECIES_NAMES, "charges", "charge", "spins", "spin", "node_attr
 _CANDIDATES = 64  # readings that are tried
 
 
-def may_index_rows(x: Tensor, row_count: int) -> bool:
-    """Whether integers may index ``row_count`` rows; equal entries out of range are padding."""
+def _may_index_rows(x: Tensor, row_count: int) -> bool:
     within = (x >= 0) & (x < row_count)
     without = x[~within]
     return bool(within.any()) and (not len(without) or (x.dim() > 0 and bool((without == without[0]).all())))
@@ -44,7 +43,7 @@ def may_index_rows(x: Tensor, row_count: int) -> bool:
 
 def index_kinds_of(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
     """Return kinds of rows that integers may index, likeliest first."""
-    named, known = last_dict_key(name).lower(), may_index_rows(x, atom_count)
+    named, known = last_dict_key(name).lower(), _may_index_rows(x, atom_count)
     if named in _LABEL_NAMES or not x.numel():
         return (LABELS,)
     if known and named in _ATOM_NAMES:

@@ -37,8 +37,7 @@ def _common_subject_fields(module: Any, like: Tensor) -> dict[str, Any]:
     return {"module": module, "dtype": like.dtype, "device": like.device, "settings": settings}
 
 
-def product_subject(product: TensorProduct, rows: int) -> Subject:
-    """Build the subject of a product, or convolution on a random graph."""
+def _product_subject(product: TensorProduct, rows: int) -> Subject:
     plan, like, (first, second, out) = product.plan, product.output_mask, product.layout
     generator = torch.Generator().manual_seed(0)
     ends = torch.randint(_NODES, (2, rows), generator=generator) if product.edges else None
@@ -102,8 +101,7 @@ def _results_and_expected_of_permuted_rows(
     return got, {name: y[order] for name, y in subject(subject.given).items()}
 
 
-def linear_subject(layer: Linear, rows: int) -> Subject:
-    """Build the subject of a linear layer."""
+def _linear_subject(layer: Linear, rows: int) -> Subject:
     plan, like = layer.plan, layer.output_mask
     generator = torch.Generator().manual_seed(0)
     channels = () if plan.f_in is None else (plan.f_in,)
@@ -162,8 +160,7 @@ def _linear_reference(layer: Linear, index: Tensor | None, x: TensorsByName) -> 
     return {"out": out}
 
 
-def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
-    """Build the subject of a polynomial or symmetric contraction."""
+def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     plan, like = module.plan, module._like
     generator = torch.Generator().manual_seed(0)
     channels, elements = module.channels, module.num_elements
@@ -274,9 +271,9 @@ def _polynomial_reference(module: PolynomialModule, x: TensorsByName) -> Tensor:
 
 
 SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {
-    TensorProduct: product_subject,
-    Linear: linear_subject,
-    PolynomialModule: polynomial_subject,
+    TensorProduct: _product_subject,
+    Linear: _linear_subject,
+    PolynomialModule: _polynomial_subject,
 }
 
 

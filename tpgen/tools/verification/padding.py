@@ -23,7 +23,7 @@ class UnknownPadding(NotCompared):
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedMolecules:
+class _PaddedMolecules:
     """A call's tensors as ``rows`` of real atoms, and the ``fills`` of padding (None: unknown)."""
 
     rows: TensorsByName
@@ -71,7 +71,7 @@ def _places_within(molecules: Tensor, counts: Tensor) -> Tensor:
     return torch.empty_like(within).scatter_(0, order, within)
 
 
-def padded_molecules(tensors: TensorsByName) -> PaddedMolecules | None:
+def padded_molecules(tensors: TensorsByName) -> _PaddedMolecules | None:
     """Read padded molecules, by a mask, negative species, or species 0 at the origin; None without."""
     floating = [x for x in tensors.values() if is_floating(x)]
     if BATCH in tensors or any(x.dim() == 2 and x.shape[1] == 3 for x in floating):
@@ -89,7 +89,7 @@ def padded_molecules(tensors: TensorsByName) -> PaddedMolecules | None:
     own = {name: x for name, x in own.items() if x.shape[:2] == real.shape}
     rows = {name: x[real] if name in own else x for name, x in tensors.items()}
     fills = {name: None if bool(real.all()) else x[~real][0].clone() for name, x in own.items()}
-    return PaddedMolecules({**rows, BATCH: real.nonzero()[:, 0]}, fills)
+    return _PaddedMolecules({**rows, BATCH: real.nonzero()[:, 0]}, fills)
 
 
 def _real_atoms_unless_contradictory(labels: list[Tensor], points: Tensor) -> Tensor | None:

@@ -32,7 +32,7 @@ _FREED = f"a call in train() frees the graph of its results: {WAY_OUT}"
 MEANT = "{result} has no graph in train(), as numbers that are only looked at"
 
 
-class MissingGradient(Exception):
+class _MissingGradient(Exception):
     """A result lacks the gradient by a parameter."""
 
 
@@ -68,7 +68,7 @@ def by_parameters(subject: Subject) -> Outcomes:
     for result, y in tracked.items():
         slopes = _gradients_unless_graph_freed((y * cotangents[result]).sum(), [given[name] for name in names])
         if slopes is None:
-            return {"": MissingGradient(_FREED) if trains else NOT_DIFFERENTIABLE}
+            return {"": _MissingGradient(_FREED) if trains else NOT_DIFFERENTIABLE}
         claims[result] = dict(zip(names, slopes, strict=True))
     further = _compare_without_input_gradients(function, leaves, names, cotangents, claims) | _compare_sum_cotangents(
         function, leaves, [*claims]
@@ -186,7 +186,7 @@ def _judge_missing_graph(subject: Subject, result: str, parameters: list[str]) -
     # A result that is trained on must have a graph; of a number that has no known role, nobody can tell.
     known = result in (subject.energy, subject.forces, subject.stress)
     if known or len(subject.outcomes) == 1 or subject.result_frame(result) is not STILL:
-        return MissingGradient(
+        return _MissingGradient(
             f"{result} has no graph in train(), and depends on {_parameter_names(parameters)}: {WAY_OUT}"
         )
     return MEANT.format(result=result)
@@ -201,7 +201,7 @@ def _compare_parameter_slopes(
 ) -> Outcome:
     # Slopes along parameters, each relative to itself; ``slopes`` are directions, and differences of long steps.
     if lacking := [name for name, g in gradients.items() if g is None or not bool(g.ne(0).any())]:
-        return MissingGradient(f"no gradient of {_parameter_names(lacking)}, which {result} depends on")
+        return _MissingGradient(f"no gradient of {_parameter_names(lacking)}, which {result} depends on")
     got, expected = [], []
     for name, g in gradients.items():
         along, slope = slopes[name]

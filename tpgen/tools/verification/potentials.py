@@ -45,10 +45,10 @@ def forces(subject: Subject) -> Outcomes:
     """Compare forces with energy slopes, also with two atoms close."""
     exact = subject.in_float64()
     found = {"": _compare_forces_with_slopes(exact)}
-    if (pair := shortest_edge_of(exact)) is not None:
+    if (pair := _shortest_edge_of(exact)) is not None:
         atom, edge = pair
         found["two atoms close"] = _compare_forces_with_slopes(
-            replace(exact, given=with_moved_atom(exact, atom, (APPROACH - 1.0) * edge))
+            replace(exact, given=_with_moved_atom(exact, atom, (APPROACH - 1.0) * edge))
         )
     return found
 
@@ -69,8 +69,7 @@ def _compare_forces_with_slopes(subject: Subject) -> Pair:
     return torch.stack(got), torch.stack(expected)
 
 
-def shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
-    """Return the shortest edge's second atom and vector, or None."""
+def _shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
     if not isinstance(subject.reading, Reading) or len(subject.reading.graph.points) < 2:
         return None
     graph = subject.reading.graph
@@ -86,8 +85,7 @@ def shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
     return int(second[shortest]), edges[shortest]
 
 
-def with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName:
-    """Return operands with one atom moved by ``step``."""
+def _with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName:
     points = subject.given[subject.points or ""].clone()
     points[atom] += step
     return {**subject.given, subject.points or "": points}
@@ -181,8 +179,7 @@ def energy_and_forces(subject: Subject, given: TensorsByName) -> tuple[Tensor, T
     return energy.detach(), -slope
 
 
-def strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
-    """Return operands with strained points, cells and edge vectors."""
+def _strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
     by = torch.eye(3, dtype=torch.float64) + strain
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     bent = [n for n, how in subject.turns.items() if how in STRAINED and (how.moves or roles.get(n) in SPACE)]
@@ -227,13 +224,13 @@ def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
             along[i, j] += 0.5
             along[j, i] += 0.5
             found[i, j] = found[j, i] = slope(
-                partial(strained_energy, subject, along), claimed.abs().max(), claimed[i, j]
+                partial(_strained_energy, subject, along), claimed.abs().max(), claimed[i, j]
             )
     return found
 
 
-def strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tensor:
-    return _total_energy(subject, subject(strained_operands(subject, amount * direction)))
+def _strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tensor:
+    return _total_energy(subject, subject(_strained_operands(subject, amount * direction)))
 
 
 def smooth(subject: Subject) -> Outcomes:
@@ -242,7 +239,7 @@ def smooth(subject: Subject) -> Outcomes:
     stretches = torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
     jumps = _jumps_along_path(exact, partial(stretched_operands, exact), stretches)
     found: dict[str, Outcome] = {**jumps, **_missing_cutoff_remark(exact)}
-    if (pair := shortest_edge_of(exact)) is None:
+    if (pair := _shortest_edge_of(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
     return found | prefixed_parts("one atom", _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way))
@@ -286,13 +283,13 @@ def _jumps_along_path(subject: Subject, path: Callable[[float], TensorsByName], 
 
 def stretched_operands(subject: Subject, factor: float) -> TensorsByName:
     """Return operands with all lengths scaled."""
-    return strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
+    return _strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
 
 
 def _with_atom_on_path(subject: Subject, atom: int, edge: Tensor, fraction: float) -> TensorsByName:
     # on a straight line, from close to its neighbour to another place
     aside = edge.norm() * torch.tensor([0.48, 0.64, 0.6], dtype=torch.float64)
-    return with_moved_atom(subject, atom, (1 - fraction) * (APPROACH - 1.0) * edge + fraction * aside)
+    return _with_moved_atom(subject, atom, (1 - fraction) * (APPROACH - 1.0) * edge + fraction * aside)
 
 
 def _compare_jumps(function: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:
@@ -326,7 +323,7 @@ def rounding_floors(subject: Subject, results: TensorsByName) -> dict[str, float
         return {}
     graph, energy = subject.reading.graph, results[subject.energy].detach().sum()
     try:
-        energies = [strained_energy(subject, torch.eye(3, dtype=torch.float64), stretch) for stretch in STRETCHES]
+        energies = [_strained_energy(subject, torch.eye(3, dtype=torch.float64), stretch) for stretch in STRETCHES]
         bonds = sum(float((each - energy).abs()) for each in energies)
     except Exception:  # a law that needs other lengths says so
         return {}

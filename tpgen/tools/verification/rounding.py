@@ -29,9 +29,7 @@ DRAWS_OTHERS = "calls draw random numbers, of which float64 has others"
 UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
 
 
-class Rounded(DispatchMode):
-    """Mode that rounds float64 results of operators to a dtype."""
-
+class _Rounded(DispatchMode):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype, self.draws = dtype, False
@@ -46,9 +44,7 @@ class Rounded(DispatchMode):
         return found
 
 
-class Narrowing(Casts):
-    """Mode that records narrow dtypes, also of autocast."""
-
+class _Narrowing(Casts):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         for device in {x.device.type for x in args if isinstance(x, Tensor)}:
             if torch.is_autocast_enabled(device):
@@ -145,7 +141,7 @@ def _rounding_errors(
     unit, found = torch.finfo(subject.dtype).eps, dict.fromkeys(expected, 0.0)
     for place in range(PLACES):
         draw = normal_draws(operands, seed=800 + place)
-        with Doubled(), Rounded(subject.dtype) as rounded:
+        with Doubled(), _Rounded(subject.dtype) as rounded:
             results = exact({name: x + unit * x * draw[name] for name, x in operands.items()})
         if rounded.draws:
             raise NotCompared(DRAWS_OTHERS)
@@ -155,7 +151,7 @@ def _rounding_errors(
 
 def _narrow_casts_text(subject: Subject, operands: TensorsByName) -> str:
     # What narrows numbers of the network, as far as calls say.
-    with Narrowing() as casts:
+    with _Narrowing() as casts:
         subject(operands, subject.fresh_copy())
     own = torch.finfo(subject.dtype).eps
     narrow = [(name, str(dtype).removeprefix("torch.")) for name, dtype in casts.named if torch.finfo(dtype).eps > own]

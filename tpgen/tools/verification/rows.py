@@ -30,8 +30,7 @@ KNOW = "rows know of each other, as by a mean over them that may be meant"
 OWN = 1e-6  # of results: what a row changes more in another, it knows of it
 
 
-def shared_row_count(subject: Subject) -> int | None:
-    """Return the inputs' number of rows; None if unclear."""
+def _shared_row_count(subject: Subject) -> int | None:
     if subject.fixed or any(last_dict_key(name) in CELLS for name in subject.given):
         return None
     found = {tensor_row_count(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
@@ -41,12 +40,12 @@ def shared_row_count(subject: Subject) -> int | None:
 
 def why_no_rows(subject: Subject) -> str:
     """Say why rows cannot be compared, or nothing."""
-    return NO_ROWS if shared_row_count(subject) is None else ""
+    return NO_ROWS if _shared_row_count(subject) is None else ""
 
 
 def permuted_rows(subject: Subject) -> Outcomes:
     """Compare results of permuted, some and single rows with rows of all results."""
-    number = shared_row_count(subject) or 0
+    number = _shared_row_count(subject) or 0
     found = subject(subject.given)
     straight = _results_with_rows(subject, found, number)
     first, order = number // 2, derangement(number)
@@ -166,7 +165,7 @@ def _with_vanishing_row(frame: Frame, x: Tensor) -> Tensor:
 
 
 def _compare_empty_batch(subject: Subject) -> dict[str, Outcome]:
-    number = shared_row_count(subject)
+    number = _shared_row_count(subject)
     if number is None:
         return {}
     try:

@@ -282,7 +282,7 @@ def _copy_after_call(subject: Subject) -> dict[str, Outcome]:
     return {}
 
 
-class Unregistered(Exception):
+class _Unregistered(Exception):
     """A parameter that no module registers."""
 
 
@@ -293,7 +293,7 @@ def _unregistered_outcomes(subject: Subject) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
     if lost:
         said = f"{', '.join(lost[:8])}: no parameters of the network, and so not trained, saved or moved"
-        found["parameters"] = Unregistered(f"{said}; hold them in an nn.ModuleList or nn.ParameterList")
+        found["parameters"] = _Unregistered(f"{said}; hold them in an nn.ModuleList or nn.ParameterList")
     if rest:
         said = f"results depend on {', '.join(rest[:8])}, tensors that are neither parameters nor buffers"
         found["tensors"] = f"{said}: no state_dict holds them, and .to() leaves them where they are"

@@ -72,7 +72,7 @@ class MaceContraction(nn.Module):
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
             called = called or any(map(_has_hooked_steps, self.contractions))  # type: ignore[arg-type]
-        elements = None if called or not _kernels_take(x) else one_hot_index(y)
+        elements = None if called or not _kernels_take(x) else _one_hot_index(y)
         if elements is None:
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
         tensors, n = [x], 0
@@ -139,7 +139,7 @@ def _describe_contraction(module: Any, extra: Mapping[str, Any]) -> str:
     return _NOW if kernels_take(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
 
 
-def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
+def _one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
     """Column of each row's one; None if rows are not one-hot or need a gradient."""
     if not torch.jit.is_scripting():
         program = recorded_program()
@@ -300,10 +300,10 @@ class MaceReshape(nn.Module):
         return torch.cat([part.reshape(shape[:2] + [-1]) for part in parts], dim=-1)
 
 
-def layout_plan(irreps: Irreps) -> Plan:
+def _layout_plan(irreps: Irreps) -> Plan:
     """Linear polynomial that copies layout ``mul_ir`` to ``channel``.
 
-    >>> layout_plan(Irreps("0e + 1o")).out.dim
+    >>> _layout_plan(Irreps("0e + 1o")).out.dim
     4
     """
     copied = tuple(((k, k), 1.0) for k in range(irreps.dim))
@@ -323,7 +323,7 @@ def is_reshape(module: nn.Module) -> bool:
 
 def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
     """`Swap` of a `reshape_irreps`, or `Kept`; None without a kernel."""
-    plan = layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
+    plan = _layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
     if not allows_kernels(options) or kernel_supported(plan):
         return None
     if why := why_patched(module):

@@ -75,7 +75,7 @@ _NORMALIZATIONS = ("irrep_normalization", "path_normalization")
 
 
 def _explain_costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) -> Explanation:
-    plan, how, memory = request.plan, describe_path_code(request), _memory_estimate(request, nodes)
+    plan, how, memory = request.plan, _describe_path_code(request), _memory_estimate(request, nodes)
     return Explanation(
         product=request.title,
         digest=plan.digest,
@@ -143,7 +143,7 @@ def _explain_path(
         weight=(slices[0].start, slices[-1].stop) if slices else None,
         weight_shape=slices[0].shape if slices else (),
         coefficient=path.coefficient,
-        factors=coefficient_factors(path),
+        factors=_coefficient_factors(path),
         nonzeros=sum(p.nonzeros for p in paths),
         dense=sum(p.dense for p in paths),
         flops=request.channels * sum(p.flops for p in flat_paths),
@@ -161,7 +161,7 @@ def _explain_path(
 _WRITTEN = {"channel": "C++ loop over channels", "batch": "C++ loop over rows", "matrix": "C++ matrix product"}
 
 
-def describe_path_code(request: Request) -> dict[int, str]:
+def _describe_path_code(request: Request) -> dict[int, str]:
     """Describe each path's code: kind of kernel loop, or numbers of own and shared graph nodes."""
     if request.strategy == "kernel":
         return {index: _WRITTEN[name] for index, name in request.scheduled.items()}
@@ -172,14 +172,14 @@ def describe_path_code(request: Request) -> dict[int, str]:
     return {index: f"{own[index]} nodes of its own, {shared[index]} shared" for index in {**own, **shared}}
 
 
-def coefficient_factors(path: Path) -> dict[str, float]:
+def _coefficient_factors(path: Path) -> dict[str, float]:
     """Return the factors of a path's coefficient by name.
 
     Square roots of irrep normalisation, one over the summed elements, output variance, and path weight.
 
     >>> from tpgen.planner.product import make_plan
     >>> path = make_plan("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True, 4.0)]).paths[0]
-    >>> {name: round(value, 3) for name, value in coefficient_factors(path).items()}
+    >>> {name: round(value, 3) for name, value in _coefficient_factors(path).items()}
     {'irrep': 1.732, 'path': 1.0, 'variance': 1.0, 'weight': 2.0}
     """
     f = path.factors

@@ -28,9 +28,7 @@ _REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "index_add", "index_add_",
 
 
 @dataclass(frozen=True)
-class NodeCost:
-    """A node's result and operations."""
-
+class _NodeCost:
     shape: tuple[int, ...]
     dtype: str
     bytes: int
@@ -43,7 +41,7 @@ class NodeCost:
         return ", ".join([f"{shape} {self.dtype}", kept, *([quantity(self.flops, "FLOP")] if self.flops else [])])
 
 
-def node_costs(request: Request) -> dict[str, NodeCost]:
+def node_costs(request: Request) -> dict[str, _NodeCost]:
     """Return costs of a request's program by node name."""
     emission = request.emission()
     watch = _CostInterpreter(request.module(emission))
@@ -52,7 +50,7 @@ def node_costs(request: Request) -> dict[str, NodeCost]:
     return watch.found
 
 
-def traced_costs(graph: fx.Graph) -> dict[str, NodeCost]:
+def traced_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
     """Return costs of AOTAutograd's graph by node name."""
     found = {}
     for node in graph.nodes:
@@ -86,7 +84,7 @@ def operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], res
 class _CostInterpreter(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.found: dict[str, NodeCost] = {}
+        self.found: dict[str, _NodeCost] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         with _FlopCounter() as counted:
@@ -112,10 +110,10 @@ def _storage_id(value: Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
-def _node_cost(value: Tensor, flops: int, is_view: bool) -> NodeCost:
+def _node_cost(value: Tensor, flops: int, is_view: bool) -> _NodeCost:
     dtype = str(value.dtype).removeprefix("torch.")
     shape = tuple(map(int, value.shape))
-    return NodeCost(shape, dtype, prod(shape) * value.dtype.itemsize, is_view, int(flops))
+    return _NodeCost(shape, dtype, prod(shape) * value.dtype.itemsize, is_view, int(flops))
 
 
 def _returns_view(function: OpOverload) -> bool:

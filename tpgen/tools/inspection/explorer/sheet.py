@@ -50,9 +50,7 @@ _LONG = 8  # lines of such a part that are worth a fold
 
 
 @dataclass(frozen=True)
-class Pane:
-    """A stage, a remark, and notes by value name."""
-
+class _Pane:
     stage: TracedStage
     remark: str = ""
     notes: Mapping[str, object] = field(default_factory=dict)
@@ -75,7 +73,7 @@ class Sheet:
         return template.substitute(self.parts, name=escape(name), title=escape(self.title))
 
 
-def _tab_html(pane: Pane) -> str:
+def _tab_html(pane: _Pane) -> str:
     name, missing = pane.stage.name, ' class="missing"' if pane.stage.missing else ""
     title = escape(pane.stage.missing or pane.remark)
     return (
@@ -84,7 +82,7 @@ def _tab_html(pane: Pane) -> str:
     )
 
 
-def _pane_html(pane: Pane, paths: int) -> str:
+def _pane_html(pane: _Pane, paths: int) -> str:
     stage = pane.stage
     missing = f'<span class="missing-reason">{escape(stage.missing)}</span>'
     body = missing if stage.missing else "".join(_pane_body_html(pane, paths))
@@ -94,7 +92,7 @@ def _pane_html(pane: Pane, paths: int) -> str:
     )
 
 
-def _pane_body_html(pane: Pane, paths: int) -> Iterator[str]:
+def _pane_body_html(pane: _Pane, paths: int) -> Iterator[str]:
     stage = pane.stage
     html = highlighted("\n".join(stage.lines), stage.language)
     notes = [pane.notes.get(next(iter(text.split()), "")) for text in stage.lines]  # by the value that a line names
@@ -225,20 +223,20 @@ def product_sheet(
     return Sheet(f"{found.product}: {found.strategy}, {len(found.paths)} {found.noun}s", parts)
 
 
-def _make_panes(request: Request, inductor: bool) -> list[Pane]:
+def _make_panes(request: Request, inductor: bool) -> list[_Pane]:
     # graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any
     readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
     traced = {name: trace(name, readable) for name in (*_GRAPHS, *(["inductor"] if inductor else []))}
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
     notes = _value_costs(readable)
     remark = f"as strategy {readable.strategy} writes it"
-    graphs = [Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
+    graphs = [_Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
     written = replace(request, strategy="kernel")
     kernels = {name: trace(name, written) for name in _KERNELS}
     reason = request.why_no_kernel()
     if reason:
         kernels |= {name: TracedStage(name, missing=reason) for name in _ON_DEVICE}
-    return graphs + [Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
+    return graphs + [_Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
 
 
 def _value_costs(request: Request) -> dict[str, Mapping[str, object]]:

@@ -15,9 +15,7 @@ from tpgen.base.errors import TpgenError
 
 
 @dataclass(frozen=True)
-class SavedTensor:
-    """Tensor saved for the backward."""
-
+class _SavedTensor:
     name: str
     shape: tuple[int, ...]
     bytes: int
@@ -31,7 +29,7 @@ class Partition:
     partitioner: str
     forward: int  # operations
     backward: int
-    saved: tuple[SavedTensor, ...]
+    saved: tuple[_SavedTensor, ...]
     recomputed: tuple[str, ...]  # nodes of the forward that the backward computes again
 
     @property
@@ -141,7 +139,7 @@ def _describe_partition(name: str, forward: fx.GraphModule, backward: fx.GraphMo
         if isinstance(value, Tensor):
             held = value.numel() * value.element_size()
             saved.append(
-                SavedTensor(node.name, tuple(int(n) for n in value.shape), int(held), node.op == "placeholder")
+                _SavedTensor(node.name, tuple(int(n) for n in value.shape), int(held), node.op == "placeholder")
             )
     first, second = _operation_names(forward.graph), _operation_names(backward.graph)
     return Partition(name, len(first), len(second), tuple(saved), tuple(n for n in second if n in set(first)))

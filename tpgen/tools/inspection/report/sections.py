@@ -81,10 +81,10 @@ class ReportSubject:
         return capture(self.module, self.inputs)
 
     @cached_property
-    def joints(self) -> JointGraphs:
+    def joints(self) -> _JointGraphs:
         """The module's joint graph, or those of captured graphs; raises `TpgenError` if none has a backward."""
         try:
-            return JointGraphs({"": joint_graph(self.module, self.inputs)})
+            return _JointGraphs({"": joint_graph(self.module, self.inputs)})
         except TpgenError:
             raise
         except Exception as error:  # of many classes: what fake tensors cannot run
@@ -99,11 +99,11 @@ class ReportSubject:
                 without[f"graph {number}"] = reason(error)
         if not found:
             raise TpgenError(why)
-        return JointGraphs(found, without, why)
+        return _JointGraphs(found, without, why)
 
 
 @dataclass(frozen=True)
-class JointGraphs:
+class _JointGraphs:
     """Joint graphs by name: the module's, or one per captured graph, with the reason ``why``."""
 
     graphs: dict[str, Joint]

@@ -32,13 +32,13 @@ from tpgen.tools.inspection.stages.request import GRAPHS, Line, Request
 Terms = frozenset[int]
 
 
-def terms_of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
+def _terms_of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
     """Return the terms with a monomial's weights, or else inputs and output component.
 
     >>> from tpgen.planner.problems import POLYNOMIALS
     >>> plan = POLYNOMIALS["small-contraction"].plan
     >>> first = polynomial_of(plan).monomials[0]
-    >>> str(first), terms_of_factors(plan, first.factors)
+    >>> str(first), _terms_of_factors(plan, first.factors)
     ('x0 x0 x0 out0 w0_30', (0,))
     """
     weights = {o.name for o in plan.weights}
@@ -57,9 +57,8 @@ def _unweighted_terms_writing(plan: Plan, component: int) -> list[int]:
     return [n for n, t in free if t.i_out is None or component in range(*slices[t.i_out].indices(plan.out.dim))]
 
 
-def terms_of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int, ...]]:
-    """Return the terms that each statement serves."""
-    weights = {o.name: frozenset(terms_of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
+def _terms_of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int, ...]]:
+    weights = {o.name: frozenset(_terms_of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
     known: dict[Value, Terms] = {}
     found: list[Terms] = []
     for statement in statements:
@@ -114,7 +113,7 @@ class PolynomialRequest(Request):
     @property
     def form_lines(self) -> list[Line]:
         """Monomials as text, with terms."""
-        return [(str(m), terms_of_factors(self.plan, m.factors)) for m in self.form.monomials]
+        return [(str(m), _terms_of_factors(self.plan, m.factors)) for m in self.form.monomials]
 
     def emission(self, backend: str | None = None) -> Emission:
         """Return the emitted program."""
@@ -142,7 +141,7 @@ class PolynomialRequest(Request):
         """Lines of the sweep with terms."""
         sweep = self.kernels.sweep(self.call)
         parts = {name: getattr(sweep, name) for name in ("prologue", "rows", "epilogue")}
-        served = iter(terms_of_statements(self.plan, [statement for part in parts.values() for statement in part]))
+        served = iter(_terms_of_statements(self.plan, [statement for part in parts.values() for statement in part]))
         lines: list[Line] = [(str(sweep).split("\n")[0], ())]
         for name, statements in parts.items():
             lines += [(f"{name}:", ())] if statements else []
@@ -215,8 +214,7 @@ def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Reque
 Inspected = nn.Module | Plan
 
 
-def plan_in(subject: Any) -> Plan | None:
-    """Return a module's plan, a given plan, or None."""
+def _plan_in(subject: Any) -> Plan | None:
     found = subject if isinstance(subject, Plan) else getattr(subject, "plan", None)
     return found if isinstance(found, Plan) else None
 
@@ -231,16 +229,15 @@ def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Reque
     'einsum'
     """
     _check_options(options)
-    plan = plan_in(subject)
+    plan = _plan_in(subject)
     if plan is None:
-        raise subject_error("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
+        raise _subject_error("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
     own = subject.inspection_options() if isinstance(subject, PlannedModule) else {}
     request = request_for(plan, **{**own, **options})
     return replace(request, strategy=request.choice.strategy)
 
 
-def subject_error(rule: str, subject: object) -> TpgenError:
-    """Return the error for a wrong subject."""
+def _subject_error(rule: str, subject: object) -> TpgenError:
     return TpgenError(f"{rule}, not {type(subject).__name__}; {_suggest_alternative(subject)}")
 
 
@@ -260,7 +257,7 @@ def _suggest_alternative(subject: object) -> str:
     if isinstance(subject, str):
         return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
     modules = subject.named_modules() if isinstance(subject, nn.Module) else ()
-    held = [path for path, module in modules if path and plan_in(module)]
+    held = [path for path, module in modules if path and _plan_in(module)]
     if held:
         more = ", …" if len(held) > _SHOWN else ""
         return (
