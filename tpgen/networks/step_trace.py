@@ -28,7 +28,7 @@ from tpgen.networks.results import flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.simplify import fold_constants, rewrite, simplify_graph
 from tpgen.networks.sizes import InputSizes
-from tpgen.networks.stages import GraphPart, GradientStage, returned_nodes, split, subgraph
+from tpgen.networks.stages import GradientStage, GraphPart, returned_nodes, split, subgraph
 
 _Finds = Callable[[Recording], AbstractContextManager[Any]]  # of operations that a program takes for findings
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
