@@ -43,7 +43,7 @@ class Indexes(Field):
 
 
 @pytest.mark.parametrize(
-    ("network", "why"), [(Noisy, "random numbers"), (Writes, "writes into a tensor"), (Decides, "one program")]
+    ("network", "why"), [(Noisy, "random numbers"), (Writes, "writes into a tensor"), (Decides, "an array of numpy")]
 )
 def test_what_is_no_program_is_the_networks(network: type[nn.Module], why: str, counted: list[int]) -> None:
     own, stock = network().double(), network().double()

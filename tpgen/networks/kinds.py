@@ -60,8 +60,13 @@ class CallKind:
 
     def watch(self, leaves: Sequence[Any], sources: Callable[[], Sequence[Tensor]]) -> bool:
         """Note backward passes through an outcome; return whether a floating leaf requires no gradient."""
-        watch_passes(leaves, sources, self.note_pass)
+        watch_passes(self, leaves, sources)
         return not all(x.requires_grad for x in leaves if isinstance(x, Tensor) and x.is_floating_point())
+
+    def knows_leaves(self, leaves: frozenset[int], again: bool) -> bool:
+        """Whether the next program serves passes from these leaves, or none."""
+        given = self._behind.union(*(request.given for request in self.requests))
+        return bool(self.refused) or (leaves <= given and len(self.requests) > again)
 
     def note_pass(self, found: BackwardPass) -> None:
         """Let the next program serve passes like this one, too."""
