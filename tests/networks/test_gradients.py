@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from e3nn.nn import BatchNorm
 from torch import Tensor, nn
 
 import tpgen
@@ -311,7 +312,9 @@ def test_gradients_share_no_memory(recomputed: list[int]) -> None:
 
 
 class Aside(Heads):
-    """Keeps what callers read, as networks with a loss of their own do."""
+    """Keeps a tensor that callers read, and put into their loss."""
+
+    aside: Tensor
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         found = super().forward(x)
@@ -319,20 +322,67 @@ class Aside(Heads):
         return found
 
 
+def _aside(network: Any, x: Tensor) -> list[Tensor | None]:
+    network.zero_grad()
+    one, _ = network(x)
+    (one + network.aside.square()).backward()
+    return [network.aside, *(p.grad for p in network.parameters())]
+
+
+def test_tensors_that_a_network_keeps_are_never_old(counted: list[int], recomputed: list[int]) -> None:
+    stock, own = Aside().double(), Aside().double()
+    serve(own, "auto")
+    x = torch.randn(5, 3, dtype=torch.float64)
+    for n in range(4):
+        assert_equal(_aside(own, n * x), _aside(stock, n * x))
+        tpgen.ready(own)
+    counted.clear(), recomputed.clear()
+    assert_equal(_aside(own, 7 * x), _aside(stock, 7 * x))
+    assert (len(counted), len(recomputed)) == (1, 0)
+
+
+class Norms(nn.Module):
+    """Two kinds of batch norm, whose buffers each call in training changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.body, self.norm = nn.Linear(3, 6), nn.BatchNorm1d(6)
+        self.other = tpgen.convert(nn.Sequential(BatchNorm("3x0e+1x1o")))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other(self.norm(self.body(x)).sin()).exp().sum()
+
+
+def _loss(network: nn.Module, x: Tensor) -> list[Tensor | None]:
+    network.zero_grad()
+    network(x).sin().backward()
+    return [*(p.grad for p in network.parameters()), *network.buffers()]
+
+
+def test_batch_norms_count_each_call_once(counted: list[int], recomputed: list[int]) -> None:
+    stock, own = Norms().double(), Norms().double()
+    serve(own, "auto")
+    x = torch.randn(8, 3, dtype=torch.float64)
+    for n in range(1, 5):
+        assert_equal(_loss(own, n * x), _loss(stock, n * x))
+        tpgen.ready(own)
+    assert len(counted) >= 2
+    recomputed.clear()
+    assert_equal(_loss(own, x[:5]), _loss(stock, x[:5]))
+    assert not recomputed
+    for network in (own, stock):  # a pass that the network computes changes no buffer
+        (slope,) = torch.autograd.grad(network(x).sin(), list(network.parameters())[:1], create_graph=True)
+        slope.sum().backward()
+    assert recomputed
+    assert_equal(list(own.buffers()), list(stock.buffers()))
+
+
 def _refused(network: nn.Module, step: Callable[[nn.Module], Any]) -> str:
     for _ in range(2):
         step(network)
         tpgen.ready(network)
     return kind_of(network).refused
-
-
-def test_what_a_network_leaves_aside_is_never_old() -> None:
-    network = Aside().double()
-    serve(network, "auto")
-    assert "Aside.aside" in _refused(network, lambda m: m(torch.randn(5, 3, dtype=torch.float64)))
-    x = torch.randn(5, 3, dtype=torch.float64)
-    one, other = network(x)
-    assert torch.equal(network.aside, one * other)
 
 
 def _retained(network: nn.Module) -> None:

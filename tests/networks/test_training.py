@@ -169,10 +169,31 @@ class Counting(nn.Module):
         return self.norm(x)
 
 
+class Normalised(Counting):
+    """Writes into a parameter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.norm.weight.clamp_(0.5)
+        return super().forward(x)
+
+
+def test_buffers_are_written_once_a_call(interpreted: list[int]) -> None:  # noqa: F811
+    stock, network = Counting(), Counting()
+    training = tpgen.compile_training(network, squared, torch.randn(5, 3))
+    for rows in (5, 7, 5):
+        x = torch.randn(rows, 3)
+        training(x).backward()
+        squared(stock, x).backward()
+        found, wanted = ([*gradients(of).values(), *of.buffers()] for of in (network, stock))
+        torch.testing.assert_close(found, wanted)
+    assert network.norm.num_batches_tracked == 3
+
+
 @pytest.mark.parametrize(
     ("network", "function", "error", "message"),
     [
-        (Counting(), squared, DeployError, "writes into norm.num_batches_tracked"),
+        (Normalised(), squared, DeployError, "writes into norm.weight"),
         (nn.Linear(3, 3), lambda network, x: network(x), InputError, r"one number .* got a tensor of shape \(5, 3\)"),
         (nn.Linear(3, 3), lambda network, x: network(x).sum().item(), InputError, "one number .* got float"),
     ],

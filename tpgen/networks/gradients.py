@@ -17,7 +17,7 @@ from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.outcome import outcome_of
 from tpgen.networks.results import flatten, memory_address
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_program import Program, ProgramRun
+from tpgen.networks.step_program import Program
 from tpgen.networks.step_trace import Evaluate
 
 
@@ -90,7 +90,8 @@ def example_cotangents(
 ) -> list[list[Tensor]]:
     """Return cotangents of an example's sizes."""
     args, options = signature.arguments([x.detach().requires_grad_(x.requires_grad) for x in tensors])
-    return _differentiate(network, requests, args, options)[1]
+    with ParameterSlots(network, gradients=True).restored():
+        return _differentiate(network, requests, args, options)[1]
 
 
 def _differentiate(
@@ -182,9 +183,10 @@ class _InnerPass(NamedTuple):
     cotangents: tuple[Tensor | None, ...]
 
 
-def attach_graph(call: ServedCall, run: ProgramRun, made: Sequence[Tensor], sources: Sequence[Tensor]) -> list[Tensor]:
-    """Make results ``made`` differentiable to any order with respect to ``sources``."""
-    known = {} if call.program.gradients is None else call.program.gradients.kept(run)
+def attach_graph(
+    call: ServedCall, known: dict[int, Tensor], made: Sequence[Tensor], sources: Sequence[Tensor]
+) -> list[Tensor]:
+    """Make results ``made`` differentiable to any order by ``sources``; stages read ``known``."""
     with torch.enable_grad():
         return list(_Results.apply(call, list(made), known, *sources))[:-1]
 

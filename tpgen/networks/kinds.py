@@ -139,8 +139,10 @@ class CallKind:
             if graphs.led and any(x._backward_hooks for x in (*parameters, *tensors)):  # of what has no gradient, too
                 return None
             made = program.run_call(tensors) if self.holds(parameters) else None
-        if made is None:
-            return None
+            if made is None:
+                return None
+            known = {} if program.gradients is None or not graphs.led else program.gradients.kept(made)
+            program.update_buffers(made)
         leaves = [tensors[x.place] if type(x) is Given else x for x in program.written.leaves(made.outputs)]
         for x in (*(leaves[n] for n in graphs.asking), *(tensors[n] for n in graphs.asked)):
             x.requires_grad_()
@@ -148,7 +150,7 @@ class CallKind:
             places = [n for n, x in enumerate((*parameters, *tensors)) if x.requires_grad and n not in self._unused]
             call = ServedCall(program, self._served, graphs.led, tuple(places), recompute(program, graphs.led))
             sources = [(*parameters, *tensors)[n] for n in places]
-            found = attach_graph(call, made, [leaves[n] for n in graphs.led], sources)
+            found = attach_graph(call, known, [leaves[n] for n in graphs.led], sources)
             for n, x in zip(graphs.led, found, strict=True):
                 leaves[n] = x
         return unflatten(leaves, program.written.result)

@@ -17,6 +17,8 @@ from tpgen.networks.results import Given, flatten, unflatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.step_trace import Evaluate
 
+_OURS = ("tpgen.nn.", "tpgen.kernels.", "tpgen.emitter.", "tpgen.networks.", "torch.jit")
+
 
 def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -> tuple[Any, tuple]:
     """Call; return the result, and an outcome that `apply_outcome` repeats on other arguments.
@@ -27,48 +29,68 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
     >>> given = {"x": torch.ones(1)}
     >>> _, outcome = outcome_of(add, (given,), {})
     >>> outcome
-    (0, None, [{'y': tensor([2.])}], [()])
+    (0, None, [{'y': tensor([2.])}], [()], {})
     """
-    given = GivenArguments.of(args, options)
+    before = StateBefore.of(call, args, options)
     found = call(*args, **options)
-    return found, given.outcome(found)
+    return found, before.outcome(found)
 
 
 @dataclass(frozen=True)
-class GivenArguments:
-    """A call's arguments, with the contents of their objects before the call."""
+class StateBefore:
+    """Contents of a call's arguments, and attributes of a network's modules, before the call."""
 
-    args: tuple
-    options: dict[str, Any]
     held: list[tuple[Any, dict[str, Any]]]
-    before: list[dict[str, Any]]
+    contents: list[dict[str, Any]]
     places: dict[int, Given]
+    attributes: list[tuple[dict[str, Any], dict[str, Any]]]  # now and before
 
     @staticmethod
-    def of(args: tuple, options: dict[str, Any]) -> GivenArguments:
-        """Note the contents of a call's arguments."""
+    def of(call: Any, args: tuple, options: dict[str, Any]) -> StateBefore:
+        """Note the state."""
         held, (_, tensors) = objects_with_dicts(args, options), Signature.of(args, options)
         places = {id(x): Given(n) for n, x in enumerate(tensors)}
-        return GivenArguments(args, options, held, [dict(names) for _, names in held], places)
+        attributes = [(vars(module), dict(vars(module))) for module in _user_modules(call)]
+        return StateBefore(held, [dict(names) for _, names in held], places, attributes)
 
     def outcome(self, found: Any) -> tuple:
         """Return the outcome of the call, whose result is ``found``."""
         whole = next((n for n, (x, _) in enumerate(self.held) if x is found), None)
-        pairs = list(zip((now for _, now in self.held), self.before, strict=True))
-        changes = [{k: x for k, x in now.items() if k not in was or was[k] is not x} for now, was in pairs]
-        lost = [tuple(name for name in was if name not in now) for now, was in pairs]
+        changes = [_changes(now, was) for (_, now), was in zip(self.held, self.contents, strict=True)]
+        pairs = zip(self.held, self.contents, strict=True)
+        lost = [tuple(name for name in was if name not in now) for (_, now), was in pairs]
         within = (None if whole is not None else found, *changes)
         inner = [x for x, _ in objects_with_dicts(within, {}) if not isinstance(x, dict)]
         if any(x is one for x in inner for one, _ in self.held):
             raise DeployError("the network gives an object back that it was given, inside of another value")
-        leaves, spec = flatten((whole, None if whole is not None else found, changes, lost))
+        written = {n: _changes(*of, kind=_is_floating) for n, of in enumerate(self.attributes)}
+        aside = {n: names for n, names in written.items() if names}
+        leaves, spec = flatten((whole, None if whole is not None else found, changes, lost, aside))
         marked = [self.places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
         return unflatten(marked, spec)
 
 
-def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
-    """Repeat an outcome on a call's arguments; return the result."""
-    whole, found, changes, lost = outcome
+def _user_modules(call: Any) -> list[nn.Module]:
+    # modules whose attributes are no caches of tpgen's
+    modules = call.modules() if isinstance(call, nn.Module) else ()
+    return [module for module in modules if not type(module).__module__.startswith(_OURS)]
+
+
+def _changes(now: dict[str, Any], was: dict[str, Any], kind: Callable[[Any], bool] = lambda _: True) -> dict[str, Any]:
+    return {name: x for name, x in now.items() if (name not in was or was[name] is not x) and kind(x)}
+
+
+def _is_floating(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()
+
+
+def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any], network: Any = None) -> Any:
+    """Repeat an outcome on a call's arguments, and tensors that ``network`` keeps; return the result."""
+    whole, found, changes, lost, aside = outcome
+    if aside:
+        modules = _user_modules(network)
+        for n, names in aside.items():
+            vars(modules[n]).update(names)
     if whole is not None or any(changes) or any(lost):
         held = objects_with_dicts(args, options)
         for (_, now), change, names in zip(held, changes, lost, strict=True):

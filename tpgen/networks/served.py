@@ -29,10 +29,10 @@ from tpgen.networks.gradients import BackwardPass, sources_of
 from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import CallKind
 from tpgen.networks.libraries import only_cached
-from tpgen.networks.outcome import GivenArguments, LeavesWithGraphs, apply_outcome, evaluation, outcome_of
+from tpgen.networks.outcome import LeavesWithGraphs, StateBefore, apply_outcome, evaluation, outcome_of
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten
-from tpgen.networks.signature import Signature
+from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import Program, is_recorded
 
 When = Literal["auto"] | bool
@@ -86,7 +86,7 @@ class Calls:
         if kind.program is not None:
             outcome = kind.served(tensors, partial(partial, self._recompute, kind, tensors))
             if outcome is not None:
-                return apply_outcome(outcome, args, options)
+                return apply_outcome(outcome, args, options, network)
         return self._call_network_and_count(network, kind, tensors, args, options)
 
     def _serve_wrapped_network(self, network: nn.Module) -> None:
@@ -123,14 +123,14 @@ class Calls:
             )
         kind.note_pass(found)
         args, options = kind.signature.arguments(tensors)
-        with bypassing_programs(), self._gate.calling():
+        with bypassing_programs(), self._gate.calling(), program.slots.restored():
             leaves, _ = flatten(outcome_of(network, args, options)[1])
         return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
 
     def _call_network_and_count(
         self, network: Any, kind: CallKind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
     ) -> Any:
-        given, versions, begun = GivenArguments.of(args, options), [x._version for x in tensors], perf_counter()
+        given, versions, begun = StateBefore.of(network, args, options), [x._version for x in tensors], perf_counter()
         with self._gate.calling(), bypassing_programs(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
         if kind.program is not None:  # it does not hold for this call
@@ -143,7 +143,7 @@ class Calls:
         return result
 
     def _watch_and_build(
-        self, network: nn.Module, kind: CallKind, tensors: list[Tensor], given: GivenArguments, result: Any
+        self, network: nn.Module, kind: CallKind, tensors: list[Tensor], given: StateBefore, result: Any
     ) -> None:
         try:
             leaves, _ = flatten(given.outcome(result))
@@ -241,15 +241,13 @@ class Calls:
 
     def _example_outcome(self, network: nn.Module, kind: CallKind) -> tuple[tuple, LeavesWithGraphs]:
         args, options, tensors = kind.example()
-        flags, numbers, before = [x.requires_grad for x in tensors], torch.get_rng_state(), _attributes(network)
-        with bypassing_programs(), torch.set_grad_enabled(kind.grad):
+        flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
+        held = ParameterSlots(network, gradients=False).restored()
+        with bypassing_programs(), torch.set_grad_enabled(kind.grad), held:
             outcome = outcome_of(network, args, options)[1]
         if not torch.equal(numbers, torch.get_rng_state()):
             torch.set_rng_state(numbers)
             raise DeployError("it takes random numbers")
-        for place, x in _attributes(network).items():
-            if isinstance(x, Tensor) and x.is_floating_point() and x is not before.get(place):
-                raise DeployError(f"each call writes {place[0]}.{place[1]}, which a program would leave old")
         return outcome, LeavesWithGraphs.of(outcome, flags, tensors)
 
     def _refuse(self, network: nn.Module, kind: CallKind, why: str) -> None:
@@ -270,11 +268,6 @@ def _need_equal_results(program: Program, tensors: list[Tensor], outcome: tuple)
         raise DeployError("its program does not serve the call that it was made of")
     if not are_equal_results(program.written.leaves(made), flatten(outcome)[0]):
         raise DeployError("its program gives other numbers")
-
-
-def _attributes(network: nn.Module) -> dict[tuple[str, str], Any]:
-    modules = ((f"{type(network).__name__}.{path}".rstrip("."), module) for path, module in network.named_modules())
-    return {(path, name): x for path, module in modules for name, x in vars(module).items()}
 
 
 def _run_call_on_copies(network: nn.Module, kind: CallKind) -> None:

@@ -204,6 +204,7 @@ class ParameterSlots:
     def __init__(self, network: nn.Module, gradients: bool) -> None:
         places: dict[int, list[tuple[dict, str]]] = {}
         names: dict[int, str] = {}
+        own: dict[int, bool] = {}
         self.modules: list[nn.Module] = []
         for path, module in network.named_modules():
             if not type(module).__module__.startswith("torch.jit"):
@@ -212,8 +213,10 @@ class ParameterSlots:
                     for name, x in held.items():
                         if x is not None:
                             places.setdefault(id(x), []).append((held, name))
+                            own.setdefault(id(x), held is module._buffers)
                             names.setdefault(id(x), f"{path}.{name}".removeprefix("."))
         self._places, self._names, self.gradients = list(places.values()), list(names.values()), gradients
+        self._own = list(own.values())  # whether each is a buffer
         self._first = [held for (held, _), *_ in self._places], [name for (_, name), *_ in self._places]
         self._tied = [of for of in self._places if len(of) > 1]
         self._tables = by_table(chain.from_iterable(self._places))
@@ -254,16 +257,26 @@ class ParameterSlots:
         return [self.gradients and x.requires_grad for x in self.tensors()]
 
     @contextmanager
-    def unwritten(self) -> Iterator[None]:
-        """Raise `DeployError` if the block writes to or replaces a tensor."""
-        before = [(x, writes_to(x)) for x in self.tensors()]
-        yield
-        for name, (x, writes), now in zip(self._names, before, self.tensors(), strict=True):
-            if now is not x or writes_to(now) != writes:
+    def restored(self) -> Iterator[list[int]]:
+        """Undo the block's writes into buffers; yield the buffers' numbers, complete after the block.
+
+        Raises `DeployError` if the block writes to parameters, or replaces a tensor.
+        """
+        before = [
+            (x, writes_to(x), x.detach().clone() if own else None)
+            for x, own in zip(self.tensors(), self._own, strict=True)
+        ]
+        written: list[int] = []
+        yield written
+        for n, ((x, writes, held), now) in enumerate(zip(before, self.tensors(), strict=True)):
+            if now is not x or (held is None and writes_to(now) != writes):
                 raise DeployError(
-                    f"the network writes into {name}, which a program would not: call .eval() on the module that does, "
-                    "or use the network as it is"
+                    f"the network writes into {self._names[n]}, which a program would not: call .eval() on the module "
+                    "that does, or use the network as it is"
                 )
+            if held is not None and not (writes_to(now) == writes and torch.equal(now, held)):  # torch counts not all
+                written.append(n)
+                x.data.copy_(held)
 
     @contextmanager
     def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:

@@ -51,10 +51,11 @@ class GradientPrograms:
     cotangents: tuple[range, ...]  # of each stage
 
     def kept(self, ran: ProgramRun) -> dict[int, Tensor]:
-        """Select what stages need of a run."""
+        """Select what stages need of a run, before buffers are updated."""
         slopes = range(len(ran.inputs), self.written.saves.start)
         known = [*ran.inputs, *(None for _ in slopes), *self.written.saved(ran.outputs)]
-        return {n: x for n in self._needed if (x := known[n]) is not None}
+        needed = {n: x for n in self._needed if (x := known[n]) is not None}
+        return needed | {n: needed[n].clone() for n in self.written.updates if n in needed}
 
     @cached_property
     def _needed(self) -> list[int]:
@@ -172,8 +173,18 @@ class Program:
                 else None
             )
             return None if other is None else other.run(signature, tensors, recorded)
-        made = self.run_tensors(tensors)
-        return None if made is None else self.written.results(made)
+        ran = self.run_call(tensors)
+        if ran is None:
+            return None
+        self.update_buffers(ran)
+        return self.written.results(ran.outputs)
+
+    def update_buffers(self, ran: ProgramRun) -> None:
+        """Write into the network's buffers what the network would."""
+        if self.written.updates:
+            buffers = self._parameters_and_tensors([])
+            for n, x in self.written.updated(ran.outputs).items():
+                buffers[n].data.copy_(x)  # a graph of an earlier call may hold the buffer
 
     def run_tensors(self, tensors: list[Tensor]) -> list[Tensor] | None:
         """Return a call's result tensors; None if the program does not fit."""

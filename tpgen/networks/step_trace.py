@@ -68,6 +68,7 @@ class TracedEvaluation:
     padding: EdgePadding | None = None  # on a GPU
     saves: range = range(0)  # numbers of the outputs behind the results
     stages: tuple[GradientStage, ...] = ()
+    updates: tuple[int, ...] = ()  # buffers that the network writes into
 
     def complete(self, inputs: list[Tensor], refresh: bool = True) -> list[Tensor] | None:
         """Append findings, perhaps reused unless ``refresh``, to the inputs; None if a search fails."""
@@ -85,8 +86,16 @@ class TracedEvaluation:
 
     def confirms_findings(self, outputs: Sequence[Tensor]) -> bool:
         """Whether the program's outputs confirm all reused findings."""
-        count = sum(search.finding.wrong is not None for search in self.searches.values())
-        return all(float(x) <= 0 for x in outputs[len(outputs) - count :])
+        return all(float(x) <= 0 for x in outputs[len(outputs) - self._checks :])
+
+    def updated(self, outputs: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Select the new values of buffers."""
+        end = len(outputs) - self._checks
+        return dict(zip(self.updates, outputs[end - len(self.updates) : end], strict=True))
+
+    @property
+    def _checks(self) -> int:
+        return sum(search.finding.wrong is not None for search in self.searches.values())
 
     def leaves(self, outputs: Sequence[Tensor]) -> list[Any]:
         """Merge the program's tensors and constants into the result's leaves."""
@@ -129,7 +138,7 @@ def _trace_with_findings(
 ) -> TracedEvaluation:
     asked = slots.gradient_flags()
     held = slots.holding(_detached_leaves(slots.tensors(), asked))  # kernels are built for what is asked alone
-    with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, executed_code() as codes:
+    with held, slots.restored() as written, reading(slots.modules, kept=True) as ahead, executed_code() as codes:
         example = _run_example(partial(evaluate, cotangents) if cotangents else evaluate, signature, tensors, finds)
     reach = Reach(codes, slots.modules)
     for kind in {type(x) for x, _ in objects_with_dicts(*signature.arguments(tensors))} - {dict}:
@@ -141,12 +150,14 @@ def _trace_with_findings(
         parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]], slopes: list[list[Tensor]]
     ) -> list[Tensor]:
         args, options = signature.arguments(_detached_leaves(given, [x.requires_grad for x in tensors]))
+        parameters = [x.clone() if n in written else x for n, x in enumerate(parameters)]
         held = slots.holding(_detached_leaves(parameters, asked))
         program = Recording(dict(zip(names, found, strict=True)), findings)
         with held, recording(program), finds(program), reading(slots.modules) as seen["reads"], torch.enable_grad():
             leaves, seen["spec"] = flatten(evaluate(*([slopes] if slopes else ()), *args, **options))
+            updates = [x.detach() for n, x in enumerate(slots.tensors()) if n in written]
         seen["constants"] = leaf_constants(leaves)
-        made = [x.detach() for x in leaves if isinstance(x, Tensor)]
+        made = [*(x.detach() for x in leaves if isinstance(x, Tensor)), *updates]
         there = [name for name in names if name in program.sources]
         asked_of = [(findings[name].wrong, program.given[name], program.sources[name]) for name in there]
         made += [wrong(known, *sources) for wrong, known, sources in asked_of if wrong]
@@ -188,7 +199,16 @@ def _trace_with_findings(
     parts = split(graph, seen["spec"], seen["constants"], seen["results"], list(map(len, cotangents)))
     sizes = InputSizes.of(pytree.tree_leaves(inputs))
     return TracedEvaluation(
-        parts.program, sizes, seen["reads"], searches, parts.result, parts.constants, padding, parts.saves, parts.stages
+        parts.program,
+        sizes,
+        seen["reads"],
+        searches,
+        parts.result,
+        parts.constants,
+        padding,
+        parts.saves,
+        parts.stages,
+        tuple(written),
     )
 
 
