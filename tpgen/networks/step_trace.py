@@ -36,7 +36,7 @@ Evaluate = Callable[..., Any]  # from the arguments of a call to results, of whi
 
 @dataclass(eq=False)
 class _Search:
-    """_Search of each call for a finding: graphs of the sources, and the last result."""
+    """Search of each call for a finding: graphs of the sources, and the last result."""
 
     finding: Finding
     first: GraphPart
@@ -136,80 +136,112 @@ def _trace_with_findings(
     cotangents: Sequence[Sequence[Tensor]],
     finds: _Finds,
 ) -> TracedEvaluation:
-    asked = slots.gradient_flags()
-    held = slots.holding(_detached_leaves(slots.tensors(), asked))  # kernels are built for what is asked alone
-    with held, slots.restored() as written, reading(slots.modules, kept=True) as ahead, executed_code() as codes:
-        example = _run_example(partial(evaluate, cotangents) if cotangents else evaluate, signature, tensors, finds)
-    reach = Reach(codes, slots.modules)
-    for kind in {type(x) for x, _ in objects_with_dicts(*signature.arguments(tensors))} - {dict}:
-        reach.add(f"the class {kind.__name__} of an argument", kind)
-    ahead.follow(reach, slots.modules)
-    seen: dict[str, Any] = {}
-
-    def call_with_findings(
-        parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]], slopes: list[list[Tensor]]
-    ) -> list[Tensor]:
-        args, options = signature.arguments(_detached_leaves(given, [x.requires_grad for x in tensors]))
-        parameters = [x.clone() if n in written else x for n, x in enumerate(parameters)]
-        held = slots.holding(_detached_leaves(parameters, asked))
-        program = Recording(dict(zip(names, found, strict=True)), findings)
-        with held, recording(program), finds(program), reading(slots.modules) as seen["reads"], torch.enable_grad():
-            leaves, seen["spec"] = flatten(evaluate(*([slopes] if slopes else ()), *args, **options))
-            updates = [x.detach() for n, x in enumerate(slots.tensors()) if n in written]
-        seen["constants"] = leaf_constants(leaves)
-        made = [*(x.detach() for x in leaves if isinstance(x, Tensor)), *updates]
-        there = [name for name in names if name in program.sources]
-        asked_of = [(findings[name].wrong, program.given[name], program.sources[name]) for name in there]
-        made += [wrong(known, *sources) for wrong, known, sources in asked_of if wrong]
-        seen["results"], seen["counts"] = len(made), {name: len(program.sources[name]) for name in there}
-        return [*made, *(x for name in there for x in program.sources[name])]
-
-    findings, known = example
-    names = list(known)  # in the order of the call: one may be found from another
-    inputs = _FakeInputs.of(slots.tensors(), tensors, list(known.values()), cotangents)
-    with torch.no_grad(), open_lengths(list(codes.items())):
-        graph = traced(call_with_findings, inputs)
+    call = _TracedCall(evaluate, slots, signature, [x.requires_grad for x in tensors], finds)
+    call.run_example(tensors, cotangents)
+    inputs = _FakeInputs.of(slots.tensors(), tensors, list(call.known.values()), cotangents)
+    with torch.no_grad(), open_lengths(list(call.codes.items())):
+        graph = traced(lambda *given: call.compute(*given), inputs)
     simplify_graph(graph.graph)
     if finds is nullcontext and any(map(_has_size_of_numbers, graph.graph.nodes)):
         raise _SizeOfNumbersError
-    _clone_input_views(graph.graph, seen["results"])
-    inputs = inputs.without_unused(graph.graph, [name in seen["counts"] for name in names])
-    searches, begin = {}, seen["results"]
-    for name, count in seen["counts"].items():
-        few = _shorten_group_sources(graph.graph, begin, count) if name == "groups" else count
-        outputs = returned_nodes(graph)
-        first, sources = (subgraph(graph, outputs[begin : begin + n]) for n in (1, few))
-        if findings[name].fixed and any(n >= len(slots.tensors()) for n in sources.takes):
-            raise DeployError(ASKS_FOR_NUMBER.format(line=findings[name].line))
-        searches[name] = _Search(findings[name], first, sources)
-        begin += few
-    gpu = on_gpu((*slots.tensors(), *tensors))
-    padding = (
-        EdgePadding.of(signature, inputs.given, [x.meta["val"] for x in returned_nodes(graph)[: seen["results"]]])
-        if gpu
-        else None
-    )
+    _clone_input_views(graph.graph, call.results)
+    inputs = inputs.without_unused(graph.graph, [name in call.counts for name in call.known])
+    searches, gpu = call.searches(graph), on_gpu((*slots.tensors(), *tensors))
+    results = [x.meta["val"] for x in returned_nodes(graph)[: call.results]]
+    padding = EdgePadding.of(signature, inputs.given, results) if gpu else None
     rewrite(graph.graph, gpu)
-    ahead.settle_objects(reach)
-    seen["reads"].follow(reach, slots.modules)
-    _need_parameters(seen["reads"].tensors() if slots.gradients else ())
-    seen["reads"].keep(graph)
+    call.watch(graph)
     if gpu:  # a CUDA graph records no copies from a CPU
         fold_constants(graph)
-    parts = split(graph, seen["spec"], seen["constants"], seen["results"], list(map(len, cotangents)))
-    sizes = InputSizes.of(pytree.tree_leaves(inputs))
+    parts = split(graph, call.spec, call.constants, call.results, list(map(len, cotangents)))
+    sizes, updates = InputSizes.of(pytree.tree_leaves(inputs)), tuple(call.written)
     return TracedEvaluation(
-        parts.program,
-        sizes,
-        seen["reads"],
-        searches,
-        parts.result,
-        parts.constants,
-        padding,
-        parts.saves,
-        parts.stages,
-        tuple(written),
+        *(parts.program, sizes, call.reads, searches, parts.result, parts.constants, padding, parts.saves),
+        stages=parts.stages,
+        updates=updates,
     )
+
+
+@dataclass
+class _TracedCall:
+    evaluate: Evaluate
+    slots: ParameterSlots
+    signature: Signature
+    asks: list[bool]  # whether tensors of the call require gradients
+    finds: _Finds
+    # of the example
+    findings: dict[str, Finding] = field(default_factory=dict)
+    known: dict[str, list[Tensor]] = field(default_factory=dict)  # in the order of the call: one may need another
+    written: Sequence[int] = ()  # buffers
+    codes: Any = None
+    ahead: Reads = field(default_factory=Reads)
+    reach: Any = None
+    # of the trace
+    spec: Any = None
+    constants: dict[int, Any] = field(default_factory=dict)
+    results: int = 0
+    counts: dict[str, int] = field(default_factory=dict)  # of sources of each finding
+    reads: Reads = field(default_factory=Reads)
+
+    def run_example(self, tensors: Sequence[Tensor], cotangents: Sequence[Sequence[Tensor]]) -> None:
+        slots, signature = self.slots, self.signature
+        held = slots.holding(_detached_leaves(slots.tensors(), slots.gradient_flags()))  # kernels are built for these
+        evaluate = partial(self.evaluate, cotangents) if cotangents else self.evaluate
+        with (
+            held,
+            slots.restored() as self.written,
+            reading(slots.modules, kept=True) as self.ahead,
+            executed_code() as self.codes,
+        ):
+            self.findings, self.known = _run_example(evaluate, signature, tensors, self.finds)
+        self.reach = Reach(self.codes, slots.modules)
+        for kind in {type(x) for x, _ in objects_with_dicts(*signature.arguments(tensors))} - {dict}:
+            self.reach.add(f"the class {kind.__name__} of an argument", kind)
+        self.ahead.follow(self.reach, slots.modules)
+
+    def compute(
+        self,
+        parameters: list[Tensor],
+        given: list[Tensor],
+        found: list[list[Tensor]],
+        cotangents: list[list[Tensor]],
+    ) -> list[Tensor]:
+        """Return results, gradients, new values of buffers, checks and sources of findings."""
+        slots, findings = self.slots, self.findings
+        args, options = self.signature.arguments(_detached_leaves(given, self.asks))
+        parameters = [x.clone() if n in self.written else x for n, x in enumerate(parameters)]
+        held = slots.holding(_detached_leaves(parameters, slots.gradient_flags()))
+        program = Recording(dict(zip(self.known, found, strict=True)), findings)
+        with held, recording(program), self.finds(program), reading(slots.modules) as self.reads, torch.enable_grad():
+            leaves, self.spec = flatten(self.evaluate(*([cotangents] if cotangents else ()), *args, **options))
+            updates = [x.detach() for n, x in enumerate(slots.tensors()) if n in self.written]
+        self.constants = leaf_constants(leaves)
+        made = [*(x.detach() for x in leaves if isinstance(x, Tensor)), *updates]
+        there = [name for name in self.known if name in program.sources]
+        asked_of = [(findings[name].wrong, program.given[name], program.sources[name]) for name in there]
+        made += [wrong(known, *sources) for wrong, known, sources in asked_of if wrong]
+        self.results, self.counts = len(made), {name: len(program.sources[name]) for name in there}
+        return [*made, *(x for name in there for x in program.sources[name])]
+
+    def searches(self, graph: fx.GraphModule) -> dict[str, _Search]:
+        """Extract searches from a graph of `compute`."""
+        found, begin = {}, self.results
+        for name, count in self.counts.items():
+            few = _shorten_group_sources(graph.graph, begin, count) if name == "groups" else count
+            outputs = returned_nodes(graph)
+            first, sources = (subgraph(graph, outputs[begin : begin + n]) for n in (1, few))
+            if self.findings[name].fixed and any(n >= len(self.slots.tensors()) for n in sources.takes):
+                raise DeployError(ASKS_FOR_NUMBER.format(line=self.findings[name].line))
+            found[name] = _Search(self.findings[name], first, sources)
+            begin += few
+        return found
+
+    def watch(self, graph: fx.GraphModule) -> None:
+        """Watch all that the network has read."""
+        self.ahead.settle_objects(self.reach)
+        self.reads.follow(self.reach, self.slots.modules)
+        _need_parameters(self.reads.tensors() if self.slots.gradients else ())
+        self.reads.keep(graph)
 
 
 class _SizeOfNumbersError(Exception):
