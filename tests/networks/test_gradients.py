@@ -12,10 +12,13 @@ from e3nn.nn import BatchNorm
 from torch import Tensor, nn
 
 import tpgen
+from tests.machine import needs_compiler
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.served import given, kind_of, twins
 from tpgen.networks import gradients as module
+from tpgen.networks import step_program
 from tpgen.networks.kinds import ENOUGH_CALLS
+from tpgen.networks.libraries import library_of
 from tpgen.networks.served import serve
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -207,6 +210,46 @@ def test_batched_gradients_are_the_networks() -> None:
         rows = torch.autograd.grad(energies.flatten(), data["positions"], torch.eye(4).double(), is_grads_batched=True)
         found.append(list(rows))
     assert_equal(*found)
+
+
+class Pooled(nn.Module):
+    """Energies of molecules, whose number is found by values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.body, self.last = nn.Linear(3, 8), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor, molecule: Tensor) -> Tensor:
+        rows = self.last(self.body(x).tanh())
+        return rows.new_zeros(int(molecule.max()) + 1, 1).index_add(0, molecule, rows)
+
+
+def _molecules(network: nn.Module, x: Tensor, molecule: Tensor) -> list[Tensor | None]:
+    network.zero_grad()
+    x = x.detach().requires_grad_()
+    energies = network(x, molecule)
+    (slope,) = torch.autograd.grad(energies.sum(), x, create_graph=True)
+    (energies.square().mean() + slope.square().sum()).backward()
+    return [energies, slope, *(p.grad for p in network.parameters())]
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_compiled_programs_take_any_sizes(
+    counted: list[int], recomputed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_program, "library_of", library_of)
+    stock, own = Pooled().double(), Pooled().double()
+    serve(own, "auto")
+    for molecules, atoms in ((3, 12), (3, 12), (4, 13), (2, 7), (5, 13)):
+        generator = torch.Generator().manual_seed(atoms)
+        x = torch.randn(atoms, 3, generator=generator, dtype=torch.float64)
+        molecule = torch.arange(atoms) % molecules
+        assert_equal(_molecules(own, x, molecule), _molecules(stock, x, molecule))
+        tpgen.ready(own)
+    assert not kind_of(own).refused
+    assert (len(counted), len(recomputed)) == (4, 0)
 
 
 class Heads(nn.Module):

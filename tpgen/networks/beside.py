@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 from weakref import finalize
@@ -19,7 +20,7 @@ from torch import nn
 from tpgen.networks.gradients import Requests, example_cotangents, with_gradients
 from tpgen.networks.outcome import evaluation
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_program import Program
+from tpgen.networks.step_program import DOES_NOT_COMPILE, Program
 
 _NAMES = ("call.pt", "said.txt")
 
@@ -100,6 +101,7 @@ def _build_from_folder(folder: Path) -> None:
     torch.set_default_dtype(here["dtype"])
     held = torch.load(folder / _NAMES[0], weights_only=False)
     (folder / _NAMES[0]).unlink()  # it may be large, and who began this may be gone
+    warnings.filterwarnings("error", message=f".*{DOES_NOT_COMPILE}")  # so that this process says why
     build(**held)
 
 

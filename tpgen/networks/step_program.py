@@ -32,6 +32,7 @@ WRITING = ForkedLock(RLock)  # while a network is written down, other tensors st
 
 _Gradients = tuple["GradientPrograms | None", InputSizes]  # and conditions on inputs of all programs
 _Made = TypeVar("_Made")
+DOES_NOT_COMPILE = "which does not compile"
 _AUTOCASTS = ("cpu", "cuda")
 
 
@@ -304,7 +305,7 @@ def _compile(title: str, make: Callable[[], _Made], otherwise: _Made) -> _Made:
     except Exception as error:
         why = next(iter(str(error).strip().splitlines()), type(error).__name__)
         warnings.warn(
-            f"{title} was written as one program, which does not compile ({type(error).__name__}: {why}): the network "
+            f"{title} was written as one program, {DOES_NOT_COMPILE} ({type(error).__name__}: {why}): the network "
             "itself serves all calls",
             stacklevel=2,
         )

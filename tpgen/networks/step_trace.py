@@ -31,6 +31,7 @@ from tpgen.networks.sizes import InputSizes
 from tpgen.networks.stages import GradientStage, GraphPart, returned_nodes, split, subgraph
 
 _Finds = Callable[[Recording], AbstractContextManager[Any]]  # of operations that a program takes for findings
+_BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
 
 
@@ -142,7 +143,8 @@ def _trace_with_findings(
     with torch.no_grad(), open_lengths(list(call.codes.items())):
         graph = traced(lambda *given: call.compute(*given), inputs)
     simplify_graph(graph.graph)
-    if finds is nullcontext and any(map(_has_size_of_numbers, graph.graph.nodes)):
+    by_values = _is_number_of_tensor if cotangents else _has_size_of_numbers  # a number may be a cotangent's size
+    if finds is nullcontext and any(map(by_values, graph.graph.nodes)):
         raise _SizeOfNumbersError
     _clone_input_views(graph.graph, call.results)
     inputs = inputs.without_unused(graph.graph, [name in call.counts for name in call.known])
@@ -251,6 +253,10 @@ class _SizeOfNumbersError(Exception):
 def _has_size_of_numbers(node: fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, Tensor) and bool(free_unbacked_symbols(value))
+
+
+def _is_number_of_tensor(node: fx.Node) -> bool:
+    return not _BY_VALUES.isdisjoint(getattr(node.target, "tags", ()))
 
 
 def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
