@@ -42,7 +42,7 @@ class BatchText:
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.given:
                 for s in segments.get(o, ()):
-                    self._move_segment("stage_rows(p_{0}, R, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
+                    self._write_move_of_segment("stage_rows(p_{0}, R, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
             for o in self.p.opened:
                 if o != "w":
                     self.w.line(f"clear(a_{o}, {self.p.dim[o]} * R);")
@@ -51,17 +51,17 @@ class BatchText:
                 with self.w.paths(path.term.path):
                     self.w.line(f"path_{path.term.path}(n{names});")
             for o in self.p.opened:
-                self._store_slot(o, segments.get(o, ()))
+                self._write_stores_of_slot(o, segments.get(o, ()))
 
-    def _store_slot(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
+    def _write_stores_of_slot(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
         for s in segments:
-            self._move_segment(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, R, n, {1}, {2}, {4});", o, s)
+            self._write_move_of_segment(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, R, n, {1}, {2}, {4});", o, s)
         if o == self.p.owner or (o == "w" and not self.p.row_weights):
             return
         for start, size in self.p.unused_ranges(o):
             self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o}[r] + {start}, {size});")
 
-    def _move_segment(self, call: str, operand: str, s: ScratchSegment) -> None:
+    def _write_move_of_segment(self, call: str, operand: str, s: ScratchSegment) -> None:
         # move a segment: scratch is copy-major, memory may be either
         with self.w.paths(*self.s.serving(operand, s.start)):
             if s.mul_first or s.dim == 1:
@@ -96,7 +96,7 @@ class BatchText:
         first, rest = term.mode.weight[0], term.mode.weight[1:]
         place = ""
         if term.weighted and self.p.row_weights:
-            copies = vectors.staged_weights(first, "0", str(term.size(first)))
+            copies = vectors.block_with_staged_weights(first, "0", str(term.size(first)))
             place = f"{vectors.position(term.mode.weight, f'({first} - {first}2)')} * R + r"
         else:
             copies = self.w.block(vectors.loops(first))

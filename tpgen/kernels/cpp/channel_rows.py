@@ -216,20 +216,20 @@ class GroupBlocks(RowBlocks):
         )
         if self.p.pair_gradient_size:
             values["d_w"] = "gradients"
-            self._claim_gradients(paired, count)
+            self._write_claims_of_gradients(paired, count)
             count = "members"
         self.w.line(f"row_group({', '.join([count, *(values.get(name, name) for _, name in self.arguments)])});")
         if self.p.pair_gradient_size:
-            self._publish_and_add(paired)
+            self._write_marks_and_additions_of_pair_gradients(paired)
 
-    def _claim_gradients(self, paired: _PairedGradient, count: str) -> None:
+    def _write_claims_of_gradients(self, paired: _PairedGradient, count: str) -> None:
         # choose where the rows of a group write gradients of weights
         self.w.line(f"real* gradients[{self.p.group}]; const int members = {count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
             self.w.line(paired.claim_statement)
             self.w.line(f"gradients[k] = {paired.address};")
 
-    def _publish_and_add(self, paired: _PairedGradient) -> None:
+    def _write_marks_and_additions_of_pair_gradients(self, paired: _PairedGradient) -> None:
         # mark first gradients as written, which other threads may wait for, before waiting for theirs
         self.w.line(
             f"for (int k = 0; k < members; ++k) if (gradients[k] == {paired.gradient}) {paired.publish_statement}"

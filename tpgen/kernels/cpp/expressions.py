@@ -55,9 +55,9 @@ class RegisterSums:
                 for s in run:
                     self.w.line(f"const vec {s.name} = {spelling.sum(s.terms)};")
             elif kind is Accumulate:
-                self._add_to_sums(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
+                self._write_additions_to_sums(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
 
-    def _add_to_sums(self, operand: str, values: list[tuple[int, str]]) -> None:
+    def _write_additions_to_sums(self, operand: str, values: list[tuple[int, str]]) -> None:
         found = self.found.setdefault(operand, {})
         for n, value in values:
             if n in found:

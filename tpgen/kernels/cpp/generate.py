@@ -94,11 +94,11 @@ def _write_entry_point(w: Writer, p: Placement, text: KernelText) -> None:
             rows = f"{found.name}.size" if found else "rows"
             if not (operand == "w" and p.sums_weights):
                 w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
-        _check_indices(w, p)
+        _write_check_of_indices(w, p)
         if p.pair_gradient_size:
             room(w, "char", "states", "pair.size + 1")
             w.line("__builtin_memset(states, 0, pair.size);")
-        _declare_blocks(w, p)
+        _write_declarations_of_blocks(w, p)
         _write_weight_scratch(w, p, text)
         _write_block_loop(w, p, text)
         if p.sums_weights:
@@ -106,7 +106,7 @@ def _write_entry_point(w: Writer, p: Placement, text: KernelText) -> None:
         w.line("return fault;")
 
 
-def _check_indices(w: Writer, p: Placement) -> None:
+def _write_check_of_indices(w: Writer, p: Placement) -> None:
     for n, rule in enumerate(p.rules):
         if rule.takes_index:
             given = f"{rule.name}.at" if p.by_element else f"{rule.name}.how & CHECKED"
@@ -122,7 +122,7 @@ def _check_indices(w: Writer, p: Placement) -> None:
         w.line(f"sort_rows({owner.name}, rows, owners, first, order);")
 
 
-def _declare_blocks(w: Writer, p: Placement) -> None:
+def _write_declarations_of_blocks(w: Writer, p: Placement) -> None:
     tile = p.blocks.tile
     if p.sums_weights:
         w.line(f"const i64 room = {p.blocks.most_blocks};  // blocks that fit into 64 MB of sums")

@@ -52,8 +52,8 @@ class RowText:
         texts |= {s: f"t_{slot_name(s)}[{{}}]" for s in at.read if s not in texts}
         self.spelling = Spelling(at.target.dtype, texts, one=words.one)
 
-    def get(self, slot: str) -> None:
-        """Write the loads of a given slot."""
+    def write_loads(self, slot: str) -> None:
+        """Write the loads of a given operand."""
         operand, name = self.at.operands[slot], slot_name(slot)
         self.w.line(f"{self.words.number} t_{name}[{operand.dim}];")
         if operand.channels:
@@ -63,12 +63,12 @@ class RowText:
             for i in self.at.read[slot]:
                 self.w.line(f"t_{name}[{i}] = {self.words.spread.format(name, i)};")
 
-    def declare_sums(self) -> None:
+    def write_declarations_of_sums(self) -> None:
         """Declare an array of zeros for each open slot."""
         for slot in self.at.row_slots:
             self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
-    def statement(self, statement: Statement) -> None:
+    def write_statement(self, statement: Statement) -> None:
         text, target = self.spelling.sum(statement.terms), stored_value(statement)
         if isinstance(target, Local):
             self.w.line(f"const {self.words.number} {target} = {text};")
@@ -80,8 +80,8 @@ class RowText:
         else:
             self.w.line(f"d_{name}[{target.index}] += {text};")
 
-    def set(self, slot: str) -> None:
-        """Write the stores of an open slot."""
+    def write_stores(self, slot: str) -> None:
+        """Write the stores of a computed operand."""
         for start, size in component_runs(self.at.operands[slot]):
             self.w.line(self.words.set.format(slot_name(slot), start, size))
 
@@ -126,12 +126,12 @@ class _PolynomialText:
         arguments += _declarations("const num*", "", at.coefficients) + _declarations("num*", "", at.adjoints)
         with self.w.block(f"static void row({', '.join([*arguments, 'i64 C', 'i64 c', 'int n'])})"):
             for slot in at.inputs:
-                self.row.get(slot)
-            self.row.declare_sums()
+                self.row.write_loads(slot)
+            self.row.write_declarations_of_sums()
             for statement in self.sweep.rows:
-                self.row.statement(statement)
+                self.row.write_statement(statement)
             for slot in at.stored:
-                self.row.set(slot)
+                self.row.write_stores(slot)
             for name, i in ((slot_name(s), i) for s in at.channel_sums for i in range(self.dim[s])):
                 self.w.line(f"o_{name}[{i}] += sum_some(d_{name}[{i}], n);")
 
