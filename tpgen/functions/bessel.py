@@ -29,8 +29,8 @@ from tpgen.nn.plain_tensors import is_usual
 _START = 1e-4  # of the cutoff: where an interval of lengths begins
 
 
-def now_cut_bessel() -> str:
-    """Name the implementation of Bessel functions with a cutoff, for reports."""
+def name_cut_bessel_code() -> str:
+    """Name the code that computes Bessel functions with a cutoff, for reports."""
     if not find_compiler():
         return f"its own code (kernels need a C++ compiler, and {why_no_compiler()})"
     return "tpgen kernel (Bessel functions and cutoff in one pass)"

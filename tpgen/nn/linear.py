@@ -25,7 +25,7 @@ from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import (
     check_broadcast,
-    check_count,
+    check_num_elements,
     check_operand,
     check_options,
     check_parameter,
@@ -153,7 +153,7 @@ class Linear(FormModule):
         if own is None:
             own = num_elements is not None if by_element else plan.shared_weights
         if num_elements is not None:
-            check_count(num_elements)
+            check_num_elements(num_elements)
         told = num_elements is not None
         if (told and not by_element) or (by_element and own and not told):
             raise PlanError("num_elements: give it for a plan with weights of elements that the layer is to own")
@@ -272,7 +272,7 @@ class Linear(FormModule):
         if weight is not None or own is None or not (isinstance(index, Tensor) and index.dim() == 1):
             return None
         call = FormCall((features, none, own), (index,), self.kernel_text, FORWARD, (ELEMENTS,))
-        made = forms.at_once(call)
+        made = forms.compute_and_record_in_cpp(call)
         return made[0] if made else None
 
     def _evaluate(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:

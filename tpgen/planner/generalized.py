@@ -46,9 +46,10 @@ def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, 
 def symmetrized_couplings(
     factors: Sequence[Irreps | str], output: Irrep | str, same: Sequence[object] | None = None, natural: bool = False
 ) -> list[Entries]:
-    """Sparse paths to an irrep; entries of exchanged equal factors sum into i >= j >= k.
+    """Paths to an irrep, each ``{(component, i_1, i_2, ...): value}``, of symmetric products.
 
-    ``same`` names each factor's tensor (default: one).
+    ``same``: a name for each factor's tensor (default: one tensor).  Indices of one tensor descend: entries with
+    exchanged indices are summed.
 
     >>> symmetrized_couplings(["1o", "1o"], "1e")  # a vector crossed with itself
     [{}]

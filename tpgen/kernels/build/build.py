@@ -164,7 +164,7 @@ def _announce_once() -> None:
         announce("compiles kernels, once for this machine: first calls take longer")
 
 
-def _before_fork() -> None:
+def _note_whether_process_has_one_thread() -> None:
     global _single_threaded
     try:
         _single_threaded = len(os.listdir("/proc/self/task")) == 1  # OpenMP's threads are among them
@@ -172,7 +172,7 @@ def _before_fork() -> None:
         _single_threaded = False
 
 
-def _after_fork() -> None:
+def _forget_threads_of_parent() -> None:
     # the child has no threads, but copies of locks that threads held
     _key_locks.clear()
     # GNU's OpenMP runtime would wait for ever for the pool of threads that the parent had started
@@ -181,7 +181,7 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    os.register_at_fork(before=_note_whether_process_has_one_thread, after_in_child=_forget_threads_of_parent)
 
 
 def _open_library(library: Path, wanted: LibraryRequest) -> ctypes.CDLL:

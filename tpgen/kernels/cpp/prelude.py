@@ -26,12 +26,12 @@ def header(name: str) -> str:
 def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:
     """C++ before the functions; ``rows`` of a tile, or 0 without matrix products."""
     parts = [
-        type_names(target),
+        number_type_definitions(target),
         header("system"),
         header("threads"),
         header("bfloat16" if target.dtype == "bfloat16" else "plain"),
         header("lanes"),
-        _lane_sum_function(target.lanes),
+        _lane_sum_function_text(target.lanes),
     ]
     parts += ["template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items"]
     parts += [tile(target.lanes, d) for d in sorted(tiles | {1})]
@@ -40,17 +40,17 @@ def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[in
     if rows:
         parts += [
             f"enum {{ R = {rows} }};  // rows in a tile",
-            _transpose_function(target.lanes),
+            _transpose_function_text(target.lanes),
             header("row_staging"),
             header("patch"),
-            _matrix_product_functions(target),
+            _matrix_product_functions_text(target),
             header("correlation"),
         ]
     return "\n".join(part.strip("\n") for part in parts)
 
 
-def type_names(target: Target) -> str:
-    """C++ types: ``real`` of tensors, ``num`` of computation and scratch, ``vec`` of ``W`` lanes."""
+def number_type_definitions(target: Target) -> str:
+    """C++ that defines types: ``real`` of tensors, ``num`` of computation and scratch, ``vec`` of ``W`` lanes."""
     storage, compute, bits = _TYPES[target.dtype]
     width = 8 if compute == "double" else 4
     return f"""
@@ -64,7 +64,7 @@ typedef {bits} bits __attribute__((vector_size({target.lanes * width}), may_alia
 """
 
 
-def _lane_sum_function(lanes: int) -> str:
+def _lane_sum_function_text(lanes: int) -> str:
     # halve, add, repeat: the order of the sum is fixed
     lines, half = [], lanes // 2
     while half:
@@ -74,7 +74,7 @@ def _lane_sum_function(lanes: int) -> str:
     return "static inline num lane_sum(vec v) {\n" + "\n".join(lines) + "\n  return v[0];\n}"
 
 
-def _transpose_function(lanes: int) -> str:
+def _transpose_function_text(lanes: int) -> str:
     # square transpose in log2(W) rounds of two-input shuffles
     statements, step = [], 1
     while step < lanes:
@@ -89,7 +89,7 @@ def _transpose_function(lanes: int) -> str:
     return "static inline void transpose(vec* v) {\n  vec a, b;\n  " + "\n  ".join(statements) + "\n}"
 
 
-def _matrix_product_functions(target: Target) -> str:
+def _matrix_product_functions_text(target: Target) -> str:
     # Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors.
     # Heights of 5 and 3 would take as long as 4 + 1 and 2 + 1 do.
     wide = 4 if target.registers >= 32 else 2

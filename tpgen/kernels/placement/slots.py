@@ -1,4 +1,4 @@
-"""Slots of placements."""
+"""Slots of placements: places of tensors in a product; kernels compute the open ones."""
 
 from __future__ import annotations
 

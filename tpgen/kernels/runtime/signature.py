@@ -27,7 +27,7 @@ class _Given(NamedTuple):
 
 
 class CallSignature:
-    """Given and opened tensors of a call."""
+    """Shapes of tensors that a call reads (given) and computes (opened)."""
 
     def __init__(self, description: AnyDescription, call: Call, rules: RowRules) -> None:
         self.parts = description.parts(call, rules)
@@ -63,7 +63,7 @@ class CallSignature:
         return counts
 
     def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
-        """Shapes of the opened slots' tensors."""
+        """Shapes of the tensors that a call computes."""
         return [
             (counts[shape.counts], shape.dim * (counts["channels"] if shape.channels else 1))
             if given is None
@@ -126,16 +126,16 @@ def _count_rows_and_channels(given: _Given, x: Tensor, counts: Counts) -> None:
     width = 1
     for size in rest:
         width = width * size
-    _check_count(slot, what, first, counts)
+    _count_or_check_size(slot, what, first, counts)
     if channels:
         if width % dim:
             raise InputError(f"{slot}: a row must be whole channels of {dim} ({irreps}), got {width} numbers")
-        _check_count(slot, "channels", width // dim, counts)
+        _count_or_check_size(slot, "channels", width // dim, counts)
     elif width != dim:
         raise InputError(f"{slot}: a row must have {dim} numbers ({irreps}), got {width}")
 
 
-def _check_count(slot: str, what: str, size: int, counts: Counts) -> None:
+def _count_or_check_size(slot: str, what: str, size: int, counts: Counts) -> None:
     before = counts.setdefault(what, size)
     if size != before:
         raise InputError(f"{slot}: has {size} {what}, and the tensors before it have {before}: they must agree")

@@ -86,7 +86,7 @@ def kernel_supported(
     if isinstance(target, str):
         return target
     spec = _forward_spec(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
-    if not spec.description.live:
+    if not spec.description.has_live_paths:
         return NO_PATHS
     where = torch.device(device)
     failed = failure_of(spec.description, dtype, where.type)

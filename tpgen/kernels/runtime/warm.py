@@ -86,7 +86,7 @@ def _kernel_texts(
     target: KernelTarget, plan: Plan, chip: Any, layout: Layout, dtype: torch.dtype, convolution: bool, forces: bool
 ) -> list[str]:
     description = described(plan, layout)
-    if not description.live:
+    if not description.has_live_paths:
         return []
     rules = (*(EDGES if convolution else ()), *((ELEMENTS,) if plan.by_element else ()))
     description.shapes(rules)  # or it has no edges

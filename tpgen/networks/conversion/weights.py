@@ -126,7 +126,7 @@ class _EdgeProduct:
         else:
             x, senders = taken
             call = FormCall((x, y, w), (senders, nodes), self.program.kernel_text, FORWARD, EDGES, count)
-        return forms.form(call)[0]
+        return forms.compute(call)[0]
 
     def before_last_layer(
         self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor

@@ -322,7 +322,7 @@ def is_reshape(module: nn.Module) -> bool:
 
 
 def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
-    """`Swap` of a `reshape_irreps`, or `Kept`; None without a kernel."""
+    """`Swap` of a `reshape_irreps`, or `Kept` if patched; None if no kernel can run."""
     plan = _layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
     if not allows_kernels(options) or kernel_supported(plan):
         return None

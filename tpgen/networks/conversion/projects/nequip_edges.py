@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpgen.emitter.leaf import has_proxy
-from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
+from tpgen.functions.bessel import CutBessel, cut_bessel, name_cut_bessel_code, takes
 from tpgen.functions.lengths import lengths_of, note_lengths
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import FEEDS, carry_over, count_in_pairs, mark, once_for_pairs
@@ -121,7 +121,7 @@ def _is_cut_bessel(encoding: Any) -> bool:
 
 
 def _describe_encoding(encoding: Any, extra: Mapping[str, Any]) -> str:
-    own = now_cut_bessel() if extra["_tpgen_kernels"] and _is_cut_bessel(encoding) else "its own code"
+    own = name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(encoding) else "its own code"
     return f"{own}; {FEEDS}"
 
 

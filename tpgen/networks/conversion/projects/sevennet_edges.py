@@ -15,7 +15,7 @@ from sevenn.nn.force_output import ForceStressOutputFromEdge
 from sevenn.nn.linear import AtomReduce
 from torch import Tensor, nn
 
-from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
+from tpgen.functions.bessel import CutBessel, cut_bessel, name_cut_bessel_code, takes
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import FEEDS, count_in_pairs, mark
 from tpgen.networks.conversion.swap import Swap
@@ -68,7 +68,7 @@ def _is_cut_bessel(embedding: Any) -> bool:
 
 
 def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
-    own = now_cut_bessel() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
+    own = name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
     return f"{own}; {FEEDS}"
 
 
