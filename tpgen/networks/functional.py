@@ -17,7 +17,7 @@ from tpgen.emitter.emit import forget_text_with
 
 
 def fake_mode(**options: Any) -> Any:
-    """Return a fake tensor mode for one trace; ``options`` are `ShapeEnv`'s."""
+    """A fake tensor mode for one trace; ``options`` are `ShapeEnv`'s."""
     mode = FakeTensorMode(shape_env=ShapeEnv(**options), allow_non_fake_inputs=True)
     mode.cache_enabled = False  # few operators of a trace come twice
     return mode

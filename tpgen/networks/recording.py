@@ -114,7 +114,7 @@ class Recording:
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
 
     def groups(self, *source: Tensor, on_gpu: bool = False) -> Groups | None:
-        """Return the source's given groups; None without any, or on a GPU unless ``on_gpu``."""
+        """The source's given groups; None without any, or on a GPU unless ``on_gpu``."""
         if not (source[0].is_cpu or on_gpu):
             return None
         known = self.sources.setdefault("groups", source)

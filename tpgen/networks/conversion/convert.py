@@ -14,7 +14,7 @@ from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
 from tpgen.networks.conversion.adapters import Adapter, adapters_for, kept_in_packages
 from tpgen.networks.conversion.batch_norms import find_batch_norm
 from tpgen.networks.conversion.calculators import arguments_by_network
-from tpgen.networks.conversion.functions_called import functions_called
+from tpgen.networks.conversion.functions_called import e3nn_functions_called
 from tpgen.networks.conversion.gates import find_gate
 from tpgen.networks.conversion.harmonics import find_harmonics
 from tpgen.networks.conversion.linears import find_linear
@@ -184,7 +184,7 @@ def _swap_all(
         _stayed_rows(kept, names),
         *compared,
         own=_names_of_tpgen_modules(names),
-        functions=functions_called(network),
+        functions=e3nn_functions_called(network),
     )
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
@@ -260,7 +260,7 @@ def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inpu
         *_prove_and_measure(network, {}, None if marks else Selection(), to_prove, to_measure),
         possible=_replaced_rows(swaps, names),
         own=_names_of_tpgen_modules(names),
-        functions=functions_called(network),
+        functions=e3nn_functions_called(network),
     )
 
 

@@ -119,7 +119,7 @@ class Postponed(Tensor):
         """A postponed tensor of ``function(*operands)``."""
         made = PostponedCall.now(function, operands)
         if made.tracked and any(x.requires_grad for x in operands):
-            found = _postpone(cls, made, shape, *operands)
+            found = _empty_tensor_with_gradient(cls, made, shape, *operands)
         else:
             found = _tensor_without_numbers(cls, shape, operands[0])
         found.made = made
@@ -222,7 +222,7 @@ def _expanded_single_number(x: Postponed) -> Tensor:
     return x.made.operands[0].new_empty(()).expand(x.shape)
 
 
-class _Postpone(torch.autograd.Function):
+class _EmptyTensorWithGradient(torch.autograd.Function):
     # the graph of a tensor without numbers, for what takes it beneath Python's functions
 
     @staticmethod
@@ -236,4 +236,4 @@ class _Postpone(torch.autograd.Function):
         return None, None, None, *pulled_back(ctx.made.function, ctx.saved_tensors, g)
 
 
-_postpone = _Postpone.apply
+_empty_tensor_with_gradient = _EmptyTensorWithGradient.apply

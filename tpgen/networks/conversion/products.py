@@ -36,7 +36,7 @@ def _cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
 
 
-class _ProductOfTwo(o3.TensorProduct):
+class _ConvertedProduct(o3.TensorProduct):
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's; integers are cast, and unscripted results `Gatherable`."""
         x, y = _cast_integers("x", x, self.output_mask), _cast_integers("y", y, self.output_mask)
@@ -50,12 +50,12 @@ class _ProductOfTwo(o3.TensorProduct):
 
 
 @compile_mode("script")
-class ConvertedTensorProduct(_ProductOfTwo):
+class ConvertedTensorProduct(_ConvertedProduct):
     """An `e3nn.o3.TensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
-class ConvertedFullyConnectedTensorProduct(_ProductOfTwo, o3.FullyConnectedTensorProduct):
+class ConvertedFullyConnectedTensorProduct(_ConvertedProduct, o3.FullyConnectedTensorProduct):
     """An `e3nn.o3.FullyConnectedTensorProduct`, computed by tpgen."""
 
 
@@ -77,12 +77,12 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
 
 
 @compile_mode("script")
-class ConvertedElementwiseTensorProduct(_ProductOfTwo, o3.ElementwiseTensorProduct):
+class ConvertedElementwiseTensorProduct(_ConvertedProduct, o3.ElementwiseTensorProduct):
     """An `e3nn.o3.ElementwiseTensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
-class ConvertedFullTensorProduct(_ProductOfTwo, o3.FullTensorProduct):
+class ConvertedFullTensorProduct(_ConvertedProduct, o3.FullTensorProduct):
     """An `e3nn.o3.FullTensorProduct`, computed by tpgen."""
 
 
@@ -111,14 +111,14 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 def find_product(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
     """`Swap` of e3nn's product, or `Kept`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
-        return _keep_scripted(module, getattr(module, "original_name", ""))
+        return _kept_if_scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
         return None
     plan = _plan_or_kept(module)
     return plan if isinstance(plan, Kept) else _swap_product(module, plan, options)
 
 
-def _keep_scripted(module: nn.Module, name: str) -> Kept | None:
+def _kept_if_scripted(module: nn.Module, name: str) -> Kept | None:
     if name in _NAMES:
         return Kept(module, f"a scripted {name}: convert the network before it is scripted")
     if hasattr(module, PROGRAM):

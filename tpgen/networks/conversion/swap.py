@@ -205,8 +205,8 @@ def _undo_swap(module: nn.Module, mark: Mark) -> None:
     module.__class__ = mark.cls
 
 
-def class_before(module: nn.Module) -> str:
-    """A module's class without conversion."""
+def class_before_conversion(module: nn.Module) -> str:
+    """Name of a module's class before conversion."""
     mark = mark_of(module)
     return qualified(mark.cls if mark else type(module))
 

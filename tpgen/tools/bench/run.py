@@ -63,7 +63,7 @@ def run_benchmarks(
     threads: int | None = 1,
     progress: bool | Progress = False,
 ) -> Report:
-    """Measure contenders on problems.
+    """Measure contenders on problems, in ``tasks`` (empty: all).
 
     Contenders share ``seconds`` per task and problem, without compilation; ``repeats`` sets rounds instead.  ``rows``
     replaces the batch.  One thread is timed in processor time, more ``threads`` (None: torch's number) in wall time.
@@ -101,7 +101,7 @@ class _BuiltContender:
     build: float
 
     def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
-        """Return the call to time."""
+        """The call to time."""
         return lambda: task.run(self.product, self.operands)
 
 
@@ -207,7 +207,7 @@ def _status_of_error(error: Exception) -> tuple[str, str]:
 
 
 def peak_bytes(call: TimedCall, device: torch.device) -> int:
-    """Return a call's peak memory by torch's allocators, above memory held before."""
+    """A call's peak memory by torch's allocators, above memory held before."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -23,7 +23,7 @@ UNREAD = (
 def choose_reading(
     subject: Subject, values: TensorsByName, declared_kinds: Mapping[str, str], graph_count: int
 ) -> Reading | str:
-    """Return the likeliest reading under which permuted atoms and edges permute results, else the likeliest.
+    """The likeliest reading under which permuted atoms and edges permute results, else the likeliest.
 
     A text says why none exists.
     """

@@ -111,7 +111,7 @@ def gradients(
     given: TensorsByName,
     cotangents: TensorsByName,
 ) -> TensorsByName:
-    """Return the ``order``-th gradient of ``scalar`` by every operand; zero if independent."""
+    """The ``order``-th gradient of ``scalar`` by every operand; zero if independent."""
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = scalar(leaves, cotangents)
     for level in range(1, order + 1):  # random directions contract gradients of lower orders
@@ -270,7 +270,7 @@ def _inputs_and_parameters(leaves: TensorsByName) -> dict[str, list[str]]:
 
 
 def with_parameters(subject: Subject) -> tuple[NamedFunction, TensorsByName]:
-    """Return a float64 copy as a function of operands and parameters, and these leaves."""
+    """A float64 copy as a function of operands and parameters, and these leaves."""
     exact = subject.in_float64()
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
     places = _parameter_owners(exact.module)

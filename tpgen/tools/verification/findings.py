@@ -24,7 +24,7 @@ TOLERANCES: dict[torch.dtype, float] = {
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """Return a product's tolerance in a dtype; raises `InputError` for unknown dtypes."""
+    """A product's tolerance in a dtype; raises `InputError` for unknown dtypes."""
     if dtype not in TOLERANCES:
         raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
     return TOLERANCES[dtype]
@@ -97,14 +97,14 @@ COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
 
 
 def finding_cells(finding: LawFinding) -> tuple[str, ...]:
-    """Return a finding's table row."""
+    """A finding's table row."""
     numbers = (finding.absolute, finding.relative, finding.tolerance)
     errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
     return (finding.law, finding.part, finding.status, *errors, finding.why)
 
 
 def findings_html(findings: Sequence[LawFinding]) -> str:
-    """Return an HTML table of findings, and a chart of errors."""
+    """An HTML table of findings, and a chart of errors."""
     rows = [COLUMNS, *map(finding_cells, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
     return html_table(

@@ -70,9 +70,9 @@ def by_parameters(subject: Subject) -> Outcomes:
         if slopes is None:
             return {"": _MissingGradient(_FREED) if trains else NOT_DIFFERENTIABLE}
         claims[result] = dict(zip(names, slopes, strict=True))
-    further = _compare_without_input_gradients(function, leaves, names, cotangents, claims) | _compare_sum_cotangents(
-        function, leaves, [*claims]
-    )
+    further = _gradient_pairs_without_and_with_input_gradients(
+        function, leaves, names, cotangents, claims
+    ) | _compare_sum_cotangents(function, leaves, [*claims])
     exact = torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps  # of floors: the copy is of float64
     floors = {result: exact * floor for result, floor in subject.floors.items()}
     steps = {name: _step_parameter(function, leaves, name, cotangents, floors) for name in names}
@@ -92,7 +92,7 @@ def by_parameters(subject: Subject) -> Outcomes:
     return outcomes or {"": "no result depends on a parameter"}
 
 
-def _compare_without_input_gradients(
+def _gradient_pairs_without_and_with_input_gradients(
     function: NamedFunction,
     leaves: TensorsByName,
     names: list[str],

@@ -318,7 +318,7 @@ def _bisected_jump(
 
 
 def rounding_floors(subject: Subject, results: TensorsByName) -> dict[str, float]:
-    """Return each result's absolute error by rounding."""
+    """Each result's absolute error by rounding."""
     if subject.energy is None or not isinstance(subject.reading, Reading):
         return {}
     graph, energy = subject.reading.graph, results[subject.energy].detach().sum()

@@ -55,7 +55,7 @@ _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
 
 
 def needs(*parts: str) -> Callable[[Subject], str]:
-    """Return a function that says which ``parts`` a subject lacks."""
+    """A function that says which ``parts`` a subject lacks."""
 
     def lacking(subject: Subject) -> str:
         if subject.points is None:
@@ -71,7 +71,7 @@ def needs(*parts: str) -> Callable[[Subject], str]:
 
 
 def reading_of(subject: Subject) -> Reading:
-    """Return the subject's reading, which must exist."""
+    """The subject's reading, which must exist."""
     assert isinstance(subject.reading, Reading)
     return subject.reading
 
@@ -102,7 +102,7 @@ def permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
 
 
 def species_of_atoms(x: Tensor) -> Tensor | None:
-    """Return each atom's species, from integers or one-hot rows, or None."""
+    """Each atom's species, from integers or one-hot rows, or None."""
     if not x.is_floating_point():
         return x.flatten()
     single = x.dim() == 2 and bool(((x == 0) | (x == 1)).all()) and bool((x.sum(1) == 1).all())
@@ -164,7 +164,7 @@ def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pai
 
 
 def dense_graph(reading: Reading) -> AtomGraph | None:
-    """Return a crowded graph, or None for networks that take edges."""
+    """A crowded graph, or None for networks that take edges."""
     if reading.graph.ends is not None or reading.indices or reading.unread or reading.unclear:
         return None
     one = single_graph(reading.graph, 0)
@@ -258,7 +258,7 @@ def basis(subject: Subject) -> Outcomes:
 
 
 def one_atom_crystal(reading: Reading) -> AtomGraph | None:
-    """Return a cubic crystal of one atom, or None for networks that take edges."""
+    """A cubic crystal of one atom, or None for networks that take edges."""
     graph = reading.graph
     if graph.ends is not None or len(reading.periodic) < 3 or graph.number > 1:
         return None

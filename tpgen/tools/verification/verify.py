@@ -127,7 +127,7 @@ class Verification(Shown):
         return next(f for f in self.findings if (f.law, f.part) == (law, part))
 
     def worst(self) -> tuple[LawFinding, ...]:
-        """Return each law's finding of largest error over tolerance."""
+        """Each law's finding of largest error over tolerance."""
         found: dict[str, LawFinding] = {}
         for finding in self.findings:
             if finding.law not in found or _share_of_tolerance(finding) > _share_of_tolerance(found[finding.law]):
@@ -144,7 +144,7 @@ class Verification(Shown):
         return json.dumps(fields, allow_nan=False)
 
     def shown(self) -> tuple[LawFinding, ...]:
-        """Return each law's worst finding and parts without comparison."""
+        """Each law's worst finding and parts without comparison."""
         worst = self.worst()
         left = [f for f in self.findings if f.status == NOT_COMPARED and f not in worst]
         return tuple(f for one in worst for f in (one, *(also for also in left if also.law == one.law)))

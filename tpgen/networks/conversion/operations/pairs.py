@@ -75,12 +75,12 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
         return
     if torch.compiler.is_compiling() or not _are_rows_of_edges(x, edge_index, vectors) or len(x) < WORTH_PAIRS:
         return
-    pairs = _find_pairs_of_equal_rows(edge_index, vectors, x)
+    pairs = _find_edge_pairs_with_equal_rows(edge_index, vectors, x)
     if pairs is not None and len(x) <= SHARE * pairs.pairs:
         _marks[x] = pairs, writes_to(x)
 
 
-def _find_pairs_of_equal_rows(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | None:
+def _find_edge_pairs_with_equal_rows(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | None:
     if not count_in_pairs():
         return find_pairs(edge_index, vectors, x)
     vectors = vectors.float()

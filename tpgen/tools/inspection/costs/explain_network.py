@@ -101,7 +101,7 @@ class NetworkExplanation(Shown):
         return max(self.products, key=lambda p: p.flops)
 
     def __getitem__(self, module: str) -> Explanation:
-        """Return a module's explanation."""
+        """A module's explanation."""
         found = {p.module: p.explanation for p in self.products}
         check_known("product", [module], found)
         return found[module]

@@ -130,7 +130,7 @@ _BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[floa
 
 
 def bars(found: Explanation) -> str:
-    """Return an HTML table of paths with bars of costs."""
+    """An HTML table of paths with bars of costs."""
     shown = {
         name: (value, text)
         for name, (value, text) in _BARS.items()
@@ -167,7 +167,7 @@ _CLASSES: dict[_TokenType, str] = {
 
 
 def highlighted(text: str, language: str) -> list[str]:
-    """Return each line as HTML with syntax classes.
+    """Each line as HTML with syntax classes.
 
     >>> highlighted("return 1 < 2", "python")
     ['<i class=k>return</i> <i class=m>1</i> &lt; <i class=m>2</i>']
@@ -201,7 +201,7 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 def product_sheet(
     subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> Sheet:
-    """Return the explorer's sheet of a product, linear layer, polynomial or plan."""
+    """The explorer's sheet of a product, linear layer, polynomial or plan."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
     request = replace(request_of(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)

@@ -35,7 +35,7 @@ REMARK = (
 
 
 def irreps_with_length() -> AbstractContextManager[Any]:
-    """Return a context in which ``len(irrep)`` is 2, for Dynamo's guards.
+    """A context in which ``len(irrep)`` is 2, for Dynamo's guards.
 
     >>> with irreps_with_length():
     ...     len(Irrep("1o"))

@@ -57,7 +57,7 @@ def _verdict_on_compilations(data: Data) -> str:
     return f"for {shapes} shape{'s' * (shapes > 1)}: {counts}"
 
 
-def _saved_bytes_by_partitioner(data: Data) -> dict[str, int]:
+def _sum_saved_bytes_by_partitioner(data: Data) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for partition in data["partitions"]:
         sizes[partition["partitioner"]] = sizes.get(partition["partitioner"], 0) + partition["bytes"]
@@ -77,7 +77,7 @@ LINES: dict[str, tuple[str, Callable[[Data], str]]] = {
     "saved for backward": (
         "partition",
         lambda data: ", ".join(
-            f"{quantity(size, 'B')} {name}" for name, size in _saved_bytes_by_partitioner(data).items()
+            f"{quantity(size, 'B')} {name}" for name, size in _sum_saved_bytes_by_partitioner(data).items()
         ),
     ),
     "forward / forward+backward": (
@@ -125,7 +125,7 @@ FIGURES: dict[str, tuple[str, Callable[[Data], Iterator[Bar]]]] = {
     "saved for backward": (
         "partition",
         lambda data: (
-            (name, float(size), quantity(size, "B")) for name, size in _saved_bytes_by_partitioner(data).items()
+            (name, float(size), quantity(size, "B")) for name, size in _sum_saved_bytes_by_partitioner(data).items()
         ),
     ),
     "time of a call": ("backends", _time_bars),
@@ -167,7 +167,7 @@ def _advise_inaccurate_backends(data: Data) -> str:
 
 
 def _advise_min_cut(data: Data) -> str:
-    sizes = _saved_bytes_by_partitioner(data)
+    sizes = _sum_saved_bytes_by_partitioner(data)
     default, least = sizes.get("default", 0), sizes.get("min-cut", 0)
     if default <= 2 * least or default == 0:
         return ""
@@ -273,7 +273,7 @@ class CompileReport(Shown):
         return "\n\n".join(["\n".join(self._head()), "\n".join(lines), *(str(self[name]) for name in names)])
 
     def to_json(self) -> str:
-        """Return the report as JSON, sections by name."""
+        """The report as JSON, sections by name."""
         told = {"subject": self.subject, "inputs": self.inputs, "remarks": self.remarks, "verdict": self.verdict}
         return json.dumps({**told, "sections": {section.name: asdict(section) for section in self.sections}})
 

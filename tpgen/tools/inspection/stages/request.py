@@ -59,7 +59,7 @@ class Request(Config):
     # --- directions -----------------------------------------------------------------------------------------------
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
-        """Return the plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
+        """The plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
         own = product_directions(self.plan)
         joint = tuple(joint for joint, form in JOINT.items() if form in own)
         left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[shows]
@@ -119,7 +119,7 @@ class Request(Config):
         return choose_strategy(self.computed, self)
 
     def emission(self, backend: str | None = None) -> Emission:
-        """Return the emitted program for a backend."""
+        """The emitted program for a backend."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
 
@@ -135,7 +135,7 @@ class Request(Config):
         return describe(self.form.plan, self.form.layout)
 
     def shape(self, argument: str) -> tuple[int, ...] | None:
-        """Return an argument's shape; None for an index."""
+        """An argument's shape; None for an index."""
         if argument not in _OPERANDS:
             return None
         operand = self.form.operand(_OPERANDS[argument])
@@ -267,7 +267,7 @@ class Request(Config):
 
 
 def product_directions(plan: Plan) -> tuple[str, ...]:
-    """Return a plan's directions; ``grad_w`` needs weights.
+    """A plan's directions; ``grad_w`` needs weights.
 
     >>> from tpgen.planner.presets import elementwise
     >>> product_directions(elementwise("1o", "1o"))
