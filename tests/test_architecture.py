@@ -207,7 +207,7 @@ FACTS = {
         *("capability", "processors"),
     },
     "tpgen.kernels.cuda.nvrtc": {"_candidate_files", "_load_library"},
-    "tpgen.kernels.build.cache": {"_checked_directory", "fallback"},
+    "tpgen.kernels.build.cache": {"_checked_directory", "make_temporary_cache"},
     "tpgen.kernels.build.compiler": {"_first_usable_compiler", "openmp_runtime"},
     "tpgen.kernels.build.processor": {"cpu_features"},
     "tpgen.kernels.runtime.native.functions": {"native_function"},

@@ -20,8 +20,8 @@ from tpgen.base.remember import remembered
 from tpgen.functions.numbers import KernelFunction, can_build, function_source, recorded_function, run_kernel
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
-from tpgen.kernels.cpp.text import literal
-from tpgen.kernels.cpp.tiles import tile
+from tpgen.kernels.cpp.text import number_literal
+from tpgen.kernels.cpp.tiles import tile_transposes_text
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.memory import empty
 from tpgen.nn.plain_tensors import is_usual
@@ -88,11 +88,12 @@ def _gate_text(table: GateTable, dtype: torch.dtype) -> str:
     at = target(dtype)
     tiles = [
         "template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items",
-        *(tile(at.lanes, width) for width in sorted({1} | {run.width for run in table.runs} - {0})),
+        *(tile_transposes_text(at.lanes, width) for width in sorted({1} | {run.width for run in table.runs} - {0})),
     ]
     runs = [
         f"STEP<{run.function.capitalize()}, {run.width}>"
-        f"(Run{{{run.scalar}, {run.gated}, {run.out}, {run.copies}, {literal(run.scale, at.dtype)}}}, __VA_ARGS__);"
+        f"(Run{{{run.scalar}, {run.gated}, {run.out}, {run.copies}, {number_literal(run.scale, at.dtype)}}}"
+        ", __VA_ARGS__);"
         for run in table.runs
     ]
     sizes = f"enum {{ IN = {table.dim_in}, OUT = {table.dim_out} }};  // numbers of a row, and of its result"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchVectors, stores_rows
 from tpgen.kernels.cpp.mixing import MixingText, OwnWeightsText
-from tpgen.kernels.cpp.text import Writer, add_block_sums, found_row
+from tpgen.kernels.cpp.text import Writer, row_index_text, write_sum_of_blocks
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.values import ScratchSegment
 from tpgen.kernels.sweep.sweep import PathSweep
@@ -111,7 +111,7 @@ class BatchText:
 
     def write_weight_sums(self) -> None:
         """Write the sum of the blocks' weight gradients."""
-        add_block_sums(self.w, self.p.weight_scratch)
+        write_sum_of_blocks(self.w, self.p.weight_scratch)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
     def write_rows(self) -> None:
@@ -140,4 +140,4 @@ class BatchText:
         with self.w.block("for (int r = 0; r < n; ++r)"):
             self.w.line(f"const i64 e = {'order[q + r]' if self.p.owner else 'q + r'};")
             for _, name, base, o in pointers:
-                self.w.line(f"{name}[r] = {base} + {found_row(self.p.rule(o))} * {self.p.dim[o]};")
+                self.w.line(f"{name}[r] = {base} + {row_index_text(self.p.rule(o))} * {self.p.dim[o]};")

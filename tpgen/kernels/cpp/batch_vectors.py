@@ -22,7 +22,7 @@ def stores_rows(p: BatchPlacement, operand: str) -> str:
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
-def load_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
+def write_loads_of_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
     """Write an array of ``count`` vectors of consecutive components."""
     values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R + r);" for n in range(count))
     w.line(f"vec {name}[{count}]; {values}")

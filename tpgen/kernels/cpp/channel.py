@@ -9,9 +9,9 @@ from functools import partial
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.channel_rows import GroupBlocks, RowBlocks, RowGroup, row_arguments
 from tpgen.kernels.cpp.expressions import RegisterSums, Spelling, components
-from tpgen.kernels.cpp.parts import PartFunctions, declared
-from tpgen.kernels.cpp.prelude import header
-from tpgen.kernels.cpp.text import Writer, add_block_sums
+from tpgen.kernels.cpp.parts import PartFunctions, parameter_list
+from tpgen.kernels.cpp.prelude import header_text
+from tpgen.kernels.cpp.text import Writer, write_sum_of_blocks
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, table_area, weights_area
 from tpgen.kernels.placement.values import PlacedTable, View
 from tpgen.kernels.sweep.statements import Accumulate, SweepStage, Tabulate
@@ -46,7 +46,7 @@ class ChannelText:
             with self.w.part("function tabulate"), parts.part(arguments):
                 self._write_entries_of_table(placed)
         tables = len(parts.calls)
-        self.w.raw(header("ahead"))
+        self.w.raw(header_text("ahead"))
         for paths in self.p.parts:
             with self.w.part("function row"), parts.part(group.arguments):
                 for path in paths:
@@ -54,7 +54,7 @@ class ChannelText:
                         self._write_prefetch_of_next_path(path.term)
                         self._write_path_loops(path)
         self._write_tabulate_function(parts.calls[:tables])
-        with self.w.part("function row"), self.w.block(f"static void row_group({declared(group.arguments)})"):
+        with self.w.part("function row"), self.w.block(f"static void row_group({parameter_list(group.arguments)})"):
             with group.each(self.w):
                 self._write_start_of_row()
             for call in parts.calls[tables:]:
@@ -113,7 +113,7 @@ class ChannelText:
                     self.w.line(f"store(t + {s.entry.index} * W, {spelling.sum(s.terms)});")
 
     def _write_row_function(self) -> None:
-        with self.w.part("function row"), self.w.block(f"static void row({declared(row_arguments(self.p))})"):
+        with self.w.part("function row"), self.w.block(f"static void row({parameter_list(row_arguments(self.p))})"):
             self._write_start_of_row()
             for path in self.p.sweep.paths:
                 self._write_path_loops(path)
@@ -207,7 +207,7 @@ class ChannelText:
 
     def write_weight_sums(self) -> None:
         """Write the sum of the blocks' weight gradients."""
-        add_block_sums(self.w, self.p.weight_scratch)
+        write_sum_of_blocks(self.w, self.p.weight_scratch)
         self._write_stores_of_slot("w", "sums")
 
     def write_rows(self) -> None:

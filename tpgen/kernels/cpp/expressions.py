@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tpgen.form.call import Slot
-from tpgen.kernels.cpp.text import Writer, times, total
+from tpgen.kernels.cpp.text import Writer, scaled_text, sum_text
 from tpgen.kernels.placement.channel import identifier
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, Statement, Sum, TableEntry, Value
 
 
-def spelled(terms: Sum, value: Callable[[Value], str], dtype: str, one: str = "") -> str:
+def sum_of_products_text(terms: Sum, value: Callable[[Value], str], dtype: str, one: str = "") -> str:
     """Write a sum of products; ``one`` spells an empty product."""
-    return total([times(t.coefficient, " * ".join(map(value, t.factors)) or one, dtype) for t in terms])
+    return sum_text([scaled_text(t.coefficient, " * ".join(map(value, t.factors)) or one, dtype) for t in terms])
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Spelling:
         return value.name
 
     def sum(self, terms: Sum) -> str:
-        return spelled(terms, self.value, self.dtype, self.one)
+        return sum_of_products_text(terms, self.value, self.dtype, self.one)
 
 
 class RegisterSums:

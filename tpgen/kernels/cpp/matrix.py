@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tpgen.kernels.cpp.text import Writer, add_block_sums, literal
+from tpgen.kernels.cpp.text import Writer, number_literal, write_sum_of_blocks
 from tpgen.kernels.placement.matrix import MatrixPlacement, MatrixSegment, MatrixTerm
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -134,7 +134,7 @@ class MatrixText:
 
     def _write_move_of_weights(self, term: MatrixTerm, function: str, memory: str, scratch: str) -> None:
         # the weights of a path into scratch or back, times its coefficient
-        value = literal(term.coefficient, self.s.target.dtype)
+        value = number_literal(term.coefficient, self.s.target.dtype)
         self.w.line(f"{function}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
     def write_weights(self, memory: str = "w") -> None:
@@ -152,7 +152,7 @@ class MatrixText:
         """Write the sum of the blocks' weight gradients."""
         size, w = self.p.block_sums, self.w
         if not self.p.by_element:
-            add_block_sums(w, size)
+            write_sum_of_blocks(w, size)
             self._write_stores_of_weight_gradients("d_w", "sums")
             return
         with w.block("for (i64 e = 0, b = 0; e < elements; ++e)"):

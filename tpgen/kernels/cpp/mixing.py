@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchVectors, load_columns
-from tpgen.kernels.cpp.text import Writer, literal
+from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchVectors, write_loads_of_columns
+from tpgen.kernels.cpp.text import Writer, number_literal
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.sweep.statements import SweepStage
 from tpgen.kernels.sweep.sweep import PathSweep
@@ -132,7 +132,7 @@ class MixingText:
         ):
             block = f"((({first} - {first}0) * {self.inner} + m) * {k})"
             if self.needs_p:
-                load_columns(self.w, "c", k, f"P + {block} * R")
+                write_loads_of_columns(self.w, "c", k, f"P + {block} * R")
             if self.needs_d:
                 self.w.line(f"vec d[{k}] = {{}};")
             with self.w.block(self.vectors.loops(self.sides.mixed)):
@@ -148,7 +148,7 @@ class MixingText:
         if self.p.opened != ("w",):
             self.w.line(f"const vec weight = load(s_w + {at});")
         if self.p.opened != ("out",):
-            load_columns(self.w, "g", self.k, f"s_out + {out}")
+            write_loads_of_columns(self.w, "g", self.k, f"s_out + {out}")
         for n in range(self.k):
             if self.adds:
                 self.w.line(f"add(a_out + {out} + {n} * R + r, weight * c[{n}]);")
@@ -167,7 +167,7 @@ class OwnWeightsText:
         starts = BatchVectors(placement, term, w)
         self.at = f"{starts.start('w')} + u * {self.v * self.mixed}"
         self.x, self.y, self.out = (f"{starts.start(o)} * (i64)R" for o in ("x1", "x2", "out"))
-        self.c = literal(term.entries[0].value, placement.schedule.target.dtype)
+        self.c = number_literal(term.entries[0].value, placement.schedule.target.dtype)
         self.opened = placement.opened
 
     def write(self) -> None:
@@ -187,7 +187,7 @@ class OwnWeightsText:
     def _write_products_with_own_weights(self) -> None:
         x = f"{self.x} + (u * {self.k}) * R"
         if self.opened != ("x1",):
-            load_columns(self.w, "x", self.k, f"s_x1 + {x}", f"{self.c} * ")
+            write_loads_of_columns(self.w, "x", self.k, f"s_x1 + {x}", f"{self.c} * ")
         if "x1" in self.opened:
             self.w.line(f"vec d[{self.k}] = {{}};")
         with self.w.block(f"for (int w = 0; w < {self.mixed}; ++w)"):
@@ -200,7 +200,7 @@ class OwnWeightsText:
         if "own" in self.p.scratch:
             self.w.line("const vec weight = load(own + w * R + r);")
         if self.opened != ("out",):
-            load_columns(self.w, "g", self.k, f"s_out + {out}")
+            write_loads_of_columns(self.w, "g", self.k, f"s_out + {out}")
         for n in range(self.k):
             if "out" in self.opened:
                 self.w.line(f"add(a_out + {out} + {n} * R + r, weight * x[{n}]);")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tpgen.kernels.cpp.text import read_header
-from tpgen.kernels.cpp.tiles import lane_list, tail_texts, tile
+from tpgen.kernels.cpp.tiles import lane_list, tail_texts, tile_transposes_text
 from tpgen.kernels.placement.values import Target
 
 # storage type (tensors: unaligned, maybe bfloat16), compute type (also of scratch: aligned), integer type of the same
@@ -18,33 +18,33 @@ _TYPES = {
 }
 
 
-def header(name: str) -> str:
+def header_text(name: str) -> str:
     """Read a header beside this file."""
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
-def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:
+def prelude_text(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:
     """C++ before the functions; ``rows`` of a tile, or 0 without matrix products."""
     parts = [
         number_type_definitions(target),
-        header("system"),
-        header("threads"),
-        header("bfloat16" if target.dtype == "bfloat16" else "plain"),
-        header("lanes"),
+        header_text("system"),
+        header_text("threads"),
+        header_text("bfloat16" if target.dtype == "bfloat16" else "plain"),
+        header_text("lanes"),
         _lane_sum_function_text(target.lanes),
     ]
     parts += ["template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items"]
-    parts += [tile(target.lanes, d) for d in sorted(tiles | {1})]
-    parts += [header("staging")]
+    parts += [tile_transposes_text(target.lanes, d) for d in sorted(tiles | {1})]
+    parts += [header_text("staging")]
     parts += [tail_texts(target.lanes, target.dtype, set(tails))] if tails else []
     if rows:
         parts += [
             f"enum {{ R = {rows} }};  // rows in a tile",
             _transpose_function_text(target.lanes),
-            header("row_staging"),
-            header("patch"),
+            header_text("row_staging"),
+            header_text("patch"),
             _matrix_product_functions_text(target),
-            header("correlation"),
+            header_text("correlation"),
         ]
     return "\n".join(part.strip("\n") for part in parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.expressions import spelled
+from tpgen.kernels.cpp.expressions import sum_of_products_text
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_placement import CudaPlacement, has_copy_axis
 from tpgen.kernels.cuda.chips import LANES
@@ -222,7 +222,7 @@ class GroupText:
         return f"y_{c.operand}_{place}" if self._unit_has_own_sums else f"y_{c.operand}[{place}]"
 
     def _sum_text(self, terms: Sum) -> str:
-        return spelled(terms, self._value_text, self.dtype)
+        return sum_of_products_text(terms, self._value_text, self.dtype)
 
     def _value_text(self, value: Value) -> str:
         if isinstance(value, Component) and value.operand == S:

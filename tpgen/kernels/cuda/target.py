@@ -28,7 +28,7 @@ _LARGEST = ((SLOTS, False), (("x1", "x2", "w"), True), (("x2", "w", "out"), True
 _MATRIX = 64 * 64  # the most weights of a path, shared by all rows, that ``auto`` gives to a kernel
 
 
-def missing(device: torch.device) -> str | None:
+def why_no_cuda_kernels(device: torch.device) -> str | None:
     """Why this machine cannot run kernels on a device, or None."""
     if reason := why_no_driver():
         return reason

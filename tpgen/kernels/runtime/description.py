@@ -194,7 +194,7 @@ _DESCRIBED: dict[str, Callable[[Plan, Layout], AnyDescription]] = {
 }
 
 
-def described(plan: Plan, layout: Layout = "mul_ir") -> AnyDescription:
+def description_of_plan(plan: Plan, layout: Layout = "mul_ir") -> AnyDescription:
     """Kernel description of a plan; polynomials ignore ``layout``."""
     return _DESCRIBED[plan.maker.form](plan, layout)
 
@@ -263,7 +263,7 @@ def read_description(text: str) -> AnyDescription:
 
 def _read_plan(fields: Any) -> Plan:
     plan = read_plan(json.dumps(fields))
-    if described(plan).format != _FORMAT:
+    if description_of_plan(plan).format != _FORMAT:
         raise PlanError("kernel description: the plan must be one of a product or a linear layer, not of a polynomial")
     return plan
 

@@ -20,7 +20,14 @@ from tpgen.kernels.cuda import orders
 from tpgen.kernels.rows import ELEMENTS, SHARED
 from tpgen.kernels.runtime.batching import fold_batch
 from tpgen.kernels.runtime.call import FormCall, opening_text
-from tpgen.kernels.runtime.registration import Operator, Unfold, add_results, define, define_function, register
+from tpgen.kernels.runtime.registration import (
+    Operator,
+    Unfold,
+    add_results,
+    define_function,
+    define_operator,
+    register_operator,
+)
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.traced import share_equal_calls
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -32,7 +39,7 @@ FORM = (
 )
 _ORDER = "order(Tensor index, SymInt owners, Tensor? other=None, SymInt others=0) -> Tensor"
 for _schema in (FORM, _ORDER):
-    define(_schema)
+    define_operator(_schema)
 _form = torch.ops.tpgen.form.default
 # Asking which gradients are wanted costs as long as the gradients of so many numbers.
 _WORTH_ASKING = 2**14
@@ -205,7 +212,7 @@ def _run_without_levels(call: FormCall) -> list[Tensor | None]:
     return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, add_results)
 
 
-register(forms, "form")
+register_operator(forms, "form")
 
 
 # -- rows by owner -----------------------------------------------------------------------------------------------------

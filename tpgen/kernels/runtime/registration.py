@@ -41,7 +41,7 @@ _DEVICES = ("CPU", "CUDA", "XPU", "MPS")  # where no target is, operators say so
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
 
-def define(schema: str) -> None:
+def define_operator(schema: str) -> None:
     """Define an operator by schema.
 
     Raises `BackendError` if a deployed network defined the operator.
@@ -211,7 +211,7 @@ class Operator(Differentiable[FormCall]):
             return [add_batch_dim(x, 0, level) for x in unfold(self.evaluate(folded))]
 
 
-def register(operator: Operator, name: str) -> None:
+def register_operator(operator: Operator, name: str) -> None:
     """Register an operator at every level."""
 
     def implementation_by(level: Callable[[FormCall], list[Tensor]]) -> Callable:

@@ -21,7 +21,7 @@ from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.build.rehearsal import begin_if_rehearsing, need_no_rehearsal
 from tpgen.kernels.cuda import captures
-from tpgen.kernels.cuda.orders import know_both
+from tpgen.kernels.cuda.orders import remember_orders_of_both_ends
 from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, RowRules, names_of_rules
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
@@ -250,7 +250,9 @@ class Kernels:
         usual = all(x.dtype in INDEX_DTYPES and x.is_contiguous() and x.device == x1.device for x in (src, dst))
         if usual and len(src) == len(dst):
             capture = captures.capture_of(x1.get_device())
-            know_both(src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index)
+            remember_orders_of_both_ends(
+                src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index
+            )
 
     def fuses_second_derivatives(self, dtype: torch.dtype, device: str) -> bool:
         """Whether one kernel computes second derivatives of a product."""

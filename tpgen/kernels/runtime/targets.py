@@ -19,7 +19,7 @@ from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.rows import RowRules
 from tpgen.kernels.runtime import load, memory
-from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.failures import failure_of
 from tpgen.planner.plan import Plan
 
@@ -122,7 +122,7 @@ def _obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -
 # Asked at every large call of `conversion.operations.matmul`; anew each time, as what a machine lacks can change.
 @remembered("forward calls of plans")
 def _forward_spec(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
-    description = described(plan, layout)
+    description = description_of_plan(plan, layout)
     return KernelSpec(description, description.calls()[0], dtype)
 
 
@@ -191,7 +191,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
     "cuda": KernelTarget(
         device="cuda",
         about="CUDA GPUs",
-        missing=cuda.missing,
+        missing=cuda.why_no_cuda_kernels,
         obstacle=cuda.kernel_obstacle,
         chip=cuda.chip_at,
         load=cuda.load_gpu_kernel,

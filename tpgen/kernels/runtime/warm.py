@@ -18,7 +18,7 @@ from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
 from tpgen.kernels.rows import EDGES, ELEMENTS
-from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.planner.plan import Plan
 
@@ -85,7 +85,7 @@ def check_capabilities(capabilities: Iterable[int]) -> None:
 def _kernel_texts(
     target: KernelTarget, plan: Plan, chip: Any, layout: Layout, dtype: torch.dtype, convolution: bool, forces: bool
 ) -> list[str]:
-    description = described(plan, layout)
+    description = description_of_plan(plan, layout)
     if not description.has_live_paths:
         return []
     rules = (*(EDGES if convolution else ()), *((ELEMENTS,) if plan.by_element else ()))

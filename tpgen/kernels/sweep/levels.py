@@ -10,7 +10,7 @@ from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.form import Term
 from tpgen.form.polynomial import PolynomialForm, polynomial
-from tpgen.kernels.sweep.monomials import make_polynomial_sweep, reads
+from tpgen.kernels.sweep.monomials import make_polynomial_sweep, values_read
 from tpgen.kernels.sweep.statements import (
     Accumulate,
     Component,
@@ -134,7 +134,7 @@ class Naming:
     def rename_statements(self, rows: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """Return renamed statements, after loads of components."""
         made = [self._renamed_statement(s) for s in rows]
-        read = [self._renamed_value(v) for v in reads(rows) if isinstance(v, Component)]
+        read = [self._renamed_value(v) for v in values_read(rows) if isinstance(v, Component)]
         components = [v for v in read if isinstance(v, Component)]
         return (*self._ordered_loads(components), *made)
 

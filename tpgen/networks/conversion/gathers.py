@@ -102,7 +102,7 @@ class GatheredRows(Postponed):
         return x, index
 
 
-def waiting_source(x: Any) -> Any:
+def source_of_postponed_rows(x: Any) -> Any:
     """The results behind postponed rows; other values unchanged."""
     return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
 

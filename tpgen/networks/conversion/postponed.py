@@ -142,7 +142,7 @@ class Postponed(Tensor):
                 # what an `autograd.Function` has returned, as a checkpoint does, has the graph of that
                 self.plain = self.clone() if foreign else self.computed()
                 plain, self.plain = self.plain, None
-                if swapped(self, plain):
+                if swap_if_unheld(self, plain):
                     return self
                 self.plain = plain
         return self.plain
@@ -182,7 +182,7 @@ class Postponed(Tensor):
         return func(*args, **kwargs)
 
 
-def swapped(first: Tensor, second: Tensor) -> bool:
+def swap_if_unheld(first: Tensor, second: Tensor) -> bool:
     """Swap two tensors; return False, without changes, if torch holds one of these."""
     both = first, second
     before = [(type(x), x.__dict__) for x in both]
@@ -202,7 +202,7 @@ def may_postpone(program: Any, count: str) -> bool:
     return left == 0
 
 
-def plain(x: Any) -> Any:
+def plain_value(x: Any) -> Any:
     """``x``, plain if postponed."""
     return x.become_plain() if isinstance(x, Postponed) else x
 

@@ -68,7 +68,7 @@ class Swap:
 
     @property
     def was(self) -> str:
-        return qualified(type(self.module))
+        return class_name_in_package(type(self.module))
 
     @property
     def description(self) -> str:
@@ -99,7 +99,7 @@ def apply_all(swaps: Iterable[Swap]) -> None:
             done.append(swap.module)
     except BaseException:
         for module in reversed(done):
-            undo(module)
+            undo_if_swapped(module)
         raise
 
 
@@ -167,7 +167,7 @@ def undo_all(*networks: nn.Module) -> None:
         mark = mark_of(module)
         check_switch_to_packaged_class(module, type(module) if mark is None else mark.cls)
     for module in swapped:
-        undo(module)
+        undo_if_swapped(module)
     switch_to_packaged_classes(modules)
 
 
@@ -176,9 +176,9 @@ def _check_can_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
     assert mark is not None
     if type(module) is not mark.swapped:
         raise TpgenError(
-            f"{qualified(type(module))}: something changed the class of this module after tpgen.convert had (it was "
-            f"{mark.swapped.__name__}), and its class cannot be given back: take that off first, a parametrisation or "
-            "a wrapper, then restore"
+            f"{class_name_in_package(type(module))}: something changed the class of this module after tpgen.convert "
+            f"had (it was {mark.swapped.__name__}), and its class cannot be given back: take that off first, a "
+            "parametrisation or a wrapper, then restore"
         )
     if mark.paired and not any(child is module for holder in swapped for child in holder.children()):
         raise TpgenError(
@@ -187,7 +187,7 @@ def _check_can_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
         )
 
 
-def undo(module: nn.Module) -> None:
+def undo_if_swapped(module: nn.Module) -> None:
     """Give one module its class back if swapped."""
     mark = mark_of(module)
     if mark is not None:
@@ -208,13 +208,13 @@ def _undo_swap(module: nn.Module, mark: Mark) -> None:
 def class_before_conversion(module: nn.Module) -> str:
     """Name of a module's class before conversion."""
     mark = mark_of(module)
-    return qualified(mark.cls if mark else type(module))
+    return class_name_in_package(mark.cls if mark else type(module))
 
 
-def qualified(cls: type) -> str:
+def class_name_in_package(cls: type) -> str:
     """Class name after its package.
 
-    >>> qualified(nn.Linear)
+    >>> class_name_in_package(nn.Linear)
     'torch.Linear'
     """
     return f"{module_name_of(cls).partition('.')[0]}.{cls.__name__}"

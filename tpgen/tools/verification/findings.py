@@ -63,12 +63,12 @@ class LawFinding:
     why: str = ""
 
 
-def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
+def judge_outcome(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
     """Judge an outcome; errors up to ``floor`` pass."""
     if isinstance(outcome, (str, NotCompared)):
         return LawFinding(law, part, NOT_COMPARED, why=str(outcome))
     if isinstance(outcome, Noted):
-        found = judge(law, part, outcome.pair, tolerance, floor)
+        found = judge_outcome(law, part, outcome.pair, tolerance, floor)
         if outcome.of_failure and found.status == PASSED:
             return found
         return replace(found, why="; ".join(filter(None, (found.why, outcome.why))))
@@ -121,10 +121,10 @@ def _log_share_of_tolerance(finding: LawFinding) -> float:
     return min(max(_POWERS + log10(finding.relative / finding.tolerance), 0.0), _POWERS)
 
 
-def counted(findings: Sequence[LawFinding]) -> str:
+def status_counts_text(findings: Sequence[LawFinding]) -> str:
     """Return numbers of findings by status as text.
 
-    >>> counted([LawFinding("linear", "x1", PASSED)])
+    >>> status_counts_text([LawFinding("linear", "x1", PASSED)])
     '1 passed, 0 failed'
     """
     count = {s: sum(f.status == s for f in findings) for s in (PASSED, FAILED, NOT_COMPARED)}

@@ -36,7 +36,7 @@ class Law:
     floored: bool = True  # errors that rounding explains are allowed
 
 
-def pairs(got: TensorsByName, expected: TensorsByName) -> dict[str, Pair]:
+def pair_results(got: TensorsByName, expected: TensorsByName) -> dict[str, Pair]:
     """Pair results with expected ones by name; ``out`` becomes empty."""
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
@@ -57,7 +57,7 @@ def compared_if_accepted(part: str, compare: Callable[[], Mapping[str, Outcome]]
 def definition(subject: Subject) -> Outcomes:
     """Compare results with the slow definition."""
     assert subject.reference is not None
-    return pairs(subject(subject.given), subject.reference(subject.given))
+    return pair_results(subject(subject.given), subject.reference(subject.given))
 
 
 def linear(subject: Subject) -> Outcomes:
@@ -131,7 +131,7 @@ def _compare_turned(subject: Subject, results: TensorsByName, matrices: list[Ten
         for name, value in subject(turned).items():
             got[name].append(value)
             expected[name].append(subject.result_frame(name).turn(results[name], matrix))
-    return pairs(*({name: torch.stack(values) for name, values in found.items()} for found in (got, expected)))
+    return pair_results(*({name: torch.stack(values) for name, values in found.items()} for found in (got, expected)))
 
 
 def translation(subject: Subject) -> Outcomes:
@@ -140,13 +140,13 @@ def translation(subject: Subject) -> Outcomes:
     moved = {name: x + shift if subject.turns.get(name, STILL).moves else x for name, x in subject.given.items()}
     straight = subject(subject.given)
     expected = {name: y + shift if subject.result_frame(name).moves else y for name, y in straight.items()}
-    return pairs(subject(moved), expected)
+    return pair_results(subject(moved), expected)
 
 
 def permutation(subject: Subject) -> Outcomes:
     """Compare results of permuted rows or atoms with permuted results."""
     assert subject.results_of_reordered_rows is not None
-    return pairs(*subject.results_of_reordered_rows(subject))
+    return pair_results(*subject.results_of_reordered_rows(subject))
 
 
 def normalisation(subject: Subject) -> Outcomes:

@@ -13,7 +13,7 @@ from tpgen.tools.verification.derivatives import (
     NOT_DIFFERENTIABLE,
     PARAMETER,
     NamedFunction,
-    difference,
+    central_difference,
     is_freed_graph,
     normal_draws,
     with_parameters,
@@ -207,7 +207,7 @@ def _compare_parameter_slopes(
         along, slope = slopes[name]
         claimed = (g * along).sum()  # type: ignore[operator]
         if not _is_near_slope(claimed, slope):  # a long step sees bends too
-            slope = difference(lambda t, n=name, v=along: value({**leaves, n: leaves[n] + t * v}))  # type: ignore[misc]
+            slope = central_difference(lambda t, n=name, v=along: value({**leaves, n: leaves[n] + t * v}))  # type: ignore[misc]
         scale = torch.maximum(slope.abs(), claimed.abs())
         got.append(claimed / scale)
         expected.append(slope / scale)

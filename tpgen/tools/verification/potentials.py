@@ -65,7 +65,7 @@ def _compare_forces_with_slopes(subject: Subject) -> Pair:
     for seed in range(_DIRECTIONS):
         direction = normal_draws({name: points}, seed=300 + seed)[name]
         got.append((own * direction).sum().detach())
-        expected.append(-slope(partial(energy, direction), got[-1], -got[-1]))
+        expected.append(-slope_at_zero(partial(energy, direction), got[-1], -got[-1]))
     return torch.stack(got), torch.stack(expected)
 
 
@@ -91,10 +91,10 @@ def _with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName
     return {**subject.given, subject.points or "": points}
 
 
-def slope(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
+def slope_at_zero(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
     """Differentiate a function at 0, by steps for a derivative of size ``scale``; shorter ones if ``claimed`` differs.
 
-    >>> found = slope(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
+    >>> found = slope_at_zero(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
     >>> round(found.item(), 6) == round(torch.tensor(2.0, dtype=torch.float64).exp().item(), 6)
     True
     """
@@ -223,7 +223,7 @@ def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
             along = torch.zeros(3, 3, dtype=torch.float64)
             along[i, j] += 0.5
             along[j, i] += 0.5
-            found[i, j] = found[j, i] = slope(
+            found[i, j] = found[j, i] = slope_at_zero(
                 partial(_strained_energy, subject, along), claimed.abs().max(), claimed[i, j]
             )
     return found

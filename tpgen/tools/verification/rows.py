@@ -12,14 +12,14 @@ from torch import Tensor
 from tpgen.planner.equivariance import rotation_of
 from tpgen.tools.verification.derivatives import (
     PARAMETER,
-    contracted,
     differentiable,
     gradients,
     normal_draws,
+    sum_times_weights,
     with_parameters,
 )
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pair_results, prefixed_parts
 from tpgen.tools.verification.potentials import SPACE
 from tpgen.tools.verification.reading import CELLS, Reading, tensor_row_count
 from tpgen.tools.verification.subject import STILL, Frame, Subject, TensorsByName, derangement, last_dict_key
@@ -52,7 +52,7 @@ def permuted_rows(subject: Subject) -> Outcomes:
     alone = _results_with_rows(subject, _results_of_selected_rows(subject, torch.arange(first)), first)
     if alone.keys() != straight.keys():
         raise NotCompared(NO_ROWS)
-    moved = pairs(
+    moved = pair_results(
         _results_of_selected_rows(subject, order),
         {name: y[order] if name in straight else y for name, y in found.items()},
     )
@@ -66,11 +66,11 @@ def permuted_rows(subject: Subject) -> Outcomes:
             _results_of_selected_rows(subject, torch.arange(1)),
             {name: y[:1] for name, y in straight.items()},
         )
-        return pairs(*({name: 0 * y if know else y for name, y in one.items()} for one in (got, expected)))
+        return pair_results(*({name: 0 * y if know else y for name, y in one.items()} for one in (got, expected)))
 
     some: dict[str, Outcome] = {"some rows alone": KNOW}
     if not know:
-        some = prefixed_parts("some rows alone", pairs(alone, {name: y[:first] for name, y in straight.items()}))
+        some = prefixed_parts("some rows alone", pair_results(alone, {name: y[:first] for name, y in straight.items()}))
     return {**moved, **some, **compared_if_accepted("one row alone", compare_one_row)}
 
 
@@ -149,7 +149,7 @@ def _check_finite(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Ten
     tracked = differentiable(function, leaves)
     if tracked is not None:
         cotangents = normal_draws(tracked(leaves), seed=7)
-        slopes = gradients(1, lambda x, c: contracted(tracked(x), c), {**leaves, **given}, cotangents)
+        slopes = gradients(1, lambda x, c: sum_times_weights(tracked(x), c), {**leaves, **given}, cotangents)
         found |= {f"gradient of {name.removeprefix(PARAMETER)}": y for name, y in slopes.items()}
     return finite_entries(found)
 

@@ -24,10 +24,10 @@ from tpgen.networks.conversion.operations.splines import is_splined
 from tpgen.networks.copies import copy_of
 from tpgen.tools.inspection.report.sections import REMARK, is_missing_length
 from tpgen.tools.inspection.report.values import reason
-from tpgen.tools.verification.derivatives import contracted, gradients, is_freed_graph, normal_draws
+from tpgen.tools.verification.derivatives import gradients, is_freed_graph, normal_draws, sum_times_weights
 from tpgen.tools.verification.findings import Outcome, Pair, tolerance_of
 from tpgen.tools.verification.holding import Place, plain_tensors
-from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
 from tpgen.tools.verification.randomness import advanced_random_states, is_torch_generator
 from tpgen.tools.verification.subject import Run, Subject, TensorsByName
 
@@ -54,7 +54,7 @@ def compiled(subject: Subject) -> Outcomes:
         if subject.kind == "network" and _is_torch_error(error):
             return {"": f"torch cannot compile it: {reason(error)}"}
         raise
-    return {**pairs(got, compared(subject)), **({"gradients": WITHIN} if within else {})}
+    return {**pair_results(got, compared(subject)), **({"gradients": WITHIN} if within else {})}
 
 
 _TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
@@ -111,7 +111,7 @@ def _results_and_gradients(subject: Subject, run: Run | None = None) -> TensorsB
     # Results, and the gradients of their combination with a cotangent, if the network keeps its graph.
 
     def scalar(leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
-        return contracted({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
+        return sum_times_weights({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
 
     found = _detached_results(subject, run)
     try:
@@ -201,7 +201,7 @@ def _compare_calls(calls: list[TensorsByName]) -> dict[str, Pair]:
     # Results of several calls, each beside those of the first.
     first, *again = calls
     got = {name: torch.stack([one[name] for one in again]) for name in first}
-    return pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
+    return pair_results(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
 
 
 def _default_dtype_remark(subject: Subject, result_function: Callable[[Subject], TensorsByName]) -> dict[str, str]:
@@ -250,13 +250,13 @@ def saved(subject: Subject) -> Outcomes:
     """Compare bits of the module and copies from a state_dict and a file."""
     found: dict = {}
     expected = _detached_results(subject)
-    for part, again in (("state_dict", _copy_from_state_dict), ("file", from_file)):
+    for part, again in (("state_dict", _copy_from_state_dict), ("file", reload_saved)):
         try:
             module = again(subject.module)
         except Exception as error:
             found[part] = reason(error)
             continue
-        found |= prefixed_parts(part, pairs(_detached_results(subject, module), expected))
+        found |= prefixed_parts(part, pair_results(_detached_results(subject, module), expected))
     held, buffers = subject.module.state_dict(), subject.module.named_buffers()
     left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
     if subject.kind == "network" and left:
@@ -307,11 +307,11 @@ def _copy_from_state_dict(module: nn.Module) -> nn.Module:
         for parameter in copy.parameters():
             parameter.zero_()
     further = {name: x for name, x in copy.state_dict().items() if name not in saved}
-    copy.load_state_dict({**further, **from_file(saved, weights_only=True)})
+    copy.load_state_dict({**further, **reload_saved(saved, weights_only=True)})
     return copy
 
 
-def from_file(saved: Any, weights_only: bool = False) -> Any:
+def reload_saved(saved: Any, weights_only: bool = False) -> Any:
     """Save a module or state, and load the copy."""
     held = io.BytesIO()
     torch.save(saved, held)

@@ -18,7 +18,7 @@ from tpgen.tools.verification.graphs import (
     with_atoms,
 )
 from tpgen.tools.verification.indices import GRAPHS
-from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs
+from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pair_results
 from tpgen.tools.verification.padding import UnknownPadding
 from tpgen.tools.verification.reading import Reading, tensor_row_count
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, last_dict_key
@@ -146,7 +146,7 @@ def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph
         return {name: (found[0][name], expected[name]) for name in expected}
     errors = [sum(float((one[name] - y).abs().max()) for name, y in expected.items() if y.numel()) for one in found]
     best = found[errors.index(min(errors))]
-    return pairs({name: best[name] for name in expected}, expected)
+    return pair_results({name: best[name] for name in expected}, expected)
 
 
 def _possibly_extensive_arguments(subject: Subject) -> set[str]:

@@ -13,7 +13,7 @@ from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
 from tpgen.tools.inspection.report.values import reason
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
 from tpgen.tools.verification.randomness import RANDOM, held_states, is_torch_generator, shared_states
 from tpgen.tools.verification.subject import Subject, TensorsByName, leaf_name
 
@@ -185,7 +185,7 @@ def memory(subject: Subject) -> Outcomes:
         except RuntimeError as error:  # such as a view: it says so, and is not silently wrong
             found[part] = f"it does not take them: {str(error).strip().splitlines()[0][:120]}"
             continue
-        found |= prefixed_parts(part, pairs(got, expected))
+        found |= prefixed_parts(part, pair_results(got, expected))
     return found
 
 
@@ -215,7 +215,7 @@ def same_values(subject: Subject) -> Outcomes:
             if not any(said in str(error) for said in UNTRACKED):
                 found[part] = f"it does not run so: {reason(error)}"
             continue
-        found |= prefixed_parts(part, pairs(got, expected))
+        found |= prefixed_parts(part, pair_results(got, expected))
     return found
 
 

@@ -24,7 +24,7 @@ from tpgen.tools.verification.graphs import (
     with_atoms_in_other_cells,
     with_edges,
 )
-from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pair_results, prefixed_parts
 from tpgen.tools.verification.potentials import energy_and_forces
 from tpgen.tools.verification.reading import PERIODIC, Reading, tensor_row_count
 from tpgen.tools.verification.subject import Subject, TensorsByName, derangement, last_dict_key
@@ -149,7 +149,7 @@ def permuted_systems(subject: Subject) -> Outcomes:
         order = torch.cat([order[:atom], order[atom + 1 :], order[atom : atom + 1]])
         got = network_results(subject, reading_of(subject).written(with_atoms(lone, order)))
         found |= prefixed_parts(
-            "an atom without edges last", pairs(got, _reordered_results(subject, straight, got, order))
+            "an atom without edges last", pair_results(got, _reordered_results(subject, straight, got, order))
         )
     return found
 
@@ -160,7 +160,7 @@ def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pai
     straight, got = (
         network_results(exact, reading_of(exact).written(one)) for one in (graph, with_atoms(graph, order))
     )
-    return pairs(got, _reordered_results(exact, straight, got, order))
+    return pair_results(got, _reordered_results(exact, straight, got, order))
 
 
 def dense_graph(reading: Reading) -> AtomGraph | None:
@@ -206,7 +206,9 @@ def edges(subject: Subject) -> Outcomes:
     assert reading.graph.edges is not None
     order = derangement(len(reading.graph.edges))
     got, straight = subject(reading.written(with_edges(reading.graph, order))), subject(subject.given)
-    return pairs(got, {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()})
+    return pair_results(
+        got, {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()}
+    )
 
 
 def images(subject: Subject) -> Outcomes:
@@ -218,7 +220,8 @@ def images(subject: Subject) -> Outcomes:
     first[0, axes] = 1
     every[:, axes] = (numbers[:, None] // 2 ** torch.arange(3)).remainder(2)[:, axes].to(every)
     found, moved = (
-        pairs(subject(reading.written(with_atoms_in_other_cells(graph, steps))), straight) for steps in (first, every)
+        pair_results(subject(reading.written(with_atoms_in_other_cells(graph, steps))), straight)
+        for steps in (first, every)
     )
     found = {**found, **prefixed_parts("all atoms", moved)}
     said = [name for name, x in reading.values.items() if last_dict_key(name) == PERIODIC and x.numel() % 3 == 0]
@@ -241,14 +244,16 @@ def _compare_longer_open_axis(subject: Subject, periodic_name: str) -> dict[str,
         for cells in (longer, graph.cells)
     )
     names = [name for name in two if name == subject.energy or name == subject.forces]
-    return pairs({name: one[name] for name in names}, {name: two[name] for name in names})
+    return pair_results({name: one[name] for name in names}, {name: two[name] for name in names})
 
 
 def basis(subject: Subject) -> Outcomes:
     """Compare results for other basis vectors of a lattice."""
     reading = reading_of(subject)
     axis, other = reading.periodic[:2]
-    found: Outcomes = pairs(subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given))
+    found: Outcomes = pair_results(
+        subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given)
+    )
     crystal = one_atom_crystal(reading)
     return (
         found
@@ -270,7 +275,7 @@ def _compare_sheared_crystal(subject: Subject, crystal: AtomGraph) -> dict[str, 
     # far from a cube
     axes = [(0, 1), (0, 1), (1, 2), (1, 2), (0, 2)]
     other = reduce(lambda found, pair: sheared(found, *pair), axes, crystal)
-    return pairs(
+    return pair_results(
         network_results(subject, reading_of(subject).written(other)),
         network_results(subject, reading_of(subject).written(crystal)),
     )

@@ -102,7 +102,7 @@ def _mark_in_program(program: Recording, x: Tensor, edge_index: Tensor, vectors:
         _marks[x] = program.given["pairs"], writes_to(x)
 
 
-def carry_over(x: Tensor, result: Tensor) -> None:
+def carry_over_marks(x: Tensor, result: Tensor) -> None:
     """Mark ``result``, computed from ``x`` row by row, with the pairs of ``x``."""
     pairs = pairs_of(x)
     # the shape comes last: a traced length would be fixed
@@ -208,14 +208,14 @@ def _mean_of_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
 
 def _compute_means(x: Tensor, pairs: EdgePairs) -> Tensor:
     if not _differentiates_by_own_rules(x):
-        return _halve_pairs(_sum_over_edges(x, pairs), pairs)
+        return _halve_rows_of_pairs(_sum_over_edges(x, pairs), pairs)
     # of one row, as both are the same
     return _linear_map(
-        x, lambda x: _select_rows(x, pairs.first), lambda g: _expand_to_edges(_halve_pairs(g, pairs), pairs)
+        x, lambda x: _select_rows(x, pairs.first), lambda g: _expand_to_edges(_halve_rows_of_pairs(g, pairs), pairs)
     )
 
 
-def _halve_pairs(y: Tensor, pairs: EdgePairs) -> Tensor:
+def _halve_rows_of_pairs(y: Tensor, pairs: EdgePairs) -> Tensor:
     # half of each row of a pair, all of the others
     if pairs.numbers == pairs.pairs:
         return y * 0.5

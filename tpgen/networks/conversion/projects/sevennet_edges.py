@@ -88,7 +88,7 @@ def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
     return bool(outputs) and not asked
 
 
-def sevennet_paired_edges(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+def sevennet_edge_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
     """Yield swaps of edge embeddings, which mark rows for pairs; ``options`` allow kernels."""
     holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
     for module, holder in holders.items():
@@ -140,7 +140,7 @@ def _virial_of_structures(output: Any, data: Any, virial: Tensor) -> Tensor:
     return virial.new_zeros(data[keys.NUM_ATOMS].shape[0], 6).index_add(0, data[keys.BATCH], virial)
 
 
-def size_free_outputs(network: Any) -> Iterator[Swap]:
+def size_free_output_swaps(network: Any) -> Iterator[Swap]:
     """Yield swaps of outputs, for programs of any size."""
     kinds: dict[type, type[nn.Module]] = {AtomReduce: TpgenAtomReduce, ForceStressOutputFromEdge: TpgenForceStress}
     for module in network.modules():

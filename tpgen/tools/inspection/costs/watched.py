@@ -16,7 +16,7 @@ from tpgen.base._torch import pytree, replaced_attribute
 from tpgen.networks.conversion.postponed import Postponed
 from tpgen.networks.conversion.products import ConvertedTensorSquare
 from tpgen.networks.conversion.swap import class_before_conversion
-from tpgen.networks.trial import is_floating, restored
+from tpgen.networks.trial import is_floating, restore_module_after
 from tpgen.nn.planned import PROGRAM, PlannedModule
 from tpgen.planner.plan import Plan
 from tpgen.planner.read import read_plan
@@ -182,7 +182,7 @@ def _run_backward(out: Any, by: Sequence[Any]) -> None:
 def preserve_state(network: nn.Module) -> Iterator[None]:
     """Restore buffers, gradients and random numbers on exit."""
     gradients = [(p, p.grad) for p in network.parameters()]
-    with restored(network):
+    with restore_module_after(network):
         try:
             for p, _ in gradients:
                 p.grad = None
