@@ -79,7 +79,7 @@ def is_freed_graph(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "a second time" in str(error)
 
 
-def derivative(order: int, subject: Subject) -> Outcomes:
+def compare_derivative(order: int, subject: Subject) -> Outcomes:
     """Compare gradients of an order with the slow definition, else with differences."""
     return _compare_with_definition(order, subject) if subject.reference else _compare_with_differences(order, subject)
 
@@ -309,7 +309,7 @@ def differentiable(function: NamedFunction, leaves: TensorsByName) -> NamedFunct
     return lambda given: {name: y for name, y in function(given).items() if name in kept}
 
 
-def hessian(subject: Subject) -> Outcomes:
+def compare_hessian_symmetry(subject: Subject) -> Outcomes:
     """Compare u·Hv with v·Hu for the results' Hessian H."""
     function: NamedFunction | None = subject
     leaves = subject.given

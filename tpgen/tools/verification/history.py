@@ -35,7 +35,7 @@ LEAP = 4.0  # of one atom, by the distance of the nearest points
 WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest points, and how many
 
 
-def forgets(subject: Subject) -> Outcomes:
+def compare_after_other_calls(subject: Subject) -> Outcomes:
     """Compare a network, after other calls, with a fresh copy."""
     first, found = subject.arguments(), dict[str, Outcome]()
     others = _other_inputs(subject, first)

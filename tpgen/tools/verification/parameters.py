@@ -52,7 +52,7 @@ class _ParameterStep:
         return self.change[result] / (2 * self.size)
 
 
-def by_parameters(subject: Subject) -> Outcomes:
+def compare_parameter_gradients(subject: Subject) -> Outcomes:
     """Compare each result's gradient by each parameter with differences."""
     function, leaves = with_parameters(subject)
     names = [name for name in leaves if name.startswith(PARAMETER)]

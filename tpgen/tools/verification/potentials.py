@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tpgen.tools.verification.derivatives import hessian, normal_draws
+from tpgen.tools.verification.derivatives import compare_hessian_symmetry, normal_draws
 from tpgen.tools.verification.findings import Outcome, Pair
 from tpgen.tools.verification.graphs import AtomGraph, spacing, with_edges
 from tpgen.tools.verification.laws import Outcomes, prefixed_parts
@@ -41,7 +41,7 @@ SLOPE = "slope"
 _SYMMETRIC = ("polarizability", "alpha", "quadrupole", "dielectric", "dielectric_tensor")
 
 
-def forces(subject: Subject) -> Outcomes:
+def compare_forces(subject: Subject) -> Outcomes:
     """Compare forces with energy slopes, also with two atoms close."""
     exact = subject.in_float64()
     found = {"": _compare_forces_with_slopes(exact)}
@@ -115,7 +115,7 @@ def _total_energy(subject: Subject, results: TensorsByName) -> Tensor:
     return results[subject.energy or ""].sum().detach()
 
 
-def conservation(subject: Subject) -> Outcomes:
+def compare_conservation(subject: Subject) -> Outcomes:
     """Compare kinetic energy gained with potential energy lost on a trajectory."""
     exact, before = subject.in_float64(), float("inf")
     for finer in FINER:
@@ -186,17 +186,17 @@ def _strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
     return {name: x @ by.T if name in bent else x for name, x in subject.given.items()}
 
 
-def second_derivatives(subject: Subject) -> Outcomes:
+def compare_second_derivatives(subject: Subject) -> Outcomes:
     """Compare Hessian products in both orders, and second derivatives among results with transposes."""
     tensors = {
         name: (y, y.mT)
         for name, y in subject(subject.given).items()
         if last_dict_key(name).lower() in _SYMMETRIC and subject.result_frame(name) is FRAMES["cartesian_tensors"]
     }
-    return {**hessian(subject), **tensors}
+    return {**compare_hessian_symmetry(subject), **tensors}
 
 
-def stress(subject: Subject) -> Outcomes:
+def compare_stress(subject: Subject) -> Outcomes:
     """Compare stress times volume, or minus the virial, with energy slopes by strain."""
     exact = subject.in_float64()
     name, cell = exact.stress or "", exact.given.get(exact.cell or "")
@@ -233,7 +233,7 @@ def _strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tens
     return _total_energy(subject, subject(_strained_operands(subject, amount * direction)))
 
 
-def smooth(subject: Subject) -> Outcomes:
+def check_smoothness(subject: Subject) -> Outcomes:
     """Look for jumps of energy and forces under stretching and on an atom's path."""
     exact = subject.in_float64()
     stretches = torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)

@@ -52,7 +52,7 @@ class _Narrowing(Casts):
         return super().__torch_function__(function, types, args, keywords)
 
 
-def precise(subject: Subject) -> Outcomes:
+def compare_precision(subject: Subject) -> Outcomes:
     """Compare results with a float64 copy's; rounding of large intermediates is reported only."""
     held = {name: x.to(subject.dtype).double() for name, x in subject.given.items()}
     exact = subject.in_float64()

@@ -23,7 +23,7 @@ from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pair_r
 from tpgen.tools.verification.potentials import SPACE
 from tpgen.tools.verification.reading import CELLS, Reading, tensor_row_count
 from tpgen.tools.verification.subject import STILL, Frame, Subject, TensorsByName, derangement, last_dict_key
-from tpgen.tools.verification.systems import finite_entries, finite_systems, network_results
+from tpgen.tools.verification.systems import check_finite_systems, finite_entries, network_results
 
 NO_ROWS = "no input is said to be points, and inputs and results do not share a first length"
 KNOW = "rows know of each other, as by a mean over them that may be meant"
@@ -43,7 +43,7 @@ def why_no_rows(subject: Subject) -> str:
     return NO_ROWS if _shared_row_count(subject) is None else ""
 
 
-def permuted_rows(subject: Subject) -> Outcomes:
+def compare_permuted_rows(subject: Subject) -> Outcomes:
     """Compare results of permuted, some and single rows with rows of all results."""
     number = _shared_row_count(subject) or 0
     found = subject(subject.given)
@@ -87,18 +87,18 @@ def _results_of_selected_rows(subject: Subject, index: Tensor) -> TensorsByName:
     return network_results(subject, {name: x[index] for name, x in subject.given.items()})
 
 
-def finite_rows(subject: Subject) -> Outcomes:
+def check_finite_rows(subject: Subject) -> Outcomes:
     """Check that vanishing vectors give finite results and gradients, and empty batches run."""
     with _uninitialized_memory_as_nan():
         return _compare_vanishing(subject, list(subject.turns)) | _compare_empty_batch(subject) or {"": NO_ROWS}
 
 
-def finite_points(subject: Subject) -> Outcomes:
+def check_finite_points(subject: Subject) -> Outcomes:
     """Check that degenerate geometries and vanishing vectors give finite results."""
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     others = [name for name in subject.turns if roles.get(name) not in SPACE]
     with _uninitialized_memory_as_nan():
-        return {**finite_systems(subject), **_compare_vanishing(subject, others)}
+        return {**check_finite_systems(subject), **_compare_vanishing(subject, others)}
 
 
 @contextmanager

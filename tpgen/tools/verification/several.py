@@ -46,7 +46,7 @@ APART = "energies do not add up: atoms know of others that no edge joins, or far
 _INTENSIVE = "the same of two systems as of one, which may be meant: say irreps_out={{{!r}: 'energy'}} of an energy"
 
 
-def copies(subject: Subject) -> Outcomes:
+def compare_copies_of_system(subject: Subject) -> Outcomes:
     """Compare a doubled cell, or two distant copies, with one."""
     found, name = _compare_with_one(subject), subject.energy or ""
     pair = found.get(name)
@@ -184,7 +184,7 @@ class Refused(Exception):
     """A network rejects a batch of graphs accepted alone."""
 
 
-def batch(subject: Subject) -> Outcomes:
+def compare_batch(subject: Subject) -> Outcomes:
     """Compare graphs in a batch with each alone."""
     reading = reading_of(subject)
     cell = next((reading.values[name] for name in reading.named("cell")), None)
@@ -228,7 +228,7 @@ def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str,
 
 
 def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
-    # The same graphs with a number between theirs that no atom has, where nothing but `batch` counts graphs.
+    # The same graphs with a number between theirs that no atom has, where nothing but `compare_batch` counts graphs.
     reading, energy = reading_of(subject), subject.energy
     batches = reading.named("batch")
     if energy is None or len(batches) != 1 or {"cell", "pointers", GRAPHS} & set(reading.roles.values()):

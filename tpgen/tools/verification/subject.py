@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError
 from tpgen.networks.copies import copy_of
-from tpgen.planner.equivariance import representation
+from tpgen.planner.equivariance import representation_matrix
 from tpgen.planner.instruction import parse_irreps
 from tpgen.tools.verification.findings import NotCompared
 from tpgen.tools.verification.precision import double_of, in_double
@@ -99,7 +99,7 @@ def _turn_by_segment(x: Tensor, irreps: Irreps, layout: str, target_layout: str,
         piece = x[..., where].reshape(*x.shape[:-1], *shape)
         piece = piece.transpose(-1, -2) if transposed else piece
         if matrix is not None:
-            piece = piece @ representation(Irreps([(1, ir)]), matrix).T
+            piece = piece @ representation_matrix(Irreps([(1, ir)]), matrix).T
         piece = piece if target_layout == "mul_ir" else piece.transpose(-1, -2)
         pieces.append(piece.flatten(-2))
     return torch.cat(pieces, dim=-1) if pieces else x

@@ -126,9 +126,9 @@ def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
     return {}
 
 
-def permuted_systems(subject: Subject) -> Outcomes:
+def compare_permuted_systems(subject: Subject) -> Outcomes:
     """Compare results of permuted rows or atoms; note equal species."""
-    found = dict(laws.permutation(subject))
+    found = dict(laws.compare_permutations(subject))
     if isinstance(subject.reading, Reading):
         found |= _equal_species_remark(subject)
     graph = subject.reading.graph if isinstance(subject.reading, Reading) else None
@@ -200,7 +200,7 @@ def _largest_difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max())
 
 
-def edges(subject: Subject) -> Outcomes:
+def compare_edge_orders(subject: Subject) -> Outcomes:
     """Compare results of permuted edges with permuted results."""
     reading = reading_of(subject)
     assert reading.graph.edges is not None
@@ -211,7 +211,7 @@ def edges(subject: Subject) -> Outcomes:
     )
 
 
-def images(subject: Subject) -> Outcomes:
+def compare_moved_images(subject: Subject) -> Outcomes:
     """Compare results after points move to other cells."""
     reading = reading_of(subject)
     graph, axes = reading.graph, list(reading.periodic)
@@ -247,7 +247,7 @@ def _compare_longer_open_axis(subject: Subject, periodic_name: str) -> dict[str,
     return pair_results({name: one[name] for name in names}, {name: two[name] for name in names})
 
 
-def basis(subject: Subject) -> Outcomes:
+def compare_lattice_bases(subject: Subject) -> Outcomes:
     """Compare results for other basis vectors of a lattice."""
     reading = reading_of(subject)
     axis, other = reading.periodic[:2]
@@ -298,7 +298,7 @@ def with_shorter_edges(graph: AtomGraph) -> AtomGraph:
     return with_edges(graph, lengths <= lengths.median() * (1 + 1e-6)) if len(lengths) else graph
 
 
-def finite_systems(subject: Subject) -> Outcomes:
+def check_finite_systems(subject: Subject) -> Outcomes:
     """Check that isolated, close and collinear atoms give finite results."""
     graph = reading_of(subject).graph
     cases: dict[str, AtomGraph] = {}
@@ -367,7 +367,7 @@ def finite_entries(results: TensorsByName) -> dict[str, Pair]:
     return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in results.items() if y.numel()}
 
 
-def summed_systems(subject: Subject) -> Outcomes:
+def compare_summed_systems(subject: Subject) -> Outcomes:
     """Compare sums of atomic energies with graph energies."""
     found = subject(subject.given)
     graph, energy = reading_of(subject).graph, found[subject.energy or ""]
