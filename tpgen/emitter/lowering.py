@@ -11,7 +11,7 @@ import torch
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Factor, Pairs, pairwise_steps
 from tpgen.form.form import Form, SlotNames, Term
-from tpgen.form.rewrites import simplify
+from tpgen.form.rewrites import simplify_contraction
 
 # Up to so many terms a fusing backend writes a sum out as an expression, without a loop; and up to so many products in
 # a row, a call of a matrix product costs more than the arithmetic.
@@ -218,7 +218,7 @@ class Result:
 
 def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tuple[Contraction, dict[str, Labelled]]:
     """Simplified contraction of a term, and operands by name."""
-    c = simplify(form.contraction(term))
+    c = simplify_contraction(form.contraction(term))
     given = {
         f.source: Labelled(
             inputs.read(term, f.source, c.shape(f.letters)), f.letters, "weight" if f.source == "w" else "contraction"

@@ -66,7 +66,7 @@ def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
     return load_kernel(function_source(name, dtype), addresses=8, numbers=1)
 
 
-def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:
+def pack_numbers(dtype: torch.dtype, *values: float) -> ctypes.Array:
     """Pack values as a C array of float32 or float64."""
     return ((ctypes.c_float if dtype == torch.float32 else ctypes.c_double) * len(values))(*values)
 

@@ -18,7 +18,7 @@ from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.runtime.signature import CallSignature
-from tpgen.networks.simplify import insert
+from tpgen.networks.simplify import insert_call
 from tpgen.planner.plan import OUT
 
 _named: Shelf[int, tuple[Kernels, str, RowRules]] = Shelf("calls of programs by name")
@@ -42,7 +42,7 @@ def _replace_by_named_calls(graph: fx.Graph, node: fx.Node, call: FormCall) -> N
     with graph.inserting_before(node):
         given = {slot: _strided_row(graph, x) for slot, x in zip(signature.call.given, call.tensors, strict=True)}
         g = given.get(Slot(OUT)) if index_at(call.indices, OUT) else None
-        nodes = call.nodes if g is None else insert(graph, torch.ops.aten.sym_size.int, g, 0)
+        nodes = call.nodes if g is None else insert_call(graph, torch.ops.aten.sym_size.int, g, 0)
         for part, name in zip(signature.parts, names, strict=True):
             arguments = ([*(given[slot] for slot in part.given), *indices], name, nodes)
             made = graph.call_function(_named_form(), arguments)

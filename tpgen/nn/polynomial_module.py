@@ -24,7 +24,7 @@ from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
-from tpgen.nn.autocast import autocasting, unrounded
+from tpgen.nn.autocast import autocasting, run_without_autocast
 from tpgen.nn.checks import check_edge_index, check_end, check_num_elements, check_options, check_range, elements_of
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.planned import PlannedModule
@@ -173,11 +173,11 @@ class PolynomialModule(PlannedModule):
 
     def _run(self, tensors: Sequence[Tensor], index: Tensor | None, edges: Sequence[Any] = ()) -> Tensor:
         if index is None:
-            return unrounded(self._runner(), *tensors, *edges)
+            return run_without_autocast(self._runner(), *tensors, *edges)
         if self.choice.strategy != "kernel":
             self._check_elements(index)
         try:
-            return unrounded(self._runner(), *tensors, index, *edges)
+            return run_without_autocast(self._runner(), *tensors, index, *edges)
         except InputError:  # a kernel checks by itself, and knows no names of arguments
             self._check_elements(index)
             raise

@@ -61,10 +61,11 @@ def symmetrized_couplings(
     return [_symmetrized_entries(path, groups) for path in _paths_to(factors, Irrep(output), natural)]
 
 
-def independent(paths: Sequence[Entries]) -> list[Entries]:
+def keep_independent(paths: Sequence[Entries]) -> list[Entries]:
     """Keep the first linearly independent paths, in order.
 
-    >>> len(symmetrized_couplings(["0e+1o"] * 3, "0e")), len(independent(symmetrized_couplings(["0e+1o"] * 3, "0e")))
+    >>> paths = symmetrized_couplings(["0e+1o"] * 3, "0e")
+    >>> len(paths), len(keep_independent(paths))
     (4, 2)
     """
     keys = sorted({key for path in paths for key in path})

@@ -230,7 +230,7 @@ def capability(device: int) -> int:
 
 
 @cache
-def processors(device: int) -> int:
+def count_multiprocessors(device: int) -> int:
     """Multiprocessors of a device."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 

@@ -51,7 +51,7 @@ def _chip_expected(device: torch.device) -> Chip:
     return chip_at(device) if torch.cuda.is_available() else chip_of(90)
 
 
-def workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
+def scratch_bytes(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
     """Scratch bytes of a call."""
     return workspace_of(place_kernel(spec, chip or _chip_expected(sizes.device)), sizes)
 

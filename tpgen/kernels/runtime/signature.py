@@ -21,7 +21,7 @@ from tpgen.planner.plan import OUT
 Counts = dict[str, int]  # by what an axis counts, as far as it is known
 
 
-class _Given(NamedTuple):
+class _GivenTensor(NamedTuple):
     slot: str
     shape: OperandShape
 
@@ -34,7 +34,7 @@ class CallSignature:
         self.call, self.rules, self._description = call, rules, description
         self.groups = description.groups
         shapes = description.shapes(rules)
-        self.given = tuple(_Given(str(slot), shapes[slot.operand]) for slot in call.given)
+        self.given = tuple(_GivenTensor(str(slot), shapes[slot.operand]) for slot in call.given)
         order = list(shapes)
         self._order = sorted(range(len(self.given)), key=lambda n: order.index(call.given[n].operand))
         if not any(g.shape.counts == ROWS for g in self.given):
@@ -102,7 +102,7 @@ class CallSignature:
             raise InputError(f"{slot} must be on {first.device} as {name} is, got {x.device}: move one of them")
 
 
-def _count_flat_rows(given: _Given, x: Tensor, counts: Counts) -> None:
+def _count_flat_rows(given: _GivenTensor, x: Tensor, counts: Counts) -> None:
     # an empty operand may have any shape
     slot, (dim, what, *_), shape = given.slot, given.shape, x.shape
     known = counts.get(what)
@@ -118,7 +118,7 @@ def _count_flat_rows(given: _Given, x: Tensor, counts: Counts) -> None:
         raise InputError(f"{slot} must have shape {wanted}, got {tuple(shape)}")
 
 
-def _count_rows_and_channels(given: _Given, x: Tensor, counts: Counts) -> None:
+def _count_rows_and_channels(given: _GivenTensor, x: Tensor, counts: Counts) -> None:
     slot, (dim, what, irreps, channels, _) = given
     if x.dim() == 0:
         raise InputError(f"{slot}: must have rows, got a number")

@@ -14,7 +14,7 @@ from tpgen.form.form import Layout
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import load_all
 from tpgen.kernels.cuda.chips import OLDEST, chip_of
-from tpgen.kernels.cuda.cubins import cubin
+from tpgen.kernels.cuda.cubins import machine_code
 from tpgen.kernels.cuda.driver import driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
 from tpgen.kernels.rows import EDGES, ELEMENTS
@@ -66,7 +66,7 @@ def warm_cuda(
         for text in _kernel_texts(KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda one: cubin(*one), texts))
+        list(pool.map(lambda one: machine_code(*one), texts))
     return len(texts)
 
 

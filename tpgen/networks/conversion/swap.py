@@ -15,7 +15,7 @@ from tpgen.networks.conversion.packages import (
     module_name_of,
     switch_to_packaged_classes,
 )
-from tpgen.nn.planned import PlannedModule, follow
+from tpgen.nn.planned import PlannedModule, adapt_programs
 
 MARK = "_tpgen_swap"
 # what computes: a text, or how to say it of a module and what a swap adds to it
@@ -138,7 +138,7 @@ def _move_programs_to_loaded_dtype(module: nn.Module, _keys: Any) -> None:
     # to the device of the tensors that the module has loaded
     for program in module._modules.values():
         if isinstance(program, PlannedModule):
-            follow(program)
+            adapt_programs(program)
 
 
 def mark_of(module: nn.Module) -> Mark | None:

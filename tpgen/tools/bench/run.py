@@ -26,7 +26,7 @@ from tpgen.tools.bench.tasks import (
     Operands,
     Task,
     TimedProduct,
-    bound,
+    error_bound,
     expected_results,
     in_layout,
     largest_error,
@@ -76,7 +76,7 @@ def run_benchmarks(
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BackendError("this machine has no CUDA device; leave device out, or give 'cpu'")
-    bound(dtype)
+    error_bound(dtype)
     chosen = select_tasks(tasks)
     settings = Settings(str(dtype).removeprefix("torch."), device.type, seconds)
     records: list[Record] = []
@@ -191,8 +191,8 @@ class _ProblemRun:
             results = call()
         error, where = largest_error(self.problem.plan, task, entry.contender.layout, results, expected)
         record = replace(record, first=first, error=error)
-        if not error <= bound(self.dtype):
-            reason = f"{where} is off by {error:.1e}, allowed is {bound(self.dtype):.0e}"
+        if not error <= error_bound(self.dtype):
+            reason = f"{where} is off by {error:.1e}, allowed is {error_bound(self.dtype):.0e}"
             return replace(record, status="wrong", reason=reason)
         del results
         return replace(record, peak_bytes=peak_bytes(call, device))

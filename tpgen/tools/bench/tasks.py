@@ -150,7 +150,7 @@ BOUNDS: dict[torch.dtype, float] = {
 _CHUNK = 256  # rows; the definition builds dense intermediates
 
 
-def bound(dtype: torch.dtype) -> float:
+def error_bound(dtype: torch.dtype) -> float:
     """A dtype's allowed relative error; raises `BackendError` if unknown."""
     if dtype not in BOUNDS:
         known = ", ".join(str(d).removeprefix("torch.") for d in BOUNDS)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.networks.recording import Recording, recorded_program
@@ -266,7 +266,7 @@ def _differentiates_by_own_rules(x: Tensor) -> bool:
 def _select_rows(x: Tensor, rows: Tensor) -> Tensor:
     if not has_plain_numbers(x):
         return x.index_select(0, rows)
-    out = empty((len(rows), *x.shape[1:]), x.dtype)
+    out = empty_tensor((len(rows), *x.shape[1:]), x.dtype)
     return torch.index_select(x, 0, rows, out=out)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpgen.emitter.leaf import has_proxy
-from tpgen.functions.bessel import CutBessel, cut_bessel, name_cut_bessel_code, takes
+from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
 from tpgen.functions.lengths import lengths_of, note_lengths
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import (
@@ -108,7 +108,7 @@ def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | 
     """Radial functions and cutoff of lengths; None without a kernel."""
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
-    if not (_is_cut_bessel(encoding) and takes(lengths, frequencies)):
+    if not (_is_cut_bessel(encoding) and bessel_kernel_takes(lengths, frequencies)):
         return None
     if given.dtype != lengths.dtype and not _cutoff_is_finite(encoding.cutoff, given):
         return None

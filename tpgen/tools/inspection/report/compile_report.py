@@ -23,7 +23,7 @@ from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.progress import ProgressOption, step_reporter
 from tpgen.networks.trial import call_without_gradients, draws_random_numbers, is_index, restore_module_after
 from tpgen.tools.inspection.report.sections import REMARK, SECTIONS, ReportSubject, describe_inputs, irreps_with_length
-from tpgen.tools.inspection.report.values import CompileReport, Section, check_call, reason
+from tpgen.tools.inspection.report.values import CompileReport, Section, check_call, error_reason
 
 _RANDOM = (
     "the module draws random numbers at a call (dropout?), so errors compare different numbers, and compiled code "
@@ -104,7 +104,7 @@ def _make_section(name: str, subject: ReportSubject) -> Section:
                 text, data = part.write(subject)
             missing = ""
         except Exception as error:  # compilers fail in many ways; the other sections are still worth having
-            text, data, missing = "", {}, reason(error)
+            text, data, missing = "", {}, error_reason(error)
         finally:
             logger.setLevel(level)
     heard = tuple(dict.fromkeys(str(w.message).splitlines()[0] for w in said if str(w.message)))
@@ -119,7 +119,7 @@ def _check_module_runs(module: nn.Module, inputs: Sequence[Any]) -> None:
     except Exception as error:
         raise ReportError(
             f"{type(module).__name__} fails on these inputs before anything is compiled "
-            f"({reason(error)}); give inputs that it takes: "
+            f"({error_reason(error)}); give inputs that it takes: "
             f"{', '.join(describe_inputs(inputs)) or 'none'} were given"
         ) from error
 

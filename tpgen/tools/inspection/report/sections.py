@@ -25,7 +25,7 @@ from tpgen.compiler.probe import Capture, capture_graphs, generated_code, list_r
 from tpgen.networks.copies import copy_of
 from tpgen.networks.trial import call_without_gradients, is_floating, is_index, run_forward_and_backward
 from tpgen.tools.inspection.report.joint import Joint, joint_graph, joint_of_captured
-from tpgen.tools.inspection.report.values import reason
+from tpgen.tools.inspection.report.values import error_reason
 
 REMARK = (
     "torch.compile stops at this module with an internal error: a guard asks an irrep for its length, and e3nn's Irrep "
@@ -88,7 +88,7 @@ class ReportSubject:
         except TpgenError:
             raise
         except Exception as error:  # of many classes: what fake tensors cannot run
-            why = reason(error)
+            why = error_reason(error)
         with irreps_with_length() if self.needs_length else nullcontext():
             programs = self.captured.programs
         found, without = {}, {}
@@ -96,7 +96,7 @@ class ReportSubject:
             try:
                 found[f"graph {number}"] = joint_of_captured(program)
             except Exception as error:  # one graph may have no backward where the others have
-                without[f"graph {number}"] = reason(error)
+                without[f"graph {number}"] = error_reason(error)
         if not found:
             raise TpgenError(why)
         return _JointGraphs(found, without, why)
@@ -135,7 +135,7 @@ def _write_backends(subject: ReportSubject) -> _TextAndData:
         try:
             built[name] = _prepare_backend(subject, name, exact)
         except Exception as error:  # one backend may fail where the others run
-            missing[name] = reason(error)
+            missing[name] = error_reason(error)
     rows = _time_backends(subject, built)
     torch.compiler.reset()
     head = ("backend", "first step", "forward", "forward+backward", "error", "error of gradients")

@@ -98,10 +98,10 @@ LINES: dict[str, tuple[str, Callable[[Data], str]]] = {
 Bar = tuple[str, float, str]  # label, value, value as text
 
 
-def figures(found: Found) -> dict[str, list[Bar]]:
+def bars_by_group(found: Found) -> dict[str, list[Bar]]:
     """Return bars of a report's data by group: label, value, text.
 
-    >>> figures({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
+    >>> bars_by_group({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
     {'graphs': [('graphs', 2.0, '2'), ('breaks', 1.0, '1')]}
     """
     drawn = {title: [*bars(found[section])] for title, (section, bars) in FIGURES.items() if section in found}
@@ -258,7 +258,7 @@ class CompileReport(Shown):
     def _repr_html_(self) -> str:
         table = html_table([("", ""), *self.verdict.items()], left=range(2))
         parts = [collapsible(section.title, str(section)) for section in self.sections]
-        return div_lines(*self._head()) + table + bar_groups(figures(self._data_of_sections())) + "".join(parts)
+        return div_lines(*self._head()) + table + bar_groups(bars_by_group(self._data_of_sections())) + "".join(parts)
 
     def _data_of_sections(self) -> dict[str, dict[str, Any]]:
         return {section.name: section.data for section in self.sections if section.data}
@@ -293,10 +293,10 @@ _REMEDIES = {
 }
 
 
-def reason(error: Exception) -> str:
+def error_reason(error: Exception) -> str:
     """Describe an error in one line, with any known remedy.
 
-    >>> reason(TpgenError("left out")), reason(OSError("no compiler"))
+    >>> error_reason(TpgenError("left out")), error_reason(OSError("no compiler"))
     ('left out', 'OSError: no compiler')
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -136,10 +136,10 @@ def provenance(
     check_known("stage", chosen, TRACED_STAGES, EmitError)
     request = request_of(subject, **options)
     check_known("direction", [request.direction], request.directions(GRAPHS), EmitError)
-    return Provenance(request.plan, request.strategy, {name: trace(name, request) for name in chosen})
+    return Provenance(request.plan, request.strategy, {name: trace_stage(name, request) for name in chosen})
 
 
-def trace(name: str, request: Request) -> TracedStage:
+def trace_stage(name: str, request: Request) -> TracedStage:
     """Trace a stage, or give the reason for a missing one."""
     language, lines = TRACED_STAGES[name]
     try:
