@@ -43,13 +43,13 @@ def none_kept() -> Iterator[None]:
             made.limit(before)
 
 
-def _after_fork() -> None:
+def _free_lock_of_kept_memory() -> None:
     if made := built_runtime():
         made.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_free_lock_of_kept_memory)
 register_cache(Watched("free pages for large results", kept_bytes, None, release, "B"))
 
 
