@@ -73,7 +73,11 @@ class FakeLibrary:
             monkeypatch.setattr(kernel, name, value)
         for module in (product_kernel, polynomial_kernel):
             monkeypatch.setattr(module, "cuda_device_of", lambda tensors: self.device)
-        for name, values in {"capability": ARCHITECTURES, "count_multiprocessors": (2, 2), "stream_of": self.streams}.items():
+        for name, values in {
+            "capability": ARCHITECTURES,
+            "count_multiprocessors": (2, 2),
+            "stream_of": self.streams,
+        }.items():
             monkeypatch.setattr(driver, name, values.__getitem__)
         monkeypatch.setattr(captures, "capture_of", lambda device: self.capture)
 
