@@ -21,7 +21,7 @@ from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.placement import place_form, place_polynomial
 from tpgen.kernels.cuda.target import slower
-from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
@@ -78,7 +78,7 @@ def _texts(name: str, chip: Chip) -> dict[str, Callable[[], str]]:
     if name in POLYNOMIALS:
         return {call: partial(_polynomial, name, call, chip) for call in POLYNOMIAL_CALLS}
     plan = (PROBLEMS | LINEARS)[name].plan
-    described_plan = described(plan)
+    described_plan = description_of_plan(plan)
     if slower(KernelSpec(described_plan, described_plan.calls()[0], torch.float32), chip):
         return {}
     tasks = TASKS if isinstance(plan, Plan) else _ROWS

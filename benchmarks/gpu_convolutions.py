@@ -25,7 +25,7 @@ from tpgen.kernels.runtime.ops import describe
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS
 from tpgen.tools.bench.contenders import openequivariance_problem
-from tpgen.tools.bench.tasks import bound, reorder
+from tpgen.tools.bench.tasks import error_bound, reorder
 
 Row = dict[str, Any]
 Convolution = Callable[..., Tensor]  # of x1, x2, w, both ends of the edges, and the number of nodes
@@ -137,7 +137,7 @@ def _timed(plan: Plan, layout: Layout, build: Builder, edges: int, device: str, 
     conv = build(plan, layout, device)
     error = _error(Graph(plan, min(edges, _CHECKED), layout, device), conv)
     row: Row = {"first call": now(device) - start, "error": error}
-    if not error <= bound(torch.float32):
+    if not error <= error_bound(torch.float32):
         return row | {"reason": f"off by {error:.1e}"}
     graph = Graph(plan, edges, layout, device)
     calls: dict[str, Callable[[], object]] = {

@@ -68,7 +68,9 @@ def of_polynomial(name: str, plan: Plan, slots: str) -> Launch:
 
 def _launch(name: str, call: FormCall) -> Launch:
     kernels = kernels_of(call.description)
-    return Launch(name, partial(forms.form, call), partial(kernels.quick, call), partial(kernels._run, call))
+    return Launch(
+        name, partial(forms.compute, call), partial(kernels.compute_in_cpp, call), partial(kernels._run, call)
+    )
 
 
 def launches() -> Iterator[Launch]:

@@ -19,7 +19,7 @@ from tpgen.tools.bench.tasks import (
     Operands,
     Task,
     TimedProduct,
-    bound,
+    error_bound,
     expected_results,
     in_layout,
     largest_error,
@@ -75,7 +75,7 @@ def _timed(
     error, where = largest_error(problem.plan, task, contender.layout, calls[0](), expected)
     layout = str(contender.layout)
     record = Record(problem.name, task.name, contender.name, "ok", len(operands.x2), layout, error=error, first=first)
-    if not error <= bound(torch.float32):
+    if not error <= error_bound(torch.float32):
         return Record(**vars(record) | {"status": "wrong", "reason": f"{where} is off by {error:.1e}"}), {}
     eager = seconds_of(calls[0], device, seconds)
     median, held = device_seconds(calls, device, eager)

@@ -17,7 +17,7 @@ from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.kernels.sweep.evaluate import ValueMemory, add_products, run_statements
-from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
+from tpgen.kernels.sweep.monomials import PolynomialSweep, stored_value, values_read
 from tpgen.kernels.sweep.statements import Component, Local, SweepStage, TableEntry, Tabulate, Value
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, S, operand_of
@@ -149,7 +149,7 @@ def interpret_polynomial(
     ``given`` are the tensors by slot, ``[row, component, channel]``, or ``[element, component, channel]`` for
     weights, with the element of every row in ``index``.
     """
-    weights = {v.operand for v in reads(sweep.prologue) | reads(sweep.epilogue) if isinstance(v, Component)}
+    weights = {v.operand for v in values_read(sweep.prologue) | values_read(sweep.epilogue) if isinstance(v, Component)}
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
     memory: ValueMemory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}
     opened = run_statements(sweep.statements, memory)

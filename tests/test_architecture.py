@@ -204,10 +204,10 @@ FACTS = {
     "tpgen.kernels.cpp.text": {"read_header"},
     "tpgen.kernels.cuda.driver": {
         *("_driver_library", "need_driver", "entry_points", "driver_cuda_version"),
-        *("capability", "processors"),
+        *("capability", "count_multiprocessors"),
     },
     "tpgen.kernels.cuda.nvrtc": {"_candidate_files", "_load_library"},
-    "tpgen.kernels.build.cache": {"_checked_directory", "fallback"},
+    "tpgen.kernels.build.cache": {"_checked_directory", "make_temporary_cache"},
     "tpgen.kernels.build.compiler": {"_first_usable_compiler", "openmp_runtime"},
     "tpgen.kernels.build.processor": {"cpu_features"},
     "tpgen.kernels.runtime.native.functions": {"native_function"},

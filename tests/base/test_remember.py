@@ -7,8 +7,8 @@ import torch
 
 import tpgen
 from tests.cases import run_python
-from tpgen.base.remember import caches, setting
-from tpgen.kernels.runtime.memory import empty
+from tpgen.base.remember import caches, integer_setting
+from tpgen.kernels.runtime.memory import empty_tensor
 
 
 def count(what: str) -> int:
@@ -27,7 +27,7 @@ def test_a_product_works_on_after_everything_is_forgotten() -> None:
 
 
 def test_what_is_free_is_counted_in_bytes() -> None:
-    gone = empty((2**20,), torch.float32)
+    gone = empty_tensor((2**20,), torch.float32)
     del gone
     row = next(state for state in caches() if state.unit == "B")
     assert row.count >= 2**22
@@ -55,4 +55,4 @@ print(max(state.count for state in states if state.most is not None), len(states
 def test_a_limit_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CACHE_ENTRIES", "many")
     with pytest.warns(UserWarning, match=r"TPGEN_CACHE_ENTRIES.*'many'"):
-        assert setting("TPGEN_CACHE_ENTRIES", "entries") is None
+        assert integer_setting("TPGEN_CACHE_ENTRIES", "entries") is None

@@ -28,7 +28,7 @@ def test_the_kernels_that_checks_call_are_those_that_are_built(
     plan: Plan, indexed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a GPU, where second derivatives are expanded into gradients."""
-    monkeypatch.setattr(Kernels, "fuses", lambda *_: False)
+    monkeypatch.setattr(Kernels, "fuses_second_derivatives", lambda *_: False)
     dtype = torch.float64
     if indexed:
         given, graph = gpu_times.convolution(plan, 40, "cpu", dtype)

@@ -15,7 +15,7 @@ from benchmarks.networks import sevenn
 from tests.clients.checks import check_splines, counted_lengths
 from tpgen.networks.conversion.convert import conversion_report, convert
 from tpgen.networks.conversion.projects import sevennet_edges
-from tpgen.networks.conversion.projects.sevennet_edges import TpgenEdgeEmbedding, sevennet_paired_edges
+from tpgen.networks.conversion.projects.sevennet_edges import TpgenEdgeEmbedding, sevennet_edge_swaps
 from tpgen.networks.conversion.swap import apply_all
 
 NAMES = (keys.EDGE_LENGTH, keys.EDGE_EMBEDDING, keys.EDGE_ATTR)
@@ -28,7 +28,7 @@ def embedding(cutoff: nn.Module | None = None, trainable: bool = True) -> EdgeEm
 
 def converted(stock: EdgeEmbedding, **options: Any) -> EdgeEmbedding:
     holder = nn.ModuleList([deepcopy(stock)])
-    apply_all(sevennet_paired_edges(holder, options))
+    apply_all(sevennet_edge_swaps(holder, options))
     assert type(holder[0]) is TpgenEdgeEmbedding
     return holder[0]
 

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import tpgen
 from tests.cases import MIXED, STRATEGIES, assert_close
 from tpgen.base.errors import BackendError
-from tpgen.compiler.backends import BACKENDS, check_backend, compile_program, script
+from tpgen.compiler.backends import BACKENDS, check_backend, compile_program, script_module
 from tpgen.compiler.config import Config
 from tpgen.emitter.emit import emit_plan
 from tpgen.nn.tensor_product import TensorProduct
@@ -247,7 +247,7 @@ def test_twenty_products_that_compile_themselves() -> None:
 
 
 def test_scripting_does_not_warn() -> None:
-    script(tpgen.FullTensorProduct("1o", "1o"))
+    script_module(tpgen.FullTensorProduct("1o", "1o"))
 
 
 def test_compiled_products_still_check_their_operands() -> None:

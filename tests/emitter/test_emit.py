@@ -24,7 +24,7 @@ from tests.cases import (
 )
 from tpgen.base._e3nn import default_dtype
 from tpgen.base.errors import EmitError
-from tpgen.compiler.backends import script
+from tpgen.compiler.backends import script_module
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_form, emit_plan
 from tpgen.emitter.strategies import STRATEGIES as KNOWN
 from tpgen.form.form import Layout, right_form
@@ -306,7 +306,7 @@ def test_every_strategy_scripts(strategy: str, direction: str) -> None:
     plan = make_plan(*MIXED, shared_weights=False)
     emission = emit_plan(plan, direction, strategy)
     module = emission.module().double()
-    scripted = script(module)
+    scripted = script_module(module)
     for rows in (3, 5, 1, 0):
         given = operands(plan, rows)
         call = [given[name] for name in emission.arguments]

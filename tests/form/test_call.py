@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from tpgen.form.call import Call, expanded
+from tpgen.form.call import Call, level_free_calls
 from tpgen.form.derivative import level_free_parts, pull_back, summed_parts
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 
@@ -15,7 +15,7 @@ from tpgen.kernels.sweep.terms import SLOTS, raised_call
 def points(call: Call) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     return [
         (tuple(str(one.point[name]) for name in SLOTS if name in one.point), tuple(map(str, one.opened)))
-        for one in expanded(call, SLOTS)
+        for one in level_free_calls(call, SLOTS)
     ]
 
 
@@ -39,11 +39,11 @@ def test_each_way_to_share_levels_occurs_once(order: int) -> None:
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     ways = [
         (str(slot), tuple(sorted(str(s) for name, s in one.point.items() if name != slot.operand)))
-        for one in expanded(call, SLOTS)
+        for one in level_free_calls(call, SLOTS)
         for slot in one.opened
     ]
     assert len(ways) == len(set(ways))
-    for one in expanded(call, SLOTS):
+    for one in level_free_calls(call, SLOTS):
         for slot in one.opened:
             levels = [s.levels for name, s in one.point.items() if name != slot.operand]
             assert sum(levels) == call.levels & ~slot.levels, "levels of the others, each once"

@@ -169,4 +169,4 @@ def test_what_no_kernel_takes_is_torch(kernels: list[str], monkeypatch: pytest.M
 def test_the_report_names_no_kernel_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_compiler", lambda: None)
     monkeypatch.setattr(module, "why_no_compiler", lambda: "there is no g++")
-    assert module.now_cut_bessel() == "its own code (kernels need a C++ compiler, and there is no g++)"
+    assert module.name_cut_bessel_code() == "its own code (kernels need a C++ compiler, and there is no g++)"

@@ -12,7 +12,7 @@ from tpgen.form.sampling import random_operands
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.call import FormCall, call_of
-from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.planner.modes import MODES
 from tpgen.planner.plan import Plan
 from tpgen.planner.product import make_plan
@@ -64,7 +64,7 @@ def operands(plan: Plan, rows: int, dtype: torch.dtype = torch.float64) -> dict[
 
 def forward_spec(plan: Plan, dtype: torch.dtype = torch.float32) -> KernelSpec:
     """The kernel of a forward call of rows."""
-    return KernelSpec(described(plan), call_of(("out",)), dtype)
+    return KernelSpec(description_of_plan(plan), call_of(("out",)), dtype)
 
 
 NAMES = ("x1", "x2", "w", "out")

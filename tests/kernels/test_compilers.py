@@ -16,7 +16,7 @@ from tests.kernels.test_products import all_slots, errors, identical, on_threads
 from tpgen.base.errors import BackendError
 from tpgen.kernels.build import build, processor
 from tpgen.kernels.cpp.generate import ENTRY
-from tpgen.kernels.cpp.prelude import header
+from tpgen.kernels.cpp.prelude import header_text
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.presets import channelwise, fully_connected
@@ -80,7 +80,7 @@ def test_every_compiler_gives_the_same_bits_on_any_threads(plan, cxx: str) -> No
 
 
 def test_threads_are_those_of_torch(cxx: str) -> None:
-    text = f"""{header("threads")}
+    text = f"""{header_text("threads")}
 extern "C" __attribute__((visibility("default"))) int {ENTRY}(void*, void*, void*, void*, void*, void*, void*, void*, long long) {{
   int count = 0; int* const p = &count;
   on_threads(true, [=]() {{ __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }});

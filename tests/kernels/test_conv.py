@@ -89,8 +89,10 @@ def test_the_runtime_takes_indices_of_32_bits(monkeypatch: pytest.MonkeyPatch) -
     if runtime() is None:
         pytest.skip("no runtime on this machine")
     narrow = call("out", x1, x2, w, text=describe(plan), edges=(src.int(), dst.int()), nodes=NODES)
-    assert torch.equal(*product.quick(narrow), *wanted)
-    assert not product.quick(call("out", x1, x2, w, text=describe(plan), edges=(src.short(), dst), nodes=NODES))
+    assert torch.equal(*product.compute_in_cpp(narrow), *wanted)
+    assert not product.compute_in_cpp(
+        call("out", x1, x2, w, text=describe(plan), edges=(src.short(), dst), nodes=NODES)
+    )
 
 
 @ALL

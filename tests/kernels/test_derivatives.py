@@ -88,7 +88,7 @@ def test_only_the_gradients_that_are_asked_for(name: str, monkeypatch: pytest.Mo
         return kernels_of(one.description).run(one)
 
     monkeypatch.setattr(forms, "_WORTH_ASKING", 0)
-    monkeypatch.setattr(forms._Forms, "quick", listening)
+    monkeypatch.setattr(forms._Forms, "compute_in_cpp", listening)
 
     def force_step(product):
         inner = x2 * 1.0  # no leaf, as the edges' harmonics are in a network

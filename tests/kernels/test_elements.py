@@ -18,7 +18,7 @@ from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.target import kernel_obstacle
 from tpgen.kernels.rows import ELEMENTS as ELEMENTS_RULE
 from tpgen.kernels.runtime.call import FormCall, call_of
-from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, describe, described, kernel_source
+from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, describe, description_of_plan, kernel_source
 from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -144,13 +144,13 @@ def test_a_compiled_graph_holds_the_layer() -> None:
 def test_graphs_gather_the_weights(strategy: str) -> None:
     program, (x, w) = emit_plan(PLAN, "forward", strategy).module().double(), operands()
     torch.testing.assert_close(program(x, w, ELEMENTS), by_definition(x, w))
-    assert "at element" in str(described(PLAN).form)
+    assert "at element" in str(description_of_plan(PLAN).form)
 
 
 def test_a_plan_says_so_and_is_read_back() -> None:
     assert "weights per element" in str(PLAN)
     assert read_plan(PLAN.to_json()) == PLAN != make_linear_plan(*ENDS)
-    assert "of one element" in str(described(PLAN).schedule(torch.float32))
+    assert "of one element" in str(description_of_plan(PLAN).schedule(torch.float32))
     with pytest.raises(PlanError, match=r"shared_weights.*'element', got 'rows'"):
         make_linear_plan(*ENDS, shared_weights="rows")
     with pytest.raises(PlanError, match=r"'shared_weights':.*'element', got 'rows'"):
@@ -158,7 +158,9 @@ def test_a_plan_says_so_and_is_read_back() -> None:
 
 
 def test_a_gpu_has_no_kernel_of_it() -> None:
-    reason = kernel_obstacle(KernelSpec(described(PLAN), described(PLAN).calls()[0], torch.float32), chip_of(90))
+    reason = kernel_obstacle(
+        KernelSpec(description_of_plan(PLAN), description_of_plan(PLAN).calls()[0], torch.float32), chip_of(90)
+    )
     assert reason is not None
     assert "weights of elements have kernels on a CPU alone" in reason
 
@@ -200,6 +202,8 @@ def test_bad_input(given: tuple, message: str) -> None:
 @pytest.mark.parametrize("direction", OPENED_BY_DIRECTION)
 def test_the_source_of_a_plan_is_that_which_runs(direction: str) -> None:
     source = kernel_source(PLAN, direction=direction)
-    spec = KernelSpec(described(PLAN), call_of(OPENED_BY_DIRECTION[direction]), torch.float32, (ELEMENTS_RULE,))
+    spec = KernelSpec(
+        description_of_plan(PLAN), call_of(OPENED_BY_DIRECTION[direction]), torch.float32, (ELEMENTS_RULE,)
+    )
     assert source.text == source_of(spec).text
     load_kernel(source.text)

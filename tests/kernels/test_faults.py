@@ -84,7 +84,7 @@ def test_a_disk_that_fills_up_while_compiling(fresh: Path, tmp_path: Path, monke
     )
     script.chmod(0o755)
     monkeypatch.setenv("TPGEN_CXX", str(script))
-    cache.fallback.cache_clear()
+    cache.make_temporary_cache.cache_clear()
     with pytest.warns(UserWarning, match=r"cannot write its kernel cache.*\(No space left on device\)"):
         assert run_product().shape == (5, PLAN.irreps_out.dim)
 

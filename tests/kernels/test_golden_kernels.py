@@ -15,7 +15,7 @@ import pytest
 from tests.golden import check_golden, without_headers, without_prelude
 from tpgen.form.form import form_of
 from tpgen.kernels.cpp.generate import generate
-from tpgen.kernels.cpp.prelude import prelude
+from tpgen.kernels.cpp.prelude import prelude_text
 from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
@@ -104,7 +104,7 @@ def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
     kernel = GOLDEN[name]
     schedule = plan_schedule(form_of(kernel.plan(), kernel.layout), kernel.target)
     p = place(schedule, kernel.opened, kernel.rules)
-    before = prelude(schedule.target, p.transpose_widths, getattr(schedule, "rows", 0), p.tail_widths_and_items)
+    before = prelude_text(schedule.target, p.transpose_widths, getattr(schedule, "rows", 0), p.tail_widths_and_items)
     text = without_headers(without_prelude(generate(p).text, before), "cpp")
     check_golden(FOLDER / f"{name}.cpp", text, request)
 
@@ -115,7 +115,7 @@ PRELUDES = {"prelude-float64": (DOUBLE, {3}, 4, []), "prelude-bfloat16": (HALF, 
 
 @pytest.mark.parametrize("name", PRELUDES)
 def test_text_before_all_kernels(name: str, request: pytest.FixtureRequest) -> None:
-    check_golden(FOLDER / f"{name}.cpp", without_headers(prelude(*PRELUDES[name]), "cpp") + "\n", request)
+    check_golden(FOLDER / f"{name}.cpp", without_headers(prelude_text(*PRELUDES[name]), "cpp") + "\n", request)
 
 
 def test_every_golden_file_is_of_a_test() -> None:

@@ -28,7 +28,7 @@ from tpgen.form.call import MAX_LEVELS, Call
 from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
-from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.sweep.terms import path_terms
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import OF_MONOMIALS, Plan
@@ -182,7 +182,7 @@ def test_the_values_are_on_both_sides(limit: Limit, patched) -> None:
 
 
 def sources(plan: Plan) -> list[str]:
-    description = described(plan)
+    description = description_of_plan(plan)
     return [description.source(one, torch.float64).text for one in description.calls()]
 
 
@@ -290,7 +290,7 @@ def entries_of(plan: Plan) -> int:
 
 
 def operations_of(plan: Plan) -> int:
-    return described(plan).sweep(described(plan).calls()[0]).operations
+    return description_of_plan(plan).sweep(description_of_plan(plan).calls()[0]).operations
 
 
 @pytest.mark.parametrize(

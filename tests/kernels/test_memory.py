@@ -18,7 +18,7 @@ import torch
 from tests.machine import needs_compiler
 from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.runtime.memory import LARGE as LEAST
-from tpgen.kernels.runtime.memory import empty, kept_bytes, none_kept, release
+from tpgen.kernels.runtime.memory import empty_tensor, kept_bytes, none_kept, release
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.native.source import libtorch, native_header
@@ -130,32 +130,32 @@ def same(a: Place, b: Place) -> bool:
 
 
 def test_a_place_comes_back_with_the_last_view() -> None:
-    first = empty(LARGE, torch.float32)
+    first = empty_tensor(LARGE, torch.float32)
     place, view = first.data_ptr(), first[10:20]
     del first
-    second = empty(LARGE, torch.float32)
+    second = empty_tensor(LARGE, torch.float32)
     assert second.data_ptr() != place
     view.fill_(7.0)
     second.fill_(1.0)
     assert view.eq(7.0).all()
     del view
-    assert empty(LARGE, torch.float32).data_ptr() == place
+    assert empty_tensor(LARGE, torch.float32).data_ptr() == place
 
 
 def test_a_graph_keeps_what_it_saved() -> None:
-    x = empty(LARGE, torch.float32).fill_(3.0).requires_grad_()
+    x = empty_tensor(LARGE, torch.float32).fill_(3.0).requires_grad_()
     y = x.detach().clone().requires_grad_()
     product = x * y
     del x
-    others = [empty(LARGE, torch.float32).fill_(0.0) for _ in range(3)]
+    others = [empty_tensor(LARGE, torch.float32).fill_(0.0) for _ in range(3)]
     (g,) = torch.autograd.grad(product.sum(), y)
     assert g.eq(3.0).all()
     assert len(others) == 3
 
 
 def test_small_tensors_are_ordinary() -> None:
-    assert empty((4, 0), torch.float64).shape == (4, 0)
-    assert empty((4, 3), torch.bfloat16).dtype == torch.bfloat16
+    assert empty_tensor((4, 0), torch.float64).shape == (4, 0)
+    assert empty_tensor((4, 3), torch.bfloat16).dtype == torch.bfloat16
 
 
 def test_gradients_are_summed_in_place() -> None:
@@ -166,7 +166,7 @@ def test_gradients_are_summed_in_place() -> None:
 
         @staticmethod
         def backward(ctx, g: torch.Tensor) -> torch.Tensor:
-            made = empty(LARGE, torch.float32).fill_(1.0)
+            made = empty_tensor(LARGE, torch.float32).fill_(1.0)
             places.append(made.data_ptr())
             return made
 
@@ -182,9 +182,9 @@ def test_a_steady_loop_causes_no_page_faults() -> None:
 
     def step() -> int:
         before = getrusage(RUSAGE_SELF).ru_minflt
-        first, second = (empty((n * PAGE // 4,), torch.float32).fill_(1.0) for n in (24, 17))
+        first, second = (empty_tensor((n * PAGE // 4,), torch.float32).fill_(1.0) for n in (24, 17))
         del first
-        third = empty((29 * PAGE // 4,), torch.float32).fill_(1.0)
+        third = empty_tensor((29 * PAGE // 4,), torch.float32).fill_(1.0)
         assert second.sum() + third.sum() > 0
         return getrusage(RUSAGE_SELF).ru_minflt - before
 
@@ -202,12 +202,12 @@ def test_results_take_the_room_that_they_fill() -> None:
 
     release()
     before = resident()
-    made = [empty((2**18 + 8000,), torch.float32).fill_(1.0) for _ in range(100)]
+    made = [empty_tensor((2**18 + 8000,), torch.float32).fill_(1.0) for _ in range(100)]
     assert resident() - before < 1.2 * sum(x.nbytes for x in made)
 
 
 def test_what_is_kept_can_be_seen_and_released() -> None:
-    del_me = empty(LARGE, torch.float32)
+    del_me = empty_tensor(LARGE, torch.float32)
     del del_me
     assert kept_bytes() >= LARGE[0] * 4
     release()
@@ -216,7 +216,7 @@ def test_what_is_kept_can_be_seen_and_released() -> None:
 
 def test_the_least_size_is_that_of_the_runtime() -> None:
     release()
-    below, at = empty((LEAST // 4 - 1,), torch.float32), empty((LEAST // 4,), torch.float32)
+    below, at = empty_tensor((LEAST // 4 - 1,), torch.float32), empty_tensor((LEAST // 4,), torch.float32)
     del below
     assert kept_bytes() == PAGE - LEAST
     del at
@@ -228,16 +228,16 @@ def test_more_than_there_is_is_torchs_error() -> None:
     for size in (2**40, 2**50):
         if size == 2**50 or Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "1":
             with pytest.raises(RuntimeError, match="allocate memory"):
-                empty((size,), torch.float32)
+                empty_tensor((size,), torch.float32)
 
 
 def test_nothing_is_kept_meanwhile() -> None:
     release()
     with none_kept():
-        made = empty(LARGE, torch.float32)
+        made = empty_tensor(LARGE, torch.float32)
         del made
         assert kept_bytes() == 0
-    made = empty(LARGE, torch.float32)
+    made = empty_tensor(LARGE, torch.float32)
     del made
     assert kept_bytes() > 0
 
@@ -247,7 +247,7 @@ def test_a_forked_process_has_the_memory() -> None:
     assert found is not None
     found._library.tpgen_memory_limit(-1)
     if (child := os.fork()) == 0:
-        made = empty(LARGE, torch.float32).fill_(2.0)
+        made = empty_tensor(LARGE, torch.float32).fill_(2.0)
         os._exit(0 if float(made[-1]) == 2.0 else 1)
     assert os.waitpid(child, 0)[1] == 0
 

@@ -138,8 +138,8 @@ def test_a_row_is_all_that_a_device_needs(monkeypatch: pytest.MonkeyPatch) -> No
 @needs_compiler
 def test_what_is_asked_again_is_known_and_what_is_missing_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, made = channelwise("7x0e+2x1o", "0e+1o", "0e+1o"), []
-    described = targets.described
-    monkeypatch.setattr(targets, "described", lambda *given: made.append(given) or described(*given))
+    describe_plan = targets.description_of_plan
+    monkeypatch.setattr(targets, "description_of_plan", lambda *given: made.append(given) or describe_plan(*given))
     assert kernel_supported(plan) is None
     first = len(made)
     assert kernel_supported(channelwise("7x0e+2x1o", "0e+1o", "0e+1o")) is None

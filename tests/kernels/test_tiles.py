@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tpgen.kernels.cpp.tiles import join_by_rotations, rotates, split_by_rotations, tile
+from tpgen.kernels.cpp.tiles import join_by_rotations, rotations_are_shorter, split_by_rotations, tile_transposes_text
 
 SHUFFLE = re.compile(r"(\w+(?:\[\d+\])+) = __builtin_shufflevector\(([^,]+), ([^,]+), ([^)]+)\);")
 MOVE = re.compile(r"(\w+(?:\[\d+\])+) = (\w+(?:\[\d+\])+);")
@@ -32,7 +32,7 @@ def test_items_become_vectors_and_back(lanes: int, width: int) -> None:
     numbers = np.arange(float(lanes * width))
     memory = {f"m[{j}]": vector for j, vector in enumerate(numbers.reshape(width, lanes))}
     vectors = {f"v[{d}]": vector for d, vector in enumerate(numbers.reshape(lanes, width).T)}
-    fetched, put = tile(lanes, width).split("put_items")
+    fetched, put = tile_transposes_text(lanes, width).split("put_items")
     for text, given, wanted in ((fetched, memory, vectors), (put, vectors, memory)):
         found = run(text, dict(given))
         for name, vector in wanted.items():
@@ -50,4 +50,4 @@ def test_rotations_hold_where_they_are_not_taken_too(lanes: int, width: int) -> 
 
 
 def test_even_widths_have_no_rotation() -> None:
-    assert not any(rotates(lanes, width) for lanes in (4, 8, 16) for width in (2, 4, 6, 8, 12))
+    assert not any(rotations_are_shorter(lanes, width) for lanes in (4, 8, 16) for width in (2, 4, 6, 8, 12))

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import tpgen
 from tests.machine import needs_compiler
 from tpgen.networks import functional as module
-from tpgen.networks.functional import functional
+from tpgen.networks.functional import make_functional
 
 INDEX = torch.tensor([2, 0, 2])
 
@@ -59,7 +59,7 @@ def traced(function: Callable[[Tensor], Tensor]) -> Any:
 @pytest.mark.parametrize("function", [scattered, read_before])
 def test_what_writes_to_memory_of_its_own_returns_another_tensor(function: Callable[[Tensor], Tensor]) -> None:
     graph = traced(function)
-    assert functional(graph.graph)
+    assert make_functional(graph.graph)
     assert not [node for node in graph.graph.nodes if "_." in str(node.target)]
     graph.graph.lint()
     graph.recompile()
@@ -69,7 +69,7 @@ def test_what_writes_to_memory_of_its_own_returns_another_tensor(function: Calla
 
 @pytest.mark.parametrize("function", [on_a_view, seen_by_a_view, on_an_input, in_its_own_dtype])
 def test_what_others_see_is_left(function: Callable[[Tensor], Tensor]) -> None:
-    assert not functional(traced(function).graph)
+    assert not make_functional(traced(function).graph)
 
 
 class Network(torch.nn.Module):

@@ -8,7 +8,7 @@ from torch import nn
 import tpgen
 from tests.networks.layers import Layers, by_path, layer_inputs
 from tpgen.base.errors import TraceError
-from tpgen.compiler.backends import script
+from tpgen.compiler.backends import script_module
 from tpgen.networks.inline import inline_products
 from tpgen.networks.tracer import is_leaf, opening, trace_network
 from tpgen.tools.demo.tetris import Tetris, neighbours, shapes
@@ -163,7 +163,7 @@ def test_any_other_failure_names_the_ways_out() -> None:
 
 
 def test_modules_without_python_code() -> None:
-    scripted = script(nn.Linear(2, 2))
+    scripted = script_module(nn.Linear(2, 2))
     with pytest.raises(TraceError, match=r"has no Python code to trace .*trace the module that it was made from"):
         trace_network(scripted)
     with pytest.raises(TraceError, match="is TorchScript, which has no Python code to trace: keep it a leaf"):

@@ -128,10 +128,10 @@ def test_on_a_gpu_senders_alone_are_sorted(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(orders, "order_of", None)
     first = orders.known_order(edges.senders, NODES).first
     assert torch.equal(first.diff(), torch.bincount(edges.senders, minlength=NODES))
-    assert orders.ascends(edges.receivers)
-    assert not orders.ascends(edges.senders)
+    assert orders.is_known_to_ascend(edges.receivers)
+    assert not orders.is_known_to_ascend(edges.senders)
     edges.receivers[0] = NODES - 1
-    assert not orders.ascends(edges.receivers)
+    assert not orders.is_known_to_ascend(edges.receivers)
 
 
 @pytest.mark.parametrize(

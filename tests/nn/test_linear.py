@@ -18,7 +18,7 @@ from tests.form.test_linear import LAYOUTS
 from tests.machine import KERNEL, needs_compiler
 from tpgen.base._e3nn import default_dtype
 from tpgen.base.errors import EmitError, InputError, OptionError, PlanError
-from tpgen.compiler.backends import script
+from tpgen.compiler.backends import script_module
 from tpgen.form.reference import reference_product
 from tpgen.nn.channels import merge_channels, split_channels
 from tpgen.nn.linear import Linear
@@ -158,7 +158,7 @@ def test_empty_irreps(strategy: str, ends: tuple[str, str]) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_channels_of_rows_without_a_path(strategy: str) -> None:
     layer = Linear("4x0e", "4x1o", f_in=2, f_out=3, shared_weights=False, internal_weights=False, strategy=strategy)
-    for run in (layer, script(layer)):
+    for run in (layer, script_module(layer)):
         for w in (torch.randn(1, 2, 3, 0), torch.randn(2, 3, 0)):
             out = run(torch.randn(1, 2, 4), w)
             assert out.shape == (1, 3, 12)
@@ -205,7 +205,7 @@ def test_scripted_saved_and_loaded(kind: str, strategy: str) -> None:
     layer = Linear(*ENDS, **KINDS[kind], strategy=strategy)
     x = inputs(layer, kind)
     file = io.BytesIO()
-    torch.jit.save(script(layer), file)
+    torch.jit.save(script_module(layer), file)
     file.seek(0)
     assert_close(torch.jit.load(file)(*x), layer(*x))
 

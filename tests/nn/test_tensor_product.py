@@ -15,7 +15,7 @@ from tests.cases import CASES, LAYOUTS, MIXED, STRATEGIES, Case, assert_close, o
 from tests.nn.modules import FIVE, inputs
 from tpgen.base._e3nn import default_dtype
 from tpgen.base.errors import TpgenError
-from tpgen.compiler.backends import script
+from tpgen.compiler.backends import script_module
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.presets import channelwise
 
@@ -192,7 +192,7 @@ def test_empty_irreps(irreps: tuple[str, str, str], strategy: str) -> None:
 def test_torchscript(name: str) -> None:
     product = FIVE[name](tpgen)
     file = io.BytesIO()
-    torch.jit.save(script(product), file)
+    torch.jit.save(script_module(product), file)
     file.seek(0)
     loaded = torch.jit.load(file)
     for batch in [(4,), (2, 3), (0,)]:
@@ -207,11 +207,11 @@ def test_a_network_of_products_scripts() -> None:
     network = nn.Sequential()
     network.add_module("square", tpgen.TensorSquare("3x0e + 2x1o", "2x0e + 1x1o"))
     x = torch.randn(4, 9)
-    assert_close(script(network)(x), network(x), 1e-6)
+    assert_close(script_module(network)(x), network(x), 1e-6)
 
 
 def test_scripted_products_check_their_weights() -> None:
-    scripted = script(tpgen.TensorProduct(*MIXED, shared_weights=False))
+    scripted = script_module(tpgen.TensorProduct(*MIXED, shared_weights=False))
     x, y = torch.randn(4, 18), torch.randn(4, 22)
     with pytest.raises(Exception, match="give weight"):
         scripted(x, y)

@@ -8,7 +8,7 @@ import torch
 from e3nn import o3
 
 from tpgen.base._e3nn import default_dtype
-from tpgen.planner.coupling import coupling, nonzeros
+from tpgen.planner.coupling import count_nonzeros, coupling
 
 DEGREES = [(0, 0, 0), (0, 2, 2), (1, 1, 0), (1, 1, 1), (1, 2, 3), (2, 2, 2), (3, 2, 4), (4, 4, 5)]
 
@@ -45,4 +45,9 @@ def test_cached_and_read_only() -> None:
 
 
 def test_nonzeros() -> None:
-    assert [nonzeros(0, 0, 0), nonzeros(1, 1, 0), nonzeros(1, 1, 1), nonzeros(1, 1, 2)] == [1, 3, 6, 11]
+    assert [count_nonzeros(0, 0, 0), count_nonzeros(1, 1, 0), count_nonzeros(1, 1, 1), count_nonzeros(1, 1, 2)] == [
+        1,
+        3,
+        6,
+        11,
+    ]

@@ -13,8 +13,8 @@ from e3nn.o3 import Irreps
 from tests.polynomials import PLANS, X
 from tpgen.base.errors import PlanError
 from tpgen.planner.coupling import coupling
-from tpgen.planner.equivariance import check_equivariant, violation
-from tpgen.planner.generalized import generalized_couplings, independent, symmetrized_couplings
+from tpgen.planner.equivariance import check_equivariant, equivariance_violation
+from tpgen.planner.generalized import generalized_couplings, keep_independent, symmetrized_couplings
 from tpgen.planner.plan import Operand
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan, table_of
 from tpgen.planner.read import read_plan
@@ -29,14 +29,14 @@ def test_every_path_is_equivariant(output: str, degree: int) -> None:
         whole = generalized_couplings(["0e + 1o + 2e"] * degree, output, natural)
         for p in range(whole.shape[-1]):
             path = {tuple(map(int, at)): float(whole[tuple(at)][p]) for at in np.argwhere(whole[..., p])}
-            assert violation([Irreps("0e + 1o + 2e")] * degree, Irreps(output), path) < 1e-10
+            assert equivariance_violation([Irreps("0e + 1o + 2e")] * degree, Irreps(output), path) < 1e-10
 
 
 def test_a_first_call_under_vmap_may_plan() -> None:
     """A plan is read, and asked whether it is equivariant, where it is first called."""
 
     def planned(x: torch.Tensor) -> torch.Tensor:
-        assert violation([Irreps("1o")] * 2, Irreps("0e"), {(0, i, i): 1.0 for i in range(3)}) < 1e-12
+        assert equivariance_violation([Irreps("1o")] * 2, Irreps("0e"), {(0, i, i): 1.0 for i in range(3)}) < 1e-12
         return x
 
     torch.func.vmap(planned)(torch.zeros(2))
@@ -70,7 +70,7 @@ def test_symmetrised_paths_are_the_same_polynomial() -> None:
 def test_independent_paths_span_all_symmetric_maps() -> None:
     """As many as the symmetric cube of 0e+1o has scalars: s^3 and s v.v."""
     paths = symmetrized_couplings(["0e + 1o"] * 3, "0e")
-    kept = independent(paths)
+    kept = keep_independent(paths)
     keys = sorted({k for p in paths for k in p})
     matrix = np.array([[p.get(k, 0.0) for k in keys] for p in paths])
     assert len(kept) == np.linalg.matrix_rank(matrix) == 2

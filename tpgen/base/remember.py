@@ -60,7 +60,7 @@ class _CacheStates(tuple[_CacheState, ...]):
 _all: list[Watched] = []
 
 
-def watched(cache: Watched) -> None:
+def register_cache(cache: Watched) -> None:
     """Register a cache."""
     _all.append(cache)
 
@@ -79,7 +79,7 @@ def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T
 
     def cache_and_register(function: Callable[..., _T]) -> _lru_cache_wrapper[_T]:
         made = lru_cache(most)(function)
-        watched(Watched(what, lambda: made.cache_info().currsize, most, made.cache_clear))
+        register_cache(Watched(what, lambda: made.cache_info().currsize, most, made.cache_clear))
         return made
 
     return cache_and_register
@@ -99,7 +99,7 @@ class Shelf(dict[K, V]):
     def __init__(self, what: str, entries: int = _ENTRIES) -> None:
         super().__init__()
         self._most, self._guard = _entries_within_user_limit(entries), ForkedLock()
-        watched(Watched(what, self.__len__, self._most, self.clear))
+        register_cache(Watched(what, self.__len__, self._most, self.clear))
 
     def __setitem__(self, key: K, value: V) -> None:
         with self._guard.lock:
@@ -117,10 +117,10 @@ def caches() -> _CacheStates:
     return _CacheStates(_CacheState(c.what, c.count(), c.most, c.forget is None, c.unit) for c in _all)
 
 
-def setting(name: str, unit: str) -> int | None:
+def integer_setting(name: str, unit: str) -> int | None:
     """Whole number from an environment variable; None if unset or (with a warning) malformed.
 
-    >>> setting("TPGEN_NO_SUCH_SETTING", "MB") is None
+    >>> integer_setting("TPGEN_NO_SUCH_SETTING", "MB") is None
     True
     """
     text = os.environ.get(name, "")
@@ -133,5 +133,5 @@ def setting(name: str, unit: str) -> int | None:
 
 
 def _entries_within_user_limit(entries: int) -> int:
-    asked = setting("TPGEN_CACHE_ENTRIES", "entries")
+    asked = integer_setting("TPGEN_CACHE_ENTRIES", "entries")
     return entries if asked is None else min(entries, max(asked, 1))

@@ -11,7 +11,7 @@ from tpgen.base.errors import EmitError, unknown, warn_caller
 from tpgen.compiler.config import Choice, Config
 from tpgen.compiler.tuning import measured_choice, strategies_of
 from tpgen.kernels.runtime import targets
-from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.failures import failure_of
 from tpgen.kernels.runtime.targets import target_of
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
@@ -40,7 +40,7 @@ def choose_strategy(plan: Plan, config: Config) -> Choice:
 
 
 def _kernel_failure(plan: Plan, config: Config) -> str | None:
-    return failure_of(described(plan, config.layout), config.dtype, config.device_type)
+    return failure_of(description_of_plan(plan, config.layout), config.dtype, config.device_type)
 
 
 def _choose_for_streams(plan: Plan, config: Config) -> Choice | None:

@@ -71,7 +71,7 @@ def overwrites_results(config: Config, device: torch.device) -> bool:
     return records and device.type == "cuda"
 
 
-def script(module: nn.Module) -> torch.jit.ScriptModule:
+def script_module(module: nn.Module) -> torch.jit.ScriptModule:
     """Call `torch.jit.script` without deprecation warnings."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\.jit")
@@ -89,6 +89,6 @@ def _torch_compile(program: nn.Module, config: Config) -> Runner:
 
 BACKENDS: dict[str, Callable[[nn.Module, Config], Runner]] = {
     "eager": lambda program, config: program,
-    "script": lambda program, config: script(program),
+    "script": lambda program, config: script_module(program),
     **dict.fromkeys(("inductor", "aot_eager", "cudagraphs"), _torch_compile),
 }

@@ -29,21 +29,21 @@ class Footprint(DispatchMode):
         made = func(*args, **(kwargs or {}))
         for x in pytree.tree_iter(made):
             if isinstance(x, Tensor) and _storage_key(x) not in given:
-                self._add_storage(x)
+                self._count_storage_once(x)
         workspace = WORKSPACE.get(func.name())
         self.peak = max(self.peak, self.now + (workspace(*args, **(kwargs or {})) if workspace else 0))
         return made
 
-    def _add_storage(self, x: Tensor) -> None:
+    def _count_storage_once(self, x: Tensor) -> None:
         storage, key = x.untyped_storage(), _storage_key(x)
         if key in self._seen:
             return
         size = storage.nbytes()
         self._seen.add(key)
         self.now += size
-        weakref.finalize(storage, self._remove_storage, key, size).atexit = False
+        weakref.finalize(storage, self._discount_storage, key, size).atexit = False
 
-    def _remove_storage(self, key: int, size: int) -> None:
+    def _discount_storage(self, key: int, size: int) -> None:
         self._seen.discard(key)
         self.now -= size
 

@@ -58,10 +58,10 @@ class Compilation:
     reason: str
 
 
-def capture(module: Module, inputs: Sequence[Any]) -> Capture:
+def capture_graphs(module: Module, inputs: Sequence[Any]) -> Capture:
     """Dynamo's graphs, breaks and guards of one call.
 
-    >>> found = capture(torch.nn.ReLU(), [torch.zeros(2)])
+    >>> found = capture_graphs(torch.nn.ReLU(), [torch.zeros(2)])
     >>> len(found.graphs), found.breaks
     (1, ())
     """
@@ -81,11 +81,13 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
     return Capture(graphs, breaks, tuple(guards), tuple(found.graphs))
 
 
-def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool | None) -> tuple[Compilation, ...]:
+def list_recompilations(
+    module: Module, calls: Iterable[Sequence[Any]], dynamic: bool | None
+) -> tuple[Compilation, ...]:
     """Compilations that calls trigger, each with the failed guard.
 
     >>> relu = torch.nn.ReLU()
-    >>> [c.call for c in recompilations(relu, [[torch.zeros(n)] for n in (2, 3, 4)], dynamic=None)]
+    >>> [c.call for c in list_recompilations(relu, [[torch.zeros(n)] for n in (2, 3, 4)], dynamic=None)]
     [0, 1]
     """
     torch.compiler.reset()

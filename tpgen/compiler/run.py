@@ -14,8 +14,8 @@ from tpgen.compiler.config import Config
 from tpgen.form.form import Form, SlotNames
 
 
-def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
-    """Compile and chunk a form's program as ``config`` says; ``like`` gives dtype and device."""
+def make_form_runner(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
+    """Make the function that runs a form's ``program``, compiled and chunked as ``config`` says; ``like``: a tensor."""
 
     def compiled(program: nn.Module) -> Runner:
         return compile_program(program, config)
@@ -33,8 +33,8 @@ def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Ru
     return Chunked(run, program, given, _axes_behind_batch(form, form.opened), config.max_bytes)
 
 
-def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[Depth], made: Depth) -> Runner:
-    """Compile and chunk a program over rows; ``given`` and ``made`` as in `Chunked`."""
+def make_row_runner(program: nn.Module, config: Config, like: Tensor, given: Sequence[Depth], made: Depth) -> Runner:
+    """As `make_form_runner`, of a program over rows; ``given`` and ``made`` as in `Chunked`."""
     compiles = config.backend not in ("eager", "script") and config.strategy != "kernel"
     if torch.compiler.is_compiling() or config.backend == "script":
         return compile_program(program, config)

@@ -22,7 +22,7 @@ from tpgen.base.drawing.graphs import graph_picture
 from tpgen.base.errors import EmitError, unknown
 from tpgen.base.notebook import Shown, collapsible, div_lines, html_table
 from tpgen.base.remember import remembered
-from tpgen.emitter.constants import Constants, rounded
+from tpgen.emitter.constants import Constants, tensor_like
 from tpgen.emitter.frame import GivenOperands
 from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_dots, graph_rows, graph_table
 from tpgen.emitter.passes import name_nodes, put_on_streams
@@ -73,7 +73,7 @@ class EmittedModule(Constants, fx.GraphModule):
     def of(cls, emission: Emission) -> EmittedModule:
         """Make the module of an emission."""
         like = torch.empty(0, device="cpu")
-        held: dict[str, Any] = {name: rounded(values, like) for name, values in emission.constants.items()}
+        held: dict[str, Any] = {name: tensor_like(values, like) for name, values in emission.constants.items()}
         made = cls(held, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])
         return made._register_exact(emission.constants)
 

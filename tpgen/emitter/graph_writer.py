@@ -49,7 +49,7 @@ class _DeduplicatingTracer(GraphAppendingTracer):
         self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
     ) -> fx.Node:
         """Create a node, or return an equal one."""
-        key = (kind, target, frozen_arguments(args), frozen_arguments(kwargs))
+        key = (kind, target, hashable_arguments(args), hashable_arguments(kwargs))
         node = self.known.get(key)
         if node is None:
             node = super().create_node(kind, target, args, kwargs, name, type_expr)
@@ -128,12 +128,12 @@ def _has_effect(node: fx.Node) -> bool:
     return node.op in ("placeholder", "output") or node.meta["tpgen"].role == "stream"
 
 
-def frozen_arguments(value: Any) -> Any:
+def hashable_arguments(value: Any) -> Any:
     """Hashable key for arguments."""
     if isinstance(value, (tuple, list)):
-        return (type(value).__name__, *(frozen_arguments(v) for v in value))
+        return (type(value).__name__, *(hashable_arguments(v) for v in value))
     if isinstance(value, dict):
-        return tuple((k, frozen_arguments(v)) for k, v in value.items())
+        return tuple((k, hashable_arguments(v)) for k, v in value.items())
     if isinstance(value, (fx.Node, fx.Proxy)):
         return value.node if isinstance(value, fx.Proxy) else value
     return type(value).__name__, repr(value)

@@ -19,9 +19,9 @@ from tpgen.emitter.lowering import (
     Labelled,
     Result,
     cross_vectors,
-    lower,
     read_term,
     traced_operand,
+    write_contraction,
     write_result,
 )
 from tpgen.form.contraction import BATCH, PLANNING_ROWS, Contraction, Coupling, Factor, contraction_flops
@@ -46,7 +46,7 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     for term, c, given in rest:
         with writer.serving(term.path, "contraction"):
             operands = [traced_operand(writer, given, f) for f in c.factors]
-            results.append(write_result(form, term, inputs, lower(writer, c, operands)))
+            results.append(write_result(form, term, inputs, write_contraction(writer, c, operands)))
     return results
 
 
@@ -115,7 +115,7 @@ def _sum_before_coupling(
     assert coupling is not None
     bare = c.without(coupling, output=BATCH + "ik", coefficient=1.0)
     with writer.serving(term.path, "contraction"):
-        tensor = lower(writer, bare, [traced_operand(writer, given, f) for f in bare.factors]).tensor
+        tensor = write_contraction(writer, bare, [traced_operand(writer, given, f) for f in bare.factors]).tensor
     with writer.serving(term.path, "reshape"):
         return tensor.reshape((inputs.rows, c.size("ik")))
 
@@ -178,7 +178,9 @@ def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, grou
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):
             coupled, summed = _contraction_before_weights_and_summed_copies(c)
-            tensor = lower(writer, coupled, [traced_operand(writer, given, f) for f in coupled.factors]).tensor
+            tensor = write_contraction(
+                writer, coupled, [traced_operand(writer, given, f) for f in coupled.factors]
+            ).tensor
         components, copies = c.size(coupled.output) // c.size(summed), c.size(summed)
         with writer.serving(term.path, "reshape"):
             features.append(tensor.reshape((inputs.rows * components, copies)))

@@ -11,7 +11,7 @@ import torch
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Factor, Pairs, pairwise_steps
 from tpgen.form.form import Form, SlotNames, Term
-from tpgen.form.rewrites import simplify
+from tpgen.form.rewrites import simplify_contraction
 
 # Up to so many terms a fusing backend writes a sum out as an expression, without a loop; and up to so many products in
 # a row, a call of a matrix product costs more than the arithmetic.
@@ -80,7 +80,9 @@ class Inputs:
             return result.tensor.reshape(((self.rows,) if batch else ()) + dims)
 
 
-def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwise: bool = False) -> Labelled:
+def write_contraction(
+    writer: GraphWriter, c: Contraction, given: list[Labelled], elementwise: bool = False
+) -> Labelled:
     """Write the contraction of ``given`` (one tensor per factor) to ``c.output``.
 
     ``elementwise`` prefers product and sum over einsum, for fusing backends.
@@ -144,7 +146,7 @@ def cross_vectors(
     # epsilon changes sign with the order of its letters
     sign = 1.0 if coupling.letters.index(a) == (coupling.letters.index(b) - 1) % 3 else -1.0
     with writer.role("coupling"):
-        operands = [aligned(given[f.source], copies + x) for f, x in ((left, a), (right, b))]  # type: ignore[index]
+        operands = [permute_axes_to(given[f.source], copies + x) for f, x in ((left, a), (right, b))]  # type: ignore[index]
         crossed = torch.linalg.cross(*operands, dim=-1)
     kept = tuple(f for f in c.factors if f not in (left, right, coupling))
     factors = (Factor("cross", copies + opened), *kept)
@@ -171,21 +173,21 @@ def _contract_step(c: Contraction, taken: list[Labelled], output: str, elementwi
         summed = [a for a in dict.fromkeys(left.letters + right.letters) if a not in output]
         simple = all(len(set(t.letters)) == len(t.letters) for t in taken) and len(set(output)) == len(output)
         if simple and not summed:
-            return product(left, right, output)
+            return multiply_labelled(left, right, output)
         terms, products = c.size(summed), c.size(output) * c.size(summed)
         small = terms <= _FEW_TERMS and products <= _FEW_PRODUCTS
         if simple and elementwise and (small or not _is_matrix_product(left.letters, right.letters, output)):
-            return product(left, right, output + "".join(summed)).sum(list(range(-len(summed), 0)))
+            return multiply_labelled(left, right, output + "".join(summed)).sum(list(range(-len(summed), 0)))
     equation = ",".join(t.letters for t in taken) + "->" + output
     return torch.einsum(equation, *(t.tensor for t in taken))
 
 
-def product(left: Labelled, right: Labelled, output: str) -> Traced:
+def multiply_labelled(left: Labelled, right: Labelled, output: str) -> Traced:
     """Multiply with broadcasting, axes as in ``output``."""
-    return aligned(left, output) * aligned(right, output)
+    return permute_axes_to(left, output) * permute_axes_to(right, output)
 
 
-def aligned(x: Labelled, output: str) -> Traced:
+def permute_axes_to(x: Labelled, output: str) -> Traced:
     """Permute axes as in ``output``, with new inner axes of length one."""
     order = [a for a in output if a in x.letters]
     tensor = x.tensor
@@ -216,7 +218,7 @@ class Result:
 
 def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tuple[Contraction, dict[str, Labelled]]:
     """Simplified contraction of a term, and operands by name."""
-    c = simplify(form.contraction(term))
+    c = simplify_contraction(form.contraction(term))
     given = {
         f.source: Labelled(
             inputs.read(term, f.source, c.shape(f.letters)), f.letters, "weight" if f.source == "w" else "contraction"

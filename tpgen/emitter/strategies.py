@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from tpgen.emitter.frame import GivenOperands, Strategy, framed
+from tpgen.emitter.frame import GivenOperands, Strategy, strategy_of_body
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped
-from tpgen.emitter.lowering import Inputs, Result, cross_vectors, lower, read_term, traced_operand, write_result
+from tpgen.emitter.lowering import (
+    Inputs,
+    Result,
+    cross_vectors,
+    read_term,
+    traced_operand,
+    write_contraction,
+    write_result,
+)
 from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form
 from tpgen.kernels.rows import RULES
@@ -24,7 +32,7 @@ def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
         with writer.serving(term.path, "contraction"):
             c, given = cross_vectors(writer, *read_term(writer, form, term, inputs))
             operands = [traced_operand(writer, given, f) for f in c.factors]
-            results.append(write_result(form, term, inputs, lower(writer, c, operands)))
+            results.append(write_result(form, term, inputs, write_contraction(writer, c, operands)))
     return results
 
 
@@ -38,7 +46,7 @@ def kernel(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     if form.live_terms and form.opened == ("out",):
         return _kernel_product(writer, form, given)
     one_open = form.live_terms and len(form.opened) == 1 and len(form.slots) == len(SLOTS)
-    return framed(_kernel_gradient if one_open else grouped)(writer, form, given)
+    return strategy_of_body(_kernel_gradient if one_open else grouped)(writer, form, given)
 
 
 def _kernel_product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
@@ -69,8 +77,8 @@ def _kernel_gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Re
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "einsum": framed(einsum),
-    "grouped": framed(grouped),
-    "unrolled": framed(unrolled),
+    "einsum": strategy_of_body(einsum),
+    "grouped": strategy_of_body(grouped),
+    "unrolled": strategy_of_body(unrolled),
     "kernel": kernel,
 }

@@ -14,10 +14,10 @@ from tpgen.emitter.lowering import (
     Inputs,
     Labelled,
     Result,
-    lower,
-    product,
+    multiply_labelled,
     read_term,
     traced_operand,
+    write_contraction,
     write_result,
 )
 from tpgen.form.contraction import Contraction, Coupling, Factor
@@ -35,7 +35,9 @@ def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -
         if coupling and sum(a in c.output for a in letters) == 1 and len(closed) == 2:
             result = _UnrolledTerm(writer, c, given, coupling, closed).write()
         else:
-            result = lower(writer, c, [traced_operand(writer, given, f) for f in c.factors], elementwise=True)
+            result = write_contraction(
+                writer, c, [traced_operand(writer, given, f) for f in c.factors], elementwise=True
+            )
         return write_result(form, term, inputs, result)
 
 
@@ -81,7 +83,7 @@ class _UnrolledTerm:
                         [(float(row[b]), table[b].tensor) for b in np.flatnonzero(row)]
                     )
                 if entry is not None:
-                    parts.append(product(vectors[a], Labelled(entry, table[0].letters), letters))
+                    parts.append(multiply_labelled(vectors[a], Labelled(entry, table[0].letters), letters))
             sums.append(Labelled(reduce(add, parts), letters))
         return self._contract_weights(sums)
 
@@ -115,7 +117,7 @@ class _UnrolledTerm:
         given = [*operands, *(traced_operand(self.writer, self.given, f) for f in self.rest)]
         factors = tuple(Factor("", g.letters) for g in given)
         c = replace(self.c, factors=factors, output=output, coefficient=1.0)
-        return lower(self.writer, c, given, elementwise=True).tensor
+        return write_contraction(self.writer, c, given, elementwise=True).tensor
 
     def _stack_components(self, components: list[Labelled]) -> Labelled:
         with self.writer.role("reshape"):

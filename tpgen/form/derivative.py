@@ -18,7 +18,7 @@ from operator import add
 from typing import Any, NamedTuple
 
 from tpgen.base.remember import remembered
-from tpgen.form.call import Call, Slot, expanded
+from tpgen.form.call import Call, Slot, level_free_calls
 
 # (operands that something at a level stands in, what stands in each operand, operands to open) -> a value for each of
 # the last.  What stands in a replaced operand counts where a term reads it, and only there: terms without it drop out.
@@ -39,7 +39,7 @@ def level_free_parts(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...
     """Split a call into summands without levels, if no term reads an operand twice."""
     given = {slot: n for n, slot in enumerate(call.given)}
     found = []
-    for one in expanded(call, operands):
+    for one in level_free_calls(call, operands):
         slots = sorted(one.opened, key=lambda slot: operands.index(slot.operand))
         raised = tuple(n for n, name in enumerate(operands) if name in one.raised)
         point = tuple(given.get(one.point.get(name, Slot(name))) for name in operands)

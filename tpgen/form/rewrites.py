@@ -61,7 +61,7 @@ def drop_unit_axes(c: Contraction) -> Contraction:
     return c.rename(units)
 
 
-def simplify(c: Contraction) -> Contraction:
+def simplify_contraction(c: Contraction) -> Contraction:
     """Apply all rewrites."""
     for rewrite in (scalar_leg, unify_deltas, drop_unit_axes):
         c = rewrite(c)

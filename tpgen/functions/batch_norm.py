@@ -15,10 +15,10 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
-from tpgen.functions.numbers import can_build, constants, function_source, run_kernel
+from tpgen.functions.numbers import can_build, function_source, pack_numbers, run_kernel
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
-from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.nn.plain_tensors import is_usual
 
 _ROWS, _PARTS = 64, 64  # as batch_norm.h has them
@@ -90,14 +90,14 @@ class _BatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
         columns, copies = len(table.copy), len(table.divisor)
-        out, moments = empty(tuple(x.shape), x.dtype), x.new_empty(columns + 2 * copies)
+        out, moments = empty_tensor(tuple(x.shape), x.dtype), x.new_empty(columns + 2 * copies)
         given = (
             x,
             None,
             weight,
             bias,
             table.numbers,
-            constants(x.dtype, eps),
+            pack_numbers(x.dtype, eps),
             moments,
             out,
             None,
@@ -117,7 +117,11 @@ class _BatchNorm(torch.autograd.Function):
         table: NormTable = ctx.table
         if torch.is_grad_enabled() or not is_usual(g):  # derivatives of these are to follow, or many cotangents come
             return None, *_torch_gradients(table, x, weight, bias, g, ctx.eps), None
-        by_x, by_weight, by_bias = empty(tuple(x.shape), x.dtype), torch.empty_like(weight), torch.empty_like(bias)
+        by_x, by_weight, by_bias = (
+            empty_tensor(tuple(x.shape), x.dtype),
+            torch.empty_like(weight),
+            torch.empty_like(bias),
+        )
         g = g.contiguous()
         given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _empty_scratch(x)
         run_kernel(_batch_norm_kernel(x.dtype), given, len(x))

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from tpgen.base.remember import remembered
 from tpgen.functions.lengths import RowsByLength, note_lengths
-from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
+from tpgen.functions.numbers import can_build, kernel_of, pack_numbers, run_kernel
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_usual
@@ -29,8 +29,8 @@ from tpgen.nn.plain_tensors import is_usual
 _START = 1e-4  # of the cutoff: where an interval of lengths begins
 
 
-def now_cut_bessel() -> str:
-    """Name the implementation of Bessel functions with a cutoff, for reports."""
+def name_cut_bessel_code() -> str:
+    """Name the code that computes Bessel functions with a cutoff, for reports."""
     if not find_compiler():
         return f"its own code (kernels need a C++ compiler, and {why_no_compiler()})"
     return "tpgen kernel (Bessel functions and cutoff in one pass)"
@@ -46,7 +46,7 @@ def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
     (torch.Size([2, 3]), 0.0)
     """
     r = given_numbers("lengths", r, w.dtype)
-    if not takes(r, w):
+    if not bessel_kernel_takes(r, w):
         return by_definition(r, w, shape)
     records = torch.is_grad_enabled() and (r.requires_grad or w.requires_grad)
     rows, alone = (_recorded if records else bessel_values)(r, w, shape)
@@ -64,7 +64,7 @@ def _rows_by_length(r: Tensor, w: Tensor, shape: CutBessel) -> RowsByLength:
     )
 
 
-def takes(r: Tensor, w: Tensor) -> bool:
+def bessel_kernel_takes(r: Tensor, w: Tensor) -> bool:
     """Whether the kernel of Bessel functions takes lengths ``r`` and frequencies ``w``."""
     usual = not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device)
     return usual and can_build(kernel_of, "bessel", r.dtype)
@@ -166,7 +166,7 @@ class CutBessel:
 def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
     """Compute `cut_bessel` by the kernel, without a graph, in float32 or float64 on the CPU."""
     r, w = r.contiguous(), w.contiguous()
-    rows, alone = empty((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
+    rows, alone = empty_tensor((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
     return (rows, alone) if _run_bessel_kernel(r, w, shape, None, None, rows, alone) else by_definition(r, w, shape)
 
 
@@ -187,4 +187,4 @@ def _kernel_constants(shape: CutBessel, functions: int, dtype: torch.dtype) -> c
     """C array: prefactor, cutoff, power, end, least length, number of functions."""
     end = shape.cutoff if shape.ends else math.inf
     least = torch.finfo(dtype).tiny ** 0.5 if shape.limit else 0.0  # whose square is a number too
-    return constants(dtype, shape.prefactor, shape.cutoff, shape.power, end, least, functions)
+    return pack_numbers(dtype, shape.prefactor, shape.cutoff, shape.power, end, least, functions)

@@ -20,10 +20,10 @@ from tpgen.base.remember import remembered
 from tpgen.functions.numbers import KernelFunction, can_build, function_source, recorded_function, run_kernel
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
-from tpgen.kernels.cpp.text import literal
-from tpgen.kernels.cpp.tiles import tile
+from tpgen.kernels.cpp.text import number_literal
+from tpgen.kernels.cpp.tiles import tile_transposes_text
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.nn.plain_tensors import is_usual
 
 TORCH: dict[str, Callable[[Tensor], Tensor]] = {  # the functions of tables: structs of functions.h, with a capital
@@ -88,11 +88,12 @@ def _gate_text(table: GateTable, dtype: torch.dtype) -> str:
     at = target(dtype)
     tiles = [
         "template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items",
-        *(tile(at.lanes, width) for width in sorted({1} | {run.width for run in table.runs} - {0})),
+        *(tile_transposes_text(at.lanes, width) for width in sorted({1} | {run.width for run in table.runs} - {0})),
     ]
     runs = [
         f"STEP<{run.function.capitalize()}, {run.width}>"
-        f"(Run{{{run.scalar}, {run.gated}, {run.out}, {run.copies}, {literal(run.scale, at.dtype)}}}, __VA_ARGS__);"
+        f"(Run{{{run.scalar}, {run.gated}, {run.out}, {run.copies}, {number_literal(run.scale, at.dtype)}}}"
+        ", __VA_ARGS__);"
         for run in table.runs
     ]
     sizes = f"enum {{ IN = {table.dim_in}, OUT = {table.dim_out} }};  // numbers of a row, and of its result"
@@ -106,21 +107,21 @@ def _gate_kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
 
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:
     """Compute `gate` by the kernel, without a graph, in float32 or float64 on the CPU."""
-    out = empty((*x.shape[:-1], table.dim_out), x.dtype)
+    out = empty_tensor((*x.shape[:-1], table.dim_out), x.dtype)
     _run_gate_kernel(table, (x,), (out, None, None))
     return (out,)
 
 
 def gate_first(table: GateTable, g: Tensor, x: Tensor) -> tuple[Tensor]:
     """Compute the gradient by x, for a cotangent g of the output."""
-    by_x = empty(tuple(x.shape), x.dtype)
+    by_x = empty_tensor(tuple(x.shape), x.dtype)
     _run_gate_kernel(table, (x, g), (None, None, by_x))
     return (by_x,)
 
 
 def gate_second(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the gradients of `gate_first` by g and x, for a cotangent c."""
-    by_g, by_x = empty(tuple(g.shape), x.dtype), empty(tuple(x.shape), x.dtype)
+    by_g, by_x = empty_tensor(tuple(g.shape), x.dtype), empty_tensor(tuple(x.shape), x.dtype)
     _run_gate_kernel(table, (x, g, c), (None, by_g, by_x))
     return by_g, by_x
 

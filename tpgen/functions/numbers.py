@@ -15,7 +15,7 @@ from tpgen.base.errors import KernelError, warn_caller
 from tpgen.base.remember import remembered
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import find_compiler, target
-from tpgen.kernels.cpp.prelude import header, type_names
+from tpgen.kernels.cpp.prelude import header_text, number_type_definitions
 from tpgen.kernels.cpp.text import read_header
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.nn.plain_tensors import is_usual
@@ -29,7 +29,7 @@ def function_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -
     >>> "tpgen_kernel" in function_source("silu", torch.float32)
     True
     """
-    parts = [type_names(target(dtype)), *map(header, ("system", "threads", "plain"))]
+    parts = [number_type_definitions(target(dtype)), *map(header_text, ("system", "threads", "plain"))]
     names = ("numbers", *_NEEDS.get(name, ()), name)
     *before, own = (read_header(Path(__file__).with_name(f"{each}.h")) for each in names)
     return "\n".join(part.strip("\n") for part in (*parts, *before, *tables, own))
@@ -66,7 +66,7 @@ def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
     return load_kernel(function_source(name, dtype), addresses=8, numbers=1)
 
 
-def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:
+def pack_numbers(dtype: torch.dtype, *values: float) -> ctypes.Array:
     """Pack values as a C array of float32 or float64."""
     return ((ctypes.c_float if dtype == torch.float32 else ctypes.c_double) * len(values))(*values)
 

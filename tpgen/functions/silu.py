@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.functions.numbers import KernelFunction, can_build, kernel_of, recorded_function, run_kernel
-from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_usual
 
@@ -30,11 +30,11 @@ def silu(x: Tensor) -> Tensor:
 
 
 def _silu_without_graph(x: Tensor) -> Tensor:
-    return torch.ops.aten.silu.out(x, out=empty(tuple(x.shape), x.dtype))
+    return torch.ops.aten.silu.out(x, out=empty_tensor(tuple(x.shape), x.dtype))
 
 
 def _silu_gradient(g: Tensor, x: Tensor) -> Tensor:
-    return torch.ops.aten.silu_backward.grad_input(g, x, grad_input=empty(tuple(x.shape), x.dtype))
+    return torch.ops.aten.silu_backward.grad_input(g, x, grad_input=empty_tensor(tuple(x.shape), x.dtype))
 
 
 def silu_second(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,7 +50,7 @@ def silu_second(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         s = torch.sigmoid(x)
         return c * s * (1 + x * (1 - s)), c * g * s * (1 - s) * (2 + x * (1 - 2 * s))
     given = [t.contiguous() for t in (x, g, c)]
-    by_g, by_x = (empty(tuple(x.shape), x.dtype) for _ in range(2))
+    by_g, by_x = (empty_tensor(tuple(x.shape), x.dtype) for _ in range(2))
     run_kernel(kernel_of("silu", x.dtype), (*given, None, by_g, by_x), x.numel())
     return by_g, by_x
 

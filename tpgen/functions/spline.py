@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from tpgen.base.errors import TpgenError
-from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
-from tpgen.kernels.runtime.memory import empty
+from tpgen.functions.numbers import can_build, kernel_of, pack_numbers, run_kernel
+from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_usual
@@ -178,8 +178,8 @@ def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
     """Compute values, or for a cotangent g the gradient by r."""
     functions, dtype = spline.table.shape[2], spline.table.dtype
     r, g = r.contiguous(), None if g is None else g.contiguous()
-    out = empty((r.numel(), functions), dtype) if g is None else torch.empty_like(r)
-    grid = constants(dtype, spline.start, spline.step, len(spline.table), functions)
+    out = empty_tensor((r.numel(), functions), dtype) if g is None else torch.empty_like(r)
+    grid = pack_numbers(dtype, spline.start, spline.step, len(spline.table), functions)
     rows, by_r = (out, None) if g is None else (None, out)
     run_kernel(kernel_of("spline", dtype), (r, spline.table, grid, g, rows, by_r), r.numel())
     return out

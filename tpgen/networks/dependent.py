@@ -53,7 +53,7 @@ class Dependent(DispatchMode):
     def find(
         self, function: Any, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
     ) -> Any:
-        """Return an operation's given finding; without one, compute and register the result."""
+        """An operation's given finding; without one, compute and register the result."""
         name, program = f"{function} at {_caller_location()}", self._program
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"

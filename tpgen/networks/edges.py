@@ -13,7 +13,7 @@ from tpgen.form.call import Slot
 from tpgen.kernels.rows import EDGES, INDEX_DTYPES, RULES, RowIndex, RowRule
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.runtime import kernels_of
-from tpgen.networks.simplify import insert, sizes_as_text
+from tpgen.networks.simplify import insert_call, sizes_as_text
 
 _aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
 
@@ -56,8 +56,8 @@ def _fuse_gathers_and_sums(graph: fx.Graph, node: fx.Node, call: FormCall) -> No
     known.update({each.by.rule: each.by for each in found})
     indices = [known[rule] for rule in RULES.values() if rule in known]
     with graph.inserting_before(_first_use(node)):
-        made = insert(graph, _form, *call._replace(tensors=tensors).found_by(indices).arguments())
-        results = [insert(graph, getitem, made, n) for n in range(len(call.slots.opened))]
+        made = insert_call(graph, _form, *call._replace(tensors=tensors).found_by(indices).arguments())
+        results = [insert_call(graph, getitem, made, n) for n in range(len(call.slots.opened))]
     totals = {slot: total for each in found for slot, total in each.summed.items()}
     for user in list(node.users):
         place: Any = user.args[1]

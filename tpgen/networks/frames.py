@@ -107,7 +107,7 @@ class _RowClasses:
                 self.parent[root] = roots[0]
 
     def first(self, node: Any) -> Any:
-        """Return the earliest matrix with equal rows."""
+        """The earliest matrix with equal rows."""
         while node in self.parent:
             node = self.parent[node]
         return node

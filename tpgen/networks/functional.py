@@ -17,7 +17,7 @@ from tpgen.emitter.emit import forget_text_with
 
 
 def fake_mode(**options: Any) -> Any:
-    """Return a fake tensor mode for one trace; ``options`` are `ShapeEnv`'s."""
+    """A fake tensor mode for one trace; ``options`` are `ShapeEnv`'s."""
     mode = FakeTensorMode(shape_env=ShapeEnv(**options), allow_non_fake_inputs=True)
     mode.cache_enabled = False  # few operators of a trace come twice
     return mode
@@ -26,7 +26,7 @@ def fake_mode(**options: Any) -> Any:
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     """Trace a function at example inputs into a graph without writes."""
     graph = _make_graph(function, inputs)
-    if functional(graph.graph):
+    if make_functional(graph.graph):
         return graph
     flat, spec = pytree.tree_flatten(inputs)  # torch does any graph, by tracing it again
     return _make_graph(functionalize(lambda *given: graph(*pytree.tree_unflatten(given, spec))), flat)
@@ -53,7 +53,7 @@ def texts_as_long_as_graphs() -> Iterator[None]:
         yield
 
 
-def functional(graph: fx.Graph) -> bool:
+def make_functional(graph: fx.Graph) -> bool:
     """Make a graph's in-place operations functional; return False if other readers see a write."""
     order = {node: n for n, node in enumerate(graph.nodes)}
     for node in order:

@@ -103,7 +103,7 @@ def inline_products(
 
 
 def product_of(module: nn.Module) -> TensorProduct | None:
-    """Return the product that computes a module: the module or, after `convert`, the substitute; else None."""
+    """The product that computes a module: the module or, after `convert`, the substitute; else None."""
     found = getattr(module, PROGRAM, module)
     return found if isinstance(found, PlannedModule) and found.directions else None  # type: ignore[return-value]
 

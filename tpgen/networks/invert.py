@@ -93,7 +93,7 @@ _HARMLESS = {"inplace"}  # keywords that change no value
 
 
 def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None = None) -> fx.GraphModule:
-    """Return the inverse of an elementwise function, as a graph.
+    """The inverse of an elementwise function, as a graph.
 
     The graph must be a chain of steps from one placeholder to the output; other values are constants.  Steps that are
     one-to-one on positive numbers only, as ``square``, invert to the positive number.

@@ -14,11 +14,11 @@ from torch import SymInt, Tensor
 from tpgen.base._torch import replaced_attribute
 
 
-def _open_len(x: Any) -> Any:
+def _len_or_symbolic_size(x: Any) -> Any:
     return x.shape[0] if isinstance(x, Tensor) and x.dim() else len(x)
 
 
-def _int_of_symbolic_size(*x: Any, **base: Any) -> Any:
+def _int_or_symbolic_size(*x: Any, **base: Any) -> Any:
     first: Any = x[0] if len(x) == 1 else None
     if isinstance(first, SymInt):
         return first
@@ -26,7 +26,7 @@ def _int_of_symbolic_size(*x: Any, **base: Any) -> Any:
     return first.item() if counted else int(*x, **base)
 
 
-def _open_fill_diagonal(fill_diagonal: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _fill_diagonal_of_symbolic_size(fill_diagonal: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def fill(x: Tensor, value: Any, wrap: bool = False) -> Tensor:
         if wrap or x.dim() != 2 or not any(isinstance(n, SymInt) for n in x.shape):
             return fill_diagonal(x, value, wrap)
@@ -36,7 +36,7 @@ def _open_fill_diagonal(fill_diagonal: Callable[..., Tensor]) -> Callable[..., T
     return fill
 
 
-_OPEN: dict[str, Callable[..., Any]] = {"len": _open_len, "int": _int_of_symbolic_size}
+_REPLACEMENTS: dict[str, Callable[..., Any]] = {"len": _len_or_symbolic_size, "int": _int_or_symbolic_size}
 
 
 @contextmanager
@@ -46,31 +46,31 @@ def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[N
     >>> def count(x):
     ...     return len(x) if isinstance(x, int) else int(x)
     >>> with open_lengths([(count.__code__, globals())]):
-    ...     len is _open_len, int is _int_of_symbolic_size
+    ...     len is _len_or_symbolic_size, int is _int_or_symbolic_size
     (True, False)
-    >>> len is _open_len
+    >>> len is _len_or_symbolic_size
     False
     """
     places = {id(names): names for _, names in codes}
     uses: dict[tuple[int, str], bool] = {}
     for code, names in codes:
-        for name, called in _open_names_in_code(code):
+        for name, called in _len_and_int_in_code(code):
             uses[id(names), name] = called and uses.get((id(names), name), name not in names)
     opened = [(places[place], name) for (place, name), called in uses.items() if called]
     for names, name in opened:
-        names[name] = _OPEN[name]
+        names[name] = _REPLACEMENTS[name]
     try:
-        with replaced_attribute(Tensor, "fill_diagonal_", _open_fill_diagonal):  # torch's fixes the sizes
+        with replaced_attribute(Tensor, "fill_diagonal_", _fill_diagonal_of_symbolic_size):  # torch's fixes the sizes
             yield
     finally:
         for names, name in opened:
             del names[name]
 
 
-def _open_names_in_code(code: CodeType) -> Iterator[tuple[str, bool]]:
+def _len_and_int_in_code(code: CodeType) -> Iterator[tuple[str, bool]]:
     # names that a function reads, and whether it calls what they say: `int` may be asked for as a class
-    if _OPEN.keys().isdisjoint(code.co_names):
+    if _REPLACEMENTS.keys().isdisjoint(code.co_names):
         return
     for step in dis.get_instructions(code):
-        if step.opname.startswith("LOAD_") and step.argval in _OPEN:
+        if step.opname.startswith("LOAD_") and step.argval in _REPLACEMENTS:
             yield step.argval, step.argval == "len" or (step.opname == "LOAD_GLOBAL" and "NULL" in step.argrepr)

@@ -18,7 +18,7 @@ from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.runtime.signature import CallSignature
-from tpgen.networks.simplify import insert
+from tpgen.networks.simplify import insert_call
 from tpgen.planner.plan import OUT
 
 _named: Shelf[int, tuple[Kernels, str, RowRules]] = Shelf("calls of programs by name")
@@ -42,7 +42,7 @@ def _replace_by_named_calls(graph: fx.Graph, node: fx.Node, call: FormCall) -> N
     with graph.inserting_before(node):
         given = {slot: _strided_row(graph, x) for slot, x in zip(signature.call.given, call.tensors, strict=True)}
         g = given.get(Slot(OUT)) if index_at(call.indices, OUT) else None
-        nodes = call.nodes if g is None else insert(graph, torch.ops.aten.sym_size.int, g, 0)
+        nodes = call.nodes if g is None else insert_call(graph, torch.ops.aten.sym_size.int, g, 0)
         for part, name in zip(signature.parts, names, strict=True):
             arguments = ([*(given[slot] for slot in part.given), *indices], name, nodes)
             made = graph.call_function(_named_form(), arguments)
@@ -57,18 +57,18 @@ def _replace_by_named_calls(graph: fx.Graph, node: fx.Node, call: FormCall) -> N
 
 def _build_numbered_kernels(call: FormCall) -> tuple[CallSignature, list[int]]:
     kernels, first = kernels_of(call.description), cast(fx.Node, call.tensors[0]).meta["val"]
-    if kernels.expands(call._replace(tensors=[first])):
+    if kernels.is_sum_of_calls(call._replace(tensors=[first])):
         raise BackendError(
             f"call {call.call[:60]!r} has no kernel of its own: use fewer paths, or a mode that keeps copies"
         )
     signature = kernels.signature(call.call, call.rules)
-    if not kernels.description.live:
+    if not kernels.description.has_live_paths:
         raise BackendError(f"call {call.call[:60]!r} has no path that contributes: leave the product out")
-    if kernels.widens(signature.call, first.dtype, call.rules, "cpu"):
+    if kernels.computes_in_float32(signature.call, first.dtype, call.rules, "cpu"):
         raise BackendError(f"a call in {first.dtype} has no kernel of its own: use float32 or float64")
     names = []
     for part in map(str, signature.parts):
-        names.append(kernels.named(part, first.dtype, call.rules))
+        names.append(kernels.build_and_number(part, first.dtype, call.rules))
         _named[names[-1]] = kernels, part, call.rules
     return signature, names
 

@@ -112,6 +112,6 @@ KEPT: dict[type, PartsOf] = {
 }
 
 
-def entry(table: dict[type, PartsOf], x: Any) -> PartsOf | None:
+def parts_function_of(table: dict[type, PartsOf], x: Any) -> PartsOf | None:
     """Look up the parts function of an object's class or nearest base."""
     return next((table[kind] for kind in type(x).__mro__ if kind in table), None)

@@ -14,7 +14,7 @@ from torch import fx
 from tpgen.kernels.runtime.call import opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.networks.simplify import insert
+from tpgen.networks.simplify import insert_call
 from tpgen.planner.linear import make_matrix_plan
 
 _aten, _tpgen = torch.ops.aten, torch.ops.tpgen
@@ -87,20 +87,24 @@ def _layer_call(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
 
 def _rows_gradient(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
     g = layer.rows
-    rows = insert(graph, _aten.sym_size.int, g, 0)
-    x = insert(graph, _aten.new_empty.default, g, [rows, layer.sizes[0]])  # of which the shape alone is read
+    rows = insert_call(graph, _aten.sym_size.int, g, 0)
+    x = insert_call(graph, _aten.new_empty.default, g, [rows, layer.sizes[0]])  # of which the shape alone is read
     return _kernel_call(graph, [x, _empty_columns(graph, g), _flat_weights(graph, layer), g], text, "x1")
 
 
 def _weights_gradient(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
     x, g = layer.rows, layer.other
-    w = insert(graph, _aten.new_empty.default, x, [layer.sizes[0] * layer.sizes[1]])  # of which the shape alone is read
+    w = insert_call(
+        graph, _aten.new_empty.default, x, [layer.sizes[0] * layer.sizes[1]]
+    )  # of which the shape alone is read
     made = _kernel_call(graph, [x, _empty_columns(graph, x), w, g], text, "w")
-    return insert(graph, _aten.view.default, made, list(layer.sizes))
+    return insert_call(graph, _aten.view.default, made, list(layer.sizes))
 
 
 def _kernel_call(graph: fx.Graph, tensors: list[fx.Node], text: str, opened: str) -> fx.Node:
-    return insert(graph, _getitem, insert(graph, _tpgen.form.default, tensors, [], text, opening_text(opened)), 0)
+    return insert_call(
+        graph, _getitem, insert_call(graph, _tpgen.form.default, tensors, [], text, opening_text(opened)), 0
+    )
 
 
 _WRITERS = {"out": _layer_call, "x1": _rows_gradient, "w": _weights_gradient}
@@ -108,11 +112,11 @@ _WRITERS = {"out": _layer_call, "x1": _rows_gradient, "w": _weights_gradient}
 
 def _empty_columns(graph: fx.Graph, rows: fx.Node) -> fx.Node:
     # rows of the second input, which a linear layer has not
-    return insert(graph, _aten.slice.Tensor, rows, 1, 0, 0)
+    return insert_call(graph, _aten.slice.Tensor, rows, 1, 0, 0)
 
 
 def _flat_weights(graph: fx.Graph, layer: _LayerCall) -> fx.Node:
     w = layer.other
     if not w.meta["val"].is_contiguous():
-        w = insert(graph, _aten.clone.default, w, memory_format=torch.contiguous_format)
-    return insert(graph, _aten.view.default, w, [layer.sizes[0] * layer.sizes[1]])
+        w = insert_call(graph, _aten.clone.default, w, memory_format=torch.contiguous_format)
+    return insert_call(graph, _aten.view.default, w, [layer.sizes[0] * layer.sizes[1]])

@@ -37,8 +37,8 @@ from tpgen.networks.parts import (
     body_of,
     class_table,
     content_of,
-    entry,
     names_of_class,
+    parts_function_of,
     slot_names,
 )
 
@@ -184,17 +184,17 @@ class Reach:
                 self._add_place(f"{module.__name__}.{name}", table, name)
 
     def _add_object(self, name: str, x: Any) -> None:
-        kept = entry(KEPT, x)
+        kept = parts_function_of(KEPT, x)
         if kept:
             self._pending += [(name, part) for part in kept(x)]
         elif isinstance(x, FunctionType):
             self._add_function(name, x)
-        elif parts := entry(CHANGED, x):
+        elif parts := parts_function_of(CHANGED, x):
             self._watch_and_follow_parts(name, x, parts)
         if "__wrapped__" in getattr(x, "__dict__", {}):
             self._pending.append((name, x.__wrapped__))
         if type(x) not in CHANGED and type(x) not in KEPT:
-            self._add_instance(name, x, entry(CHANGED, x) or kept)
+            self._add_instance(name, x, parts_function_of(CHANGED, x) or kept)
 
     def _add_function(self, name: str, x: FunctionType) -> None:
         if x.__code__ not in self._codes:

@@ -59,7 +59,7 @@ def _pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
     return [found.order, found.place, found.number, found.first, found.second]
 
 
-def unlike(found: EdgePairs, _edge_index: Tensor, vectors: Tensor) -> Tensor:
+def deviation_from_opposites(found: EdgePairs, _edge_index: Tensor, vectors: Tensor) -> Tensor:
     """Deviation of paired vectors from opposites beyond rounding, positive for a mismatch."""
     first, second = (vectors.detach().index_select(0, edges) for edges in (found.first, found.second))
     return (first + second).abs().amax() - _ROUNDING * torch.finfo(vectors.dtype).eps * first.abs().amax()
@@ -98,7 +98,10 @@ class Finding(NamedTuple):
     line: str = ""  # of the user's code
 
 
-FINDINGS = {"pairs": Finding(_pairs_among, _edge_pairs, unlike), "groups": Finding(groups_among, Groups)}
+FINDINGS = {
+    "pairs": Finding(_pairs_among, _edge_pairs, deviation_from_opposites),
+    "groups": Finding(groups_among, Groups),
+}
 
 
 class Recording:
@@ -114,7 +117,7 @@ class Recording:
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
 
     def groups(self, *source: Tensor, on_gpu: bool = False) -> Groups | None:
-        """Return the source's given groups; None without any, or on a GPU unless ``on_gpu``."""
+        """The source's given groups; None without any, or on a GPU unless ``on_gpu``."""
         if not (source[0].is_cpu or on_gpu):
             return None
         known = self.sources.setdefault("groups", source)

@@ -35,7 +35,7 @@ class RunRecorder(Protocol):
     """Records runs."""
 
     def stream(self) -> int:
-        """Return the current stream."""
+        """The current stream."""
 
     def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
         """Record a run, or raise `RuntimeError`."""

@@ -109,7 +109,7 @@ def _expand_determinant(graph: fx.Graph, node: fx.Node) -> None:
     if any(user.args[1] != 0 for user in node.users) or sizes_as_text(matrix)[-1] != "3":
         return
 
-    call = partial(insert, graph)
+    call = partial(insert_call, graph)
 
     def entry(i: int, j: int) -> fx.Node:
         return call(_aten.select.int, call(_aten.select.int, matrix, -2, i), -1, j)
@@ -135,10 +135,10 @@ def _expand_row_products(graph: fx.Graph, node: fx.Node) -> None:
     if one != "1" or not columns.isdigit() or int(columns) > _FEW or node.kwargs:
         return
     with graph.inserting_before(node):
-        scaled = insert(graph, _aten.mul.Tensor, insert(graph, _aten.transpose.int, rows, 1, 2), matrices)
-        found = insert(graph, _aten.sum.dim_IntList, scaled, [1], True)
+        scaled = insert_call(graph, _aten.mul.Tensor, insert_call(graph, _aten.transpose.int, rows, 1, 2), matrices)
+        found = insert_call(graph, _aten.sum.dim_IntList, scaled, [1], True)
         if added:
-            found = insert(graph, _aten.add.Tensor, added[0], found)
+            found = insert_call(graph, _aten.add.Tensor, added[0], found)
     node.replace_all_uses_with(found)
 
 
@@ -157,7 +157,7 @@ def _index_put_as_index_add(graph: fx.Graph, node: fx.Node) -> None:
     at, (length, of_rows, of_into) = indices[0], map(sizes_as_text, (indices[0], rows, into))
     if length != of_rows[:1] or len(of_rows) != len(of_into):
         return
-    call = partial(insert, graph)
+    call = partial(insert_call, graph)
     with graph.inserting_before(node):
         if of_rows[1:] != of_into[1:]:  # they may be equal all the same
             rest = [call(_aten.sym_size.int, into, axis) for axis in range(1, len(of_into))]
@@ -171,16 +171,18 @@ def _expand_silu(graph: fx.Graph, node: fx.Node) -> None:
     # by its sigmoid, as its derivatives are, so that they share it
     x = node.args[0]
     with graph.inserting_before(node):
-        node.replace_all_uses_with(insert(graph, _aten.mul.Tensor, x, insert(graph, _aten.sigmoid.default, x)))
+        node.replace_all_uses_with(
+            insert_call(graph, _aten.mul.Tensor, x, insert_call(graph, _aten.sigmoid.default, x))
+        )
 
 
 def _expand_silu_backward(graph: fx.Graph, node: fx.Node) -> None:
     g, x = node.args
     with graph.inserting_before(node):
-        s = insert(graph, _aten.sigmoid.default, x)
-        rest = insert(graph, _aten.mul.Tensor, x, insert(graph, _aten.rsub.Scalar, s, 1))
-        slope = insert(graph, _aten.mul.Tensor, s, insert(graph, _aten.add.Scalar, rest, 1))
-        node.replace_all_uses_with(insert(graph, _aten.mul.Tensor, g, slope))
+        s = insert_call(graph, _aten.sigmoid.default, x)
+        rest = insert_call(graph, _aten.mul.Tensor, x, insert_call(graph, _aten.rsub.Scalar, s, 1))
+        slope = insert_call(graph, _aten.mul.Tensor, s, insert_call(graph, _aten.add.Scalar, rest, 1))
+        node.replace_all_uses_with(insert_call(graph, _aten.mul.Tensor, g, slope))
 
 
 _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
@@ -196,7 +198,7 @@ _WRITTEN_ON_GPU = {target: _WRITTEN[target] for target in _ON_GPU} | {_aten.inde
 _COPIES = {_aten._to_copy.default, _aten.lift_fresh_copy.default}
 
 
-def insert(graph: fx.Graph, target: Any, *args: Any, **options: Any) -> fx.Node:
+def insert_call(graph: fx.Graph, target: Any, *args: Any, **options: Any) -> fx.Node:
     """Insert a call node, with its fake value in ``meta["val"]``."""
     node = graph.call_function(target, args, options)
     given = fx.map_arg(args, lambda x: x.meta["val"])

@@ -36,7 +36,7 @@ class InputSizes:
         return InputSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
 
     def and_also(self, conditions: Iterable[str]) -> InputSizes:
-        """Return a copy with more conditions."""
+        """A copy with more conditions."""
         return replace(self, conditions=tuple(dict.fromkeys((*self.conditions, *conditions))))
 
     def part(self, begin: int, end: int | None) -> InputSizes:
@@ -159,7 +159,7 @@ def python_text(expression: Any) -> str:
 
 
 def open_sizes(x: Tensor) -> list[str | None]:
-    """Return the name of each open size of a trace's tensor, equal for sizes that the trace found equal."""
+    """The name of each open size of a trace's tensor, equal for sizes that the trace found equal."""
     return [None if isinstance(n, int) or n.node.expr.is_number else str(n.node.expr) for n in x.shape]
 
 

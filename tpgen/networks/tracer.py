@@ -65,7 +65,7 @@ def is_leaf(module: nn.Module, path: str = "") -> bool:
 
 
 def opening(*kinds: type[nn.Module] | str, otherwise: Leaf = is_leaf) -> Leaf:
-    """Return a leaf predicate that traces into given classes or paths; ``otherwise`` decides for other modules.
+    """A leaf predicate that traces into given classes or paths; ``otherwise`` decides for other modules.
 
     >>> opening(torch.nn.ReLU)(torch.nn.ReLU(), "act"), opening("act")(torch.nn.ReLU(), "act")
     (False, False)

@@ -24,15 +24,15 @@ def is_index(value: Any) -> bool:
     )
 
 
-def step(
+def run_forward_and_backward(
     run: Callable[..., Any], inputs: Sequence[Any], parameters: Iterable[Tensor] = ()
 ) -> tuple[list[Tensor], list[Tensor] | None]:
     """Run forward and backward; return floating results, and gradients of parameters and floating inputs, or None.
 
-    >>> results, gradients = step(nn.Linear(2, 1), [torch.ones(3, 2)])
+    >>> results, gradients = run_forward_and_backward(nn.Linear(2, 1), [torch.ones(3, 2)])
     >>> gradients[0].shape
     torch.Size([3, 2])
-    >>> step(torch.neg, [torch.ones(3, dtype=torch.int64)])
+    >>> run_forward_and_backward(torch.neg, [torch.ones(3, dtype=torch.int64)])
     ([], None)
     """
     given = pytree.tree_map(lambda a: a.detach().clone().requires_grad_() if is_floating(a) else a, list(inputs))
@@ -47,14 +47,14 @@ def step(
     return results, [g for g in found if g is not None] or None
 
 
-def forward(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
+def call_without_gradients(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
     """Call without gradients."""
     with torch.no_grad():
         run(*inputs)
 
 
 @contextmanager
-def restored(module: nn.Module) -> Iterator[None]:
+def restore_module_after(module: nn.Module) -> Iterator[None]:
     """Restore a module's buffers and random state after the block."""
     held = [
         (m, name, b, b.detach().clone()) for m in module.modules() for name, b in m._buffers.items() if b is not None

@@ -18,7 +18,7 @@ from tpgen.kernels.runtime.native.identity import (
     names_now,
 )
 from tpgen.kernels.runtime.native.words import (
-    Word,
+    MemoryWord,
     bases_word,
     cell_words,
     class_word,
@@ -44,7 +44,7 @@ from tpgen.networks.parts import (
 )
 from tpgen.networks.reach import PLAIN_KINDS, NamedPlace, Whole
 
-_Seen = tuple[Sequence[Word | None] | None, Sequence[WatchedNames]]  # nothing where nobody can say
+_Seen = tuple[Sequence[MemoryWord | None] | None, Sequence[WatchedNames]]  # nothing where nobody can say
 
 # a function that says whether all is unmoved, but for objects that it does not see; None where nobody can say
 _Unmoved = tuple[Callable[[], bool] | None, Sequence[Whole]]
@@ -83,7 +83,7 @@ class Watch:
     def _make_native_check(self) -> _Unmoved:
         if not compares():
             return None, ()
-        words: list[Word] = []
+        words: list[MemoryWord] = []
         tables, unseen = names_now(self._tables), list[Whole]()
         for whole in self._wholes:
             found, names = _SEEN.get(whole.parts, _unseen)(whole.x)
@@ -138,7 +138,7 @@ def _words_and_names_of_object(x: Any) -> _Seen:
     held = getattr(x, "__dict__", None)
     names, slots = [] if held is None else [_all_names_of_dict(held)], slot_names(type(x))
     values = [getattr(x, name) for name in slots if hasattr(x, name)]
-    own: list[Word | None] = list((slot_words(x, values) or (None,)) if slots else ())
+    own: list[MemoryWord | None] = list((slot_words(x, values) or (None,)) if slots else ())
     return (*own, class_word(x), *([] if held is None else [dict_word(x)])), names
 
 

@@ -14,13 +14,13 @@ def autocasting(device: torch.device) -> bool:
     return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
-def widened(like: Tensor, *tensors: Tensor) -> tuple[torch.dtype, tuple[Tensor, ...]]:
+def widest_dtype_and_tensors(like: Tensor, *tensors: Tensor) -> tuple[torch.dtype, tuple[Tensor, ...]]:
     """Return dtype and tensors of a call: as given, or under autocast in the widest dtype.
 
-    >>> widened(torch.zeros(1), torch.zeros(1, dtype=torch.float64))[0]
+    >>> widest_dtype_and_tensors(torch.zeros(1), torch.zeros(1, dtype=torch.float64))[0]
     torch.float32
     >>> with torch.autocast("cpu"):
-    ...     widened(torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16))
+    ...     widest_dtype_and_tensors(torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16))
     (torch.float32, (tensor([0.]),))
     """
     if not autocasting(like.device):
@@ -29,7 +29,7 @@ def widened(like: Tensor, *tensors: Tensor) -> tuple[torch.dtype, tuple[Tensor, 
     return dtype, tuple(t.to(dtype) for t in tensors)
 
 
-def unrounded(run: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+def run_without_autocast(run: Callable[..., Tensor], *operands: Tensor) -> Tensor:
     """Call ``run`` with autocast off."""
     device = operands[0].device
     if not autocasting(device):

@@ -107,7 +107,7 @@ def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = 
             raise InputError(f"{name}: {of} run from 0 to {count - 1}{what}, got {low} to {high}")
 
 
-def check_count(num_elements: Any) -> None:
+def check_num_elements(num_elements: Any) -> None:
     """Raise `PlanError` unless ``num_elements`` is a positive integer."""
     if not isinstance(num_elements, int) or isinstance(num_elements, bool) or num_elements < 1:
         raise PlanError(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tpgen.base.errors import InputError, PlanError
 from tpgen.compiler.backends import Runner
 from tpgen.compiler.config import Config
-from tpgen.compiler.run import run_form
+from tpgen.compiler.run import make_form_runner
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.form.form import layouts_of
 from tpgen.kernels.rows import EDGES, RowRules
@@ -75,7 +75,7 @@ class FormModule(PlannedModule):
 
     def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
         form = DIRECTIONS[self.directions.get(direction, direction)](self.plan, self.layout)
-        return run_form(form, program, config, self.output_mask)
+        return make_form_runner(form, program, config, self.output_mask)
 
     def _try_kernel(
         self,
@@ -101,13 +101,13 @@ class FormModule(PlannedModule):
         if like is None or x.dtype != like.dtype or (weight is None and w.numel() != self.weight_numel):
             return None
         if src is None:
-            made = forms.at_once(FormCall((x, y, w), (), text, FORWARD))
+            made = forms.compute_and_record_in_cpp(FormCall((x, y, w), (), text, FORWARD))
             return made[0] if made else None
         if nodes is None and x.dim():
             nodes = x.shape[0]
         if type(nodes) is not int or not isinstance(src, Tensor) or not isinstance(dst, Tensor):
             return None  # a size that a trace must not be asked, or no tensors
-        made = forms.at_once(FormCall((x, y, w), (src, dst), text, FORWARD, rules, nodes))
+        made = forms.compute_and_record_in_cpp(FormCall((x, y, w), (src, dst), text, FORWARD, rules, nodes))
         return made[0] if made else None
 
     # --- inspection ---------------------------------------------------------------------------------------------

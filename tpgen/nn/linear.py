@@ -21,11 +21,11 @@ from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.nn.autocast import unrounded, widened
+from tpgen.nn.autocast import run_without_autocast, widest_dtype_and_tensors
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import (
     check_broadcast,
-    check_count,
+    check_num_elements,
     check_operand,
     check_options,
     check_parameter,
@@ -36,7 +36,7 @@ from tpgen.nn.checks import (
 from tpgen.nn.form_module import FormModule
 from tpgen.nn.plain_tensors import has_plain_numbers
 from tpgen.planner.linear import LINEAR, make_linear_plan
-from tpgen.planner.plan import ELEMENT, Plan, segments
+from tpgen.planner.plan import ELEMENT, Plan, segments_of
 
 
 @compile_mode("script")
@@ -153,7 +153,7 @@ class Linear(FormModule):
         if own is None:
             own = num_elements is not None if by_element else plan.shared_weights
         if num_elements is not None:
-            check_count(num_elements)
+            check_num_elements(num_elements)
         told = num_elements is not None
         if (told and not by_element) or (by_element and own and not told):
             raise PlanError("num_elements: give it for a plan with weights of elements that the layer is to own")
@@ -187,7 +187,7 @@ class Linear(FormModule):
         elements = (self.num_elements,) if self._by_element else ()
         self._add_parameter("weight", torch.randn, *elements, *pair, self.weight_numel)
         self._add_parameter("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
-        biased = [np.arange(s.start, s.stop) for s in segments(plan.irreps_out) if plan.biases[s.index]]
+        biased = [np.arange(s.start, s.stop) for s in segments_of(plan.irreps_out) if plan.biases[s.index]]
         self._register_exact({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
     # --- programs -----------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Linear(FormModule):
         x, w, b = self._check_operands(features, w, b)
         elements = self._element_index(x, w, b, index)
         x, w = self._merge_operands(x, w)
-        return unrounded(self._evaluate, x, w, b, *elements)
+        return run_without_autocast(self._evaluate, x, w, b, *elements)
 
     def _try_layer_kernel(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
         if torch.compiler.is_compiling() or not self.kernel_text:
@@ -272,7 +272,7 @@ class Linear(FormModule):
         if weight is not None or own is None or not (isinstance(index, Tensor) and index.dim() == 1):
             return None
         call = FormCall((features, none, own), (index,), self.kernel_text, FORWARD, (ELEMENTS,))
-        made = forms.at_once(call)
+        made = forms.compute_and_record_in_cpp(call)
         return made[0] if made else None
 
     def _evaluate(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:
@@ -327,7 +327,7 @@ class Linear(FormModule):
         like, plan = self.output_mask, self.plan
         named = {"features": x, "weight": w, "bias": b}
         x, w, b = (given_numbers(name, value, like.dtype) for name, value in named.items())
-        dtype, (x, w, b) = widened(like, x, w, b)
+        dtype, (x, w, b) = widest_dtype_and_tensors(like, x, w, b)
         check_operand("features", x, self._in_dim, self.irreps_in, dtype, like.device, "layer")
         if plan.f_in is not None and (x.dim() < 2 or x.shape[-2] != plan.f_in):
             raise InputError(

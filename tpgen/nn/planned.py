@@ -48,7 +48,7 @@ class PlannedModule(Constants):
     def __init__(self) -> None:
         super().__init__()
         keep_whole(self)
-        self.register_load_state_dict_post_hook(follow)
+        self.register_load_state_dict_post_hook(adapt_programs)
 
     def _config_for_own_dtype(self) -> Config:
         like = self.get_buffer(self._place)
@@ -197,6 +197,6 @@ class _CallOnOperands(nn.Module):
         return self.module.call_on_operands(*operands)
 
 
-def follow(module: PlannedModule, _keys: Any = None) -> None:
+def adapt_programs(module: PlannedModule, _keys: Any = None) -> None:
     """Load_state_dict post-hook: adapt programs to a loaded dtype or device."""
     module._adapt_to(module._anchor())

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 from tpgen.base.errors import InputError, PlanError, unknown
 from tpgen.compiler.backends import Runner
 from tpgen.compiler.config import RUN_FIELDS, Config, RunOptions
-from tpgen.compiler.run import run_rows
+from tpgen.compiler.run import make_row_runner
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import EDGE_ARGUMENTS, NODES, Ends, emit_polynomial
 from tpgen.emitter.scripted import scripted_call
@@ -24,8 +24,8 @@ from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
-from tpgen.nn.autocast import autocasting, unrounded
-from tpgen.nn.checks import check_count, check_edge_index, check_end, check_options, check_range, elements_of
+from tpgen.nn.autocast import autocasting, run_without_autocast
+from tpgen.nn.checks import check_edge_index, check_end, check_num_elements, check_options, check_range, elements_of
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -56,7 +56,7 @@ class PolynomialModule(PlannedModule):
     ) -> None:
         super().__init__()
         if num_elements is not None:
-            check_count(num_elements)
+            check_num_elements(num_elements)
         self.plan, self.channels, self.num_elements = plan, channels, num_elements
         self._indexed, self._ends = num_elements is not None, ends
         self._shapes = _row_shapes(plan, channels)
@@ -140,7 +140,7 @@ class PolynomialModule(PlannedModule):
         inputs = [None if name in ends else len(shape) for name, shape in self._shapes.items()]
         weights = [None if self._indexed else 2 for _ in self.plan.weights]
         indices = [0] * (self._indexed + len(self._edge_arguments))
-        return run_rows(program, config, self._like, [*inputs, *weights, *indices], None if OUT in ends else 1)
+        return make_row_runner(program, config, self._like, [*inputs, *weights, *indices], None if OUT in ends else 1)
 
     # -- evaluation --
 
@@ -173,11 +173,11 @@ class PolynomialModule(PlannedModule):
 
     def _run(self, tensors: Sequence[Tensor], index: Tensor | None, edges: Sequence[Any] = ()) -> Tensor:
         if index is None:
-            return unrounded(self._runner(), *tensors, *edges)
+            return run_without_autocast(self._runner(), *tensors, *edges)
         if self.choice.strategy != "kernel":
             self._check_elements(index)
         try:
-            return unrounded(self._runner(), *tensors, index, *edges)
+            return run_without_autocast(self._runner(), *tensors, index, *edges)
         except InputError:  # a kernel checks by itself, and knows no names of arguments
             self._check_elements(index)
             raise

@@ -90,7 +90,7 @@ class FullyConnectedTensorProduct(_Preset):
         self._setup(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
 
 
-class _Filtered(_Preset):
+class _PresetWithFilter(_Preset):
     _preset: ClassVar[Callable[..., Plan]]
 
     def __init__(
@@ -106,7 +106,7 @@ class _Filtered(_Preset):
 
 
 @compile_mode("script")
-class ElementwiseTensorProduct(_Filtered):
+class ElementwiseTensorProduct(_PresetWithFilter):
     r"""Copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
 
     >>> ElementwiseTensorProduct("5x1o + 5x1e", "10x1e", ["0e", "0o"])
@@ -117,7 +117,7 @@ class ElementwiseTensorProduct(_Filtered):
 
 
 @compile_mode("script")
-class FullTensorProduct(_Filtered):
+class FullTensorProduct(_PresetWithFilter):
     r"""Every copy with every copy, without weights: :math:`z_{uv} = x_u \otimes y_v`.
 
     >>> FullTensorProduct("2x1o", "3x0e")

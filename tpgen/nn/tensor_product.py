@@ -21,7 +21,7 @@ from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.nn.autocast import autocasting, unrounded, widened
+from tpgen.nn.autocast import autocasting, run_without_autocast, widest_dtype_and_tensors
 from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, flat_weight
 from tpgen.nn.form_module import FormModule
 from tpgen.planner.plan import Plan
@@ -251,7 +251,7 @@ class TensorProduct(FormModule):
         if self.streams:
             with restoring_stream(operands[0].device):
                 return self._runner(direction)(*operands)
-        return unrounded(self._runner(direction), *operands)
+        return run_without_autocast(self._runner(direction), *operands)
 
     def _check_operands(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
         like = self.output_mask
@@ -259,7 +259,7 @@ class TensorProduct(FormModule):
         w = given_numbers("weight", w, like.dtype)
         if not self.weight_numel and (w.dtype, w.device) != (like.dtype, like.device):
             w = like.new_empty(w.shape)  # no numbers: they fit as they are
-        dtype, (w, *operands) = widened(like, w, *(x for x, _ in named.values()))
+        dtype, (w, *operands) = widest_dtype_and_tensors(like, w, *(x for x, _ in named.values()))
         for (name, (_, dim)), x in zip(named.items(), operands, strict=True):
             irreps = self.irreps_in1 if name == "x" else self.irreps_in2
             check_operand(name, x, dim, irreps, dtype, like.device)

@@ -30,10 +30,10 @@ def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
     return values
 
 
-def nonzeros(l1: int, l2: int, l3: int) -> int:
+def count_nonzeros(l1: int, l2: int, l3: int) -> int:
     """Count a coupling's non-zero entries.
 
-    >>> nonzeros(1, 1, 1)
+    >>> count_nonzeros(1, 1, 1)
     6
     """
     return int(np.count_nonzero(coupling(l1, l2, l3)))

@@ -21,7 +21,7 @@ TOLERANCE = 1e-6  # relative; tables are often written with 7 digits
 def check_equivariant(what: str, inputs: Sequence[Irreps], output: Irreps, paths: Sequence[Entries]) -> None:
     """Raise `PlanError` unless every path is equivariant."""
     for n, path in enumerate(paths):
-        size = violation(inputs, output, path)
+        size = equivariance_violation(inputs, output, path)
         if size > TOLERANCE:
             factors = " x ".join(map(str, inputs))
             raise PlanError(
@@ -33,12 +33,12 @@ def check_equivariant(what: str, inputs: Sequence[Irreps], output: Irreps, paths
             )
 
 
-def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
+def equivariance_violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
     """Largest relative difference between mapping rotated inputs and rotating mapped inputs.
 
-    >>> violation([Irreps("1o"), Irreps("1o")], Irreps("0e"), {(0, i, i): 1.0 for i in range(3)}) < 1e-12
+    >>> equivariance_violation([Irreps("1o"), Irreps("1o")], Irreps("0e"), {(0, i, i): 1.0 for i in range(3)}) < 1e-12
     True
-    >>> violation([Irreps("1o"), Irreps("1o")], Irreps("0o"), {(0, i, i): 1.0 for i in range(3)}) > 0.1
+    >>> equivariance_violation([Irreps("1o"), Irreps("1o")], Irreps("0o"), {(0, i, i): 1.0 for i in range(3)}) > 0.1
     True
     """
     with without_modes():  # a number is wanted, also while shapes alone are computed
@@ -53,9 +53,9 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
         worst = 0.0
         for n in range(_ROTATIONS):
             rotation = rotation_of(torch.from_numpy(normal((3, 3)))) * (-1) ** n
-            turned = [x @ representation(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
+            turned = [x @ representation_matrix(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
             difference = (
-                _apply_sparse_map(keys, values, turned, output.dim) - mapped @ representation(output, rotation).T
+                _apply_sparse_map(keys, values, turned, output.dim) - mapped @ representation_matrix(output, rotation).T
             )
             worst = max(worst, float(difference.abs().max()) / scale)
         return worst
@@ -67,7 +67,7 @@ def rotation_of(matrix: Tensor) -> Tensor:
     return orthogonal * torch.det(orthogonal)
 
 
-def representation(irreps: Irreps, rotation: Tensor) -> Tensor:
+def representation_matrix(irreps: Irreps, rotation: Tensor) -> Tensor:
     """Matrix of a rotation, with or without inversion, on irreps."""
     sign = torch.det(rotation).sign()
     blocks = [_wigner_d(ir.l, rotation * sign) * (1 if sign > 0 else ir.p) for mul, ir in irreps for _ in range(mul)]

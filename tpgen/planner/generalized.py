@@ -46,9 +46,10 @@ def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, 
 def symmetrized_couplings(
     factors: Sequence[Irreps | str], output: Irrep | str, same: Sequence[object] | None = None, natural: bool = False
 ) -> list[Entries]:
-    """Sparse paths to an irrep; entries of exchanged equal factors sum into i >= j >= k.
+    """Paths to an irrep, each ``{(component, i_1, i_2, ...): value}``, of symmetric products.
 
-    ``same`` names each factor's tensor (default: one).
+    ``same``: a name for each factor's tensor (default: one tensor).  Indices of one tensor descend: entries with
+    exchanged indices are summed.
 
     >>> symmetrized_couplings(["1o", "1o"], "1e")  # a vector crossed with itself
     [{}]
@@ -60,10 +61,11 @@ def symmetrized_couplings(
     return [_symmetrized_entries(path, groups) for path in _paths_to(factors, Irrep(output), natural)]
 
 
-def independent(paths: Sequence[Entries]) -> list[Entries]:
+def keep_independent(paths: Sequence[Entries]) -> list[Entries]:
     """Keep the first linearly independent paths, in order.
 
-    >>> len(symmetrized_couplings(["0e+1o"] * 3, "0e")), len(independent(symmetrized_couplings(["0e+1o"] * 3, "0e")))
+    >>> paths = symmetrized_couplings(["0e+1o"] * 3, "0e")
+    >>> len(paths), len(keep_independent(paths))
     (4, 2)
     """
     keys = sorted({key for path in paths for key in path})

@@ -16,9 +16,18 @@ from tpgen.base.remember import remembered
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.modes import MATRIX
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
-from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, segments
+from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, segments_of
 from tpgen.planner.product import product_operands, weight_slices
-from tpgen.planner.strict import boolean, entries, index, irreps, list_of, nullable, one_of, weight_sharing
+from tpgen.planner.strict import (
+    list_of,
+    list_reader,
+    nullable_reader,
+    one_of,
+    read_boolean,
+    read_index,
+    read_irreps,
+    weight_sharing,
+)
 
 LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
 
@@ -55,7 +64,7 @@ def make_linear_plan(
     [(0, 1, (4, 8)), (1, 0, (3, 2)), (2, 1, (2, 8))]
     """
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
-    inputs, outputs = map(segments, ends.values())
+    inputs, outputs = map(segments_of, ends.values())
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
     channels, rows = _checked_channels(f_in, f_out), _weight_rows(shared_weights)
     equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
@@ -137,12 +146,12 @@ LINEAR = Maker(
     make_linear_plan,
     _irreps_and_weights_lines,
     readers={
-        "irreps_in": irreps,
-        "irreps_out": irreps,
-        "pairs": entries(lambda where, entry: tuple(index(where, i) for i in entry), 2, "instructions"),
-        "biases": list_of(boolean, "flags"),
-        "f_in": nullable(index),
-        "f_out": nullable(index),
+        "irreps_in": read_irreps,
+        "irreps_out": read_irreps,
+        "pairs": list_reader(lambda where, entry: tuple(read_index(where, i) for i in entry), 2, "instructions"),
+        "biases": list_of(read_boolean, "flags"),
+        "f_in": nullable_reader(read_index),
+        "f_out": nullable_reader(read_index),
         "path_normalization": one_of(PATH_NORMALIZATIONS),
         "shared_weights": weight_sharing,
     },

@@ -16,7 +16,7 @@ from e3nn.o3 import Irrep, Irreps
 from tpgen.base.drawing.path_map import PathMap, Route
 from tpgen.base.locks import cached_property
 from tpgen.base.notebook import Shown
-from tpgen.planner.coupling import nonzeros
+from tpgen.planner.coupling import count_nonzeros
 from tpgen.planner.modes import Mode
 from tpgen.planner.normalization import Factors
 from tpgen.planner.plan_table import PlanRow, table_html, table_lines
@@ -44,7 +44,7 @@ class Segment:
         return f"{self.mul}x{self.ir}"
 
 
-def segments(irreps: Irreps) -> list[Segment]:
+def segments_of(irreps: Irreps) -> list[Segment]:
     """Segments of a flat operand."""
     found: list[Segment] = []
     start = 0
@@ -165,7 +165,7 @@ class Path:
         """Count of the constant's non-zero entries; 0 for an identity."""
         if self.entries is not None:
             return len(self.entries)
-        return nonzeros(*self.ls) if len(self.inputs) > 1 else 0
+        return count_nonzeros(*self.ls) if len(self.inputs) > 1 else 0
 
     @property
     def dense(self) -> int:

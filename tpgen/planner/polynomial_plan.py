@@ -20,10 +20,20 @@ from e3nn.o3 import Irreps
 from tpgen.base.errors import PlanError, unknown
 from tpgen.base.remember import Shelf
 from tpgen.planner.equivariance import check_equivariant
-from tpgen.planner.generalized import MAX_DEGREE, Entries, independent, symmetrized_couplings
+from tpgen.planner.generalized import MAX_DEGREE, Entries, keep_independent, symmetrized_couplings
 from tpgen.planner.modes import COPIES
-from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, segments
-from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of, nullable, real, text
+from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, segments_of
+from tpgen.planner.strict import (
+    check,
+    list_of,
+    list_reader,
+    nullable_reader,
+    read_boolean,
+    read_index,
+    read_irreps,
+    read_text,
+    real,
+)
 
 _RESERVED_NAMES = ("self", "torch", "index")  # by generated programs
 # Where the number of one component of one channel stands in a row.
@@ -80,7 +90,7 @@ def generated_couplings(factors: tuple[str, ...], output: str, same: tuple[str, 
     known = _coupling_shelf.get(key)
     if known is None:
         found = symmetrized_couplings(factors, output, same, natural=basis == "natural")
-        known = _coupling_shelf[key] = independent(found) if basis == "independent" else found
+        known = _coupling_shelf[key] = keep_independent(found) if basis == "independent" else found
     return known
 
 
@@ -149,7 +159,7 @@ def _path_constants(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[
 
 def _make_path(n: int, p: int, term: PolynomialTerm, entries: Entries, names: Mapping[str, Operand]) -> Path:
     out = names[OUT]
-    reached = Leg(OUT, out.dim) if term.i_out is None else Leg.of(OUT, segments(out.irreps)[term.i_out])
+    reached = Leg(OUT, out.dim) if term.i_out is None else Leg.of(OUT, segments_of(out.irreps)[term.i_out])
     return Path(
         index=n,
         mode=COPIES,
@@ -282,28 +292,28 @@ MAX_TERMS = 1024
 
 def _read_operand(where: str, entry: list) -> Operand:
     name, ends, layout, channels = entry
-    found = Irreps(irreps(where, ends))
+    found = Irreps(read_irreps(where, ends))
     rule = f"a channel has at most {_MAX_DIM} components"
     check(found.dim <= _MAX_DIM and len(found) <= _MAX_DIM, where, rule, found.dim)
-    return Operand(text(where, name), found, text(where, layout), boolean(where, channels))
+    return Operand(read_text(where, name), found, read_text(where, layout), read_boolean(where, channels))
 
 
 def _read_term(where: str, entry: list) -> PolynomialTerm:
     inputs, i_out, weight, basis, table = entry
-    names = list_of(text, "names")(where, inputs)
-    paths = nullable(list_of(_read_entries, "paths"))(where, table)
+    names = list_of(read_text, "names")(where, inputs)
+    paths = nullable_reader(list_of(_read_entries, "paths"))(where, table)
     return PolynomialTerm(
         tuple(names),
-        nullable(index)(where, i_out),
-        nullable(text)(where, weight),
-        text(where, basis),
+        nullable_reader(read_index)(where, i_out),
+        nullable_reader(read_text)(where, weight),
+        read_text(where, basis),
         None if paths is None else tuple(paths),
     )
 
 
 def _read_entries(where: str, path: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
     check(isinstance(path, list) and all(isinstance(e, list) and len(e) == 2 for e in path), where, _ENTRIES_RULE, path)
-    return table_of((tuple(list_of(index, "indices")(where, at)), real(where, value)) for at, value in path)
+    return table_of((tuple(list_of(read_index, "indices")(where, at)), real(where, value)) for at, value in path)
 
 
 _ENTRIES_RULE = "must be a list of entries, each its indices and a number"
@@ -312,8 +322,8 @@ POLYNOMIAL = Maker(
     make_polynomial_plan,
     _counts_and_operands_lines,
     readers={
-        "operands": entries(_read_operand, 4, "operands", MAX_TERMS),
-        "terms": entries(_read_term, 5, "terms", MAX_TERMS),
+        "operands": list_reader(_read_operand, 4, "operands", MAX_TERMS),
+        "terms": list_reader(_read_term, 5, "terms", MAX_TERMS),
     },
     plan_of_path=_single_term_plan,
     form=OF_MONOMIALS,

@@ -20,8 +20,8 @@ from tpgen.planner.normalization import (
     fan_in,
     normalization_factors,
 )
-from tpgen.planner.plan import OUT, ROW, SHARED, Leg, Maker, Operand, Path, Plan, Segment, WeightSlice, segments
-from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of, number, one_of
+from tpgen.planner.plan import OUT, ROW, SHARED, Leg, Maker, Operand, Path, Plan, Segment, WeightSlice, segments_of
+from tpgen.planner.strict import check, list_of, list_reader, one_of, read_boolean, read_index, read_irreps, read_number
 
 
 def product_operands(
@@ -73,7 +73,7 @@ def make_plan(
     asked = parse_instructions(instructions)
     built = irrep_normalization == path_normalization == "none"
     _refuse_built_instructions(asked, built)
-    legs = [segments(i) for i in ends.values()]
+    legs = [segments_of(i) for i in ends.values()]
     bound = [_bind_instruction(n, instruction, legs) for n, instruction in enumerate(asked)]
     scales = [_path_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
     factors = normalization_factors(scales, irrep_normalization, path_normalization)
@@ -215,10 +215,10 @@ def _single_path_plan(plan: Plan, path: Path) -> Plan:
 def _read_instruction(where: str, entry: list) -> tuple:
     i_in1, i_in2, i_out, mode, has_weight, path_weight = entry
     known = isinstance(mode, str) and mode in MODES
-    positions = [index(where, i) for i in (i_in1, i_in2, i_out)]
+    positions = [read_index(where, i) for i in (i_in1, i_in2, i_out)]
     check(known, where, f"mode must be one of {', '.join(MODES)}", mode)
     check(type(has_weight) is bool, where, "has_weight must be true or false", has_weight)
-    return (*positions, mode, has_weight, number(where, path_weight))
+    return (*positions, mode, has_weight, read_number(where, path_weight))
 
 
 PRODUCT = Maker(
@@ -226,16 +226,16 @@ PRODUCT = Maker(
     make_plan,
     _irreps_and_weights_lines,
     readers={
-        "irreps_in1": irreps,
-        "irreps_in2": irreps,
-        "irreps_out": irreps,
-        "instructions": entries(_read_instruction, 6, "instructions"),
-        "in1_var": list_of(number, "numbers"),
-        "in2_var": list_of(number, "numbers"),
-        "out_var": list_of(number, "numbers"),
+        "irreps_in1": read_irreps,
+        "irreps_in2": read_irreps,
+        "irreps_out": read_irreps,
+        "instructions": list_reader(_read_instruction, 6, "instructions"),
+        "in1_var": list_of(read_number, "numbers"),
+        "in2_var": list_of(read_number, "numbers"),
+        "out_var": list_of(read_number, "numbers"),
         "irrep_normalization": one_of(IRREP_NORMALIZATIONS),
         "path_normalization": one_of(PATH_NORMALIZATIONS),
-        "shared_weights": boolean,
+        "shared_weights": read_boolean,
     },
     plan_of_path=_single_path_plan,
 )

@@ -70,7 +70,7 @@ def one_of(known: Collection[str]) -> Reader:
     return read
 
 
-def irreps(name: str, value: Any) -> str:
+def read_irreps(name: str, value: Any) -> str:
     """Read irreps as text, of bounded dimension."""
     check(isinstance(value, str) and len(value) < 2**16, name, "must be irreps as text, like '8x0e+4x1o'", value)
     dim = 0
@@ -89,13 +89,13 @@ def _is_short_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 9
 
 
-def index(name: str, value: Any) -> int:
+def read_index(name: str, value: Any) -> int:
     """Read a non-negative position."""
     check(type(value) is int and 0 <= value < MAX_DIM, name, "indices must be small integers", value)
     return value
 
 
-def number(name: str, value: Any, least: float = 0.0, most: float = 1e12) -> float:
+def read_number(name: str, value: Any, least: float = 0.0, most: float = 1e12) -> float:
     """Read a number from ``least`` to ``most``."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     rule = f"must be a number from {least:g} to {most:g}".replace("+", "")
@@ -103,10 +103,10 @@ def number(name: str, value: Any, least: float = 0.0, most: float = 1e12) -> flo
     return float(value)
 
 
-real = partial(number, least=-1e300, most=1e300)  # a finite number of either sign
+real = partial(read_number, least=-1e300, most=1e300)  # a finite number of either sign
 
 
-def boolean(name: str, value: Any) -> bool:
+def read_boolean(name: str, value: Any) -> bool:
     """Read true or false."""
     check(type(value) is bool, name, "must be true or false", value)
     return value
@@ -118,13 +118,13 @@ def weight_sharing(name: str, value: Any) -> bool | str:
     return value
 
 
-def text(name: str, value: Any) -> str:
+def read_text(name: str, value: Any) -> str:
     """Read any text."""
     check(isinstance(value, str), name, "must be text", value)
     return value
 
 
-def nullable(read: Reader) -> Reader:
+def nullable_reader(read: Reader) -> Reader:
     """Reader that also accepts null."""
     return lambda name, value: None if value is None else read(name, value)
 
@@ -139,7 +139,7 @@ def list_of(read: Reader, what: str) -> Reader:
     return read_list
 
 
-def entries(read: Callable[[str, list], Any], length: int, what: str, most: int = MAX_INSTRUCTIONS) -> Reader:
+def list_reader(read: Callable[[str, list], Any], length: int, what: str, most: int = MAX_INSTRUCTIONS) -> Reader:
     """Reader of at most ``most`` lists of ``length`` values."""
 
     def read_list_of_entries(name: str, value: Any) -> list:

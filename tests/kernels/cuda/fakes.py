@@ -67,13 +67,17 @@ class FakeLibrary:
         for name, value in {
             "generate_cuda": generated,
             "need_driver": lambda: fake,
-            "cubin": machine_code,
+            "machine_code": machine_code,
             "cuda_device_of": lambda tensors: self.device,
         }.items():
             monkeypatch.setattr(kernel, name, value)
         for module in (product_kernel, polynomial_kernel):
             monkeypatch.setattr(module, "cuda_device_of", lambda tensors: self.device)
-        for name, values in {"capability": ARCHITECTURES, "processors": (2, 2), "stream_of": self.streams}.items():
+        for name, values in {
+            "capability": ARCHITECTURES,
+            "count_multiprocessors": (2, 2),
+            "stream_of": self.streams,
+        }.items():
             monkeypatch.setattr(driver, name, values.__getitem__)
         monkeypatch.setattr(captures, "capture_of", lambda device: self.capture)
 

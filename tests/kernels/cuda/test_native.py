@@ -69,7 +69,7 @@ def number_of(call: FormCall) -> int:
 def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """By Python, which enters the kernel, and then by C++ alone."""
     kernels = forms.kernels_of(call.description)
-    return kernels._run(call), kernels.quick(call)
+    return kernels._run(call), kernels.compute_in_cpp(call)
 
 
 def same(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
@@ -185,8 +185,8 @@ def test_frames_of_python_on_a_users_call(silent: Any) -> None:
         kernels = forms.kernels_of(take().description)
         kernels.run(take())
         use(silent)
-        assert kernels.quick(take())
-        counted[name] = len(frames(kernels.quick, take()))
+        assert kernels.compute_in_cpp(take())
+        counted[name] = len(frames(kernels.compute_in_cpp, take()))
         assert silent.fake_count(0) == 2 * (1 if name == "rows" else 4)  # by receiver, collected, and forward in runs
     assert counted == {"rows": 1, "edges": 2, "edge_index": 2}
 
@@ -195,17 +195,17 @@ def test_known_edges_are_those_of_a_version_a_part_and_a_size(native_gpu: Produc
     """Of others nothing is launched, until Python has sorted them; and nothing is left of edges that are gone."""
     ends = Ends()
     ends.kernels.run(ends.taken())
-    assert ends.kernels.quick(ends.taken())
+    assert ends.kernels.compute_in_cpp(ends.taken())
     assert same(*both(ends.taken(1)))  # the other way round
     x1, *rest = ends.call.tensors
     more = ends.taken()._replace(tensors=[x1.repeat(2, 1), *rest])
-    assert not ends.kernels.quick(more)
+    assert not ends.kernels.compute_in_cpp(more)
     assert same(*both(more))
     ends.edge_index[1] = ends.edge_index[1].flip(0)
-    assert not ends.kernels.quick(ends.taken())
+    assert not ends.kernels.compute_in_cpp(ends.taken())
     by_python, by_runtime = both(ends.taken())
     assert same(by_runtime, by_python)
-    assert same(ends.kernels.quick(ends.taken()), by_python)
+    assert same(ends.kernels.compute_in_cpp(ends.taken()), by_python)
     assert ends.known() == 1
     del more
     ends.edge_index = torch.zeros(2, 0)
@@ -223,9 +223,9 @@ def test_known_edges_are_those_of_a_stream_and_of_no_graph(change: dict[str, int
         use(silent, **(change if again else {}))
         for _ in range(2):
             known = [known for seen in launched._seen.values() for known in seen.known.values()]
-            made = ends.kernels.quick(ends.taken())
+            made = ends.kernels.compute_in_cpp(ends.taken())
         assert bool(made)
-        assert (len(frames(ends.kernels.quick, ends.taken())) == 2) == (not again)
+        assert (len(frames(ends.kernels.compute_in_cpp, ends.taken())) == 2) == (not again)
         assert len(known) == 1
 
 
@@ -236,7 +236,7 @@ def test_the_default_stream_alone_needs_a_context(silent: Any) -> None:
     kernels.run(call)
     for stream, pushes in ((0, 2), (7, 0)):
         use(silent, stream)
-        assert kernels.quick(call)
+        assert kernels.compute_in_cpp(call)
         assert silent.fake_count(1) == pushes
 
 
@@ -245,7 +245,7 @@ def test_what_does_not_fit_is_left_to_python(silent: Any) -> None:
     kernels = forms.kernels_of(call.description)
     kernels.run(call)
     use(silent)
-    assert kernels.quick(call)
+    assert kernels.compute_in_cpp(call)
     (x1, x2, w, g), (src, dst) = call.tensors, ends_of(call)
     wrong = [
         *([x, x2, w, g] for x in (x1[:, 1:], x1.float(), x1[0, 0])),
@@ -256,7 +256,7 @@ def test_what_does_not_fit_is_left_to_python(silent: Any) -> None:
     changed += [with_ends(call, x, dst) for x in (None, src[1:], src.clone())]
     changed.append(call._replace(call=opening_text("x1", "x2")))
     for one in changed:
-        assert not kernels.quick(one), one
+        assert not kernels.compute_in_cpp(one), one
     assert silent.fake_count(0) == 3
 
 
@@ -265,7 +265,7 @@ def test_what_the_driver_refuses_is_said_by_python(silent: Any, native_gpu: Prod
     kernels = forms.kernels_of(call.description)
     kernels.run(call)
     use(silent, code=700)
-    assert not kernels.quick(call)
+    assert not kernels.compute_in_cpp(call)
     native_gpu.failing["cuLaunchKernel"] = 700
     with pytest.raises(BackendError, match=r"cuLaunchKernel failed: .*; a kernel read or wrote outside its tensors"):
         kernels.run(call)
@@ -335,6 +335,6 @@ def test_the_first_convolution_of_a_cuda_graph_is_left_to_python(silent: Any, na
     use(silent)
     for native_gpu.capture in (0, 1, 2, 0):
         use(silent, capture=native_gpu.capture)
-        assert bool(kernels.quick(call)) == (not native_gpu.capture)
+        assert bool(kernels.compute_in_cpp(call)) == (not native_gpu.capture)
         kernels.run(call)
-        assert kernels.quick(call)
+        assert kernels.compute_in_cpp(call)

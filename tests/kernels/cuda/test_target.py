@@ -131,11 +131,11 @@ def test_shared_memory_is_as_large_as_blocks_use_and_the_rest_caches(
 @needs_nvrtc
 def test_machine_code_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'extern "C" __global__ void tpgen_kernel() {}'
-    made = cubins.cubin(text, 80)
+    made = cubins.machine_code(text, 80)
     assert made.startswith(b"\x7fELF")
     assert {file.suffix for file in fresh.iterdir()} == {".cu", ".cubin", ".sha256", ".lock"}
     monkeypatch.setattr("tpgen.kernels.cuda.nvrtc.Nvrtc.compile", None)
-    assert cubins.cubin(text, 80) == made
+    assert cubins.machine_code(text, 80) == made
     assert cache.info().entries == 1
     assert cache.clear() == 1
     assert not list(fresh.iterdir())
@@ -144,9 +144,9 @@ def test_machine_code_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPa
 @needs_nvrtc
 def test_broken_machine_code_is_compiled_again(fresh: Path) -> None:
     text = 'extern "C" __global__ void tpgen_kernel() {}'
-    made = cubins.cubin(text, 80)
+    made = cubins.machine_code(text, 80)
     next(fresh.glob("*.cubin")).write_bytes(b"broken")
-    assert cubins.cubin(text, 80) == made
+    assert cubins.machine_code(text, 80) == made
 
 
 def test_without_a_gpu_nothing_is_missed_but_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,18 +186,21 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_what_else_may_be_missing(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda")
     monkeypatch.setattr(target, "find_nvrtc", lambda arch, cuda: (arch, cuda) == (90, 13))
-    assert target.missing(gpu) is None
-    assert target.missing(torch.device("cuda:2")) == "there is no cuda:2, only cuda:0 to cuda:1"
+    assert target.why_no_cuda_kernels(gpu) is None
+    assert target.why_no_cuda_kernels(torch.device("cuda:2")) == "there is no cuda:2, only cuda:0 to cuda:1"
     monkeypatch.setattr(target, "find_nvrtc", lambda arch, cuda: None)
     monkeypatch.setenv("TPGEN_NVRTC", "none")
-    assert target.missing(gpu) == "kernels on a GPU need NVRTC, and TPGEN_NVRTC=none forbids it"
+    assert target.why_no_cuda_kernels(gpu) == "kernels on a GPU need NVRTC, and TPGEN_NVRTC=none forbids it"
     monkeypatch.setattr(driver, "_driver_library", lambda: None)
-    assert "the CUDA driver (libcuda.so.1) cannot be loaded" in str(target.missing(gpu))
+    assert "the CUDA driver (libcuda.so.1) cannot be loaded" in str(target.why_no_cuda_kernels(gpu))
     monkeypatch.setattr(driver, "_driver_library", lambda: Versions(11080))
     driver.driver_cuda_version.cache_clear()
-    assert target.missing(gpu) == "kernels need a driver for CUDA 12 or later, and this one takes CUDA 11: update it"
+    assert (
+        target.why_no_cuda_kernels(gpu)
+        == "kernels need a driver for CUDA 12 or later, and this one takes CUDA 11: update it"
+    )
     monkeypatch.setattr(torch.version, "hip", "6.2")
-    assert "on AMD let torch write them, by backend='inductor'" in str(target.missing(gpu))
+    assert "on AMD let torch write them, by backend='inductor'" in str(target.why_no_cuda_kernels(gpu))
 
 
 def test_the_device_of_the_tensors_is_asked_not_the_current_one(

@@ -152,11 +152,11 @@ def test_one_sort_by_both_ends_makes_the_orders_of_two(dtype: torch.dtype) -> No
     generator = torch.Generator().manual_seed(0)
     for edges, sources, nodes in ((0, 3, 2), (1, 1, 1), (300, 40, 7), (300, 1, 200)):
         src, dst = (torch.randint(n, (edges,), generator=generator).to(dtype) for n in (sources, nodes))
-        found = orders.both_of(orders.orders_of(src, dst, sources, nodes), sources, nodes)
+        found = orders.orders_of_both_ends(orders.orders_of(src, dst, sources, nodes), sources, nodes)
         wanted = orders.order_of(dst, nodes), orders.order_of(src, sources)
         assert all(map(torch.equal, (x.whole for x in found), (x.whole for x in wanted)))
         src[::5], dst[::3], dst[1::3] = 10**6, 10**6, -7
-        found = orders.both_of(orders.orders_of(src, dst, sources, nodes), sources, nodes)
+        found = orders.orders_of_both_ends(orders.orders_of(src, dst, sources, nodes), sources, nodes)
         for order, index, owners in zip(found, (dst, src), (nodes, sources), strict=True):
             assert sorted(order.order.tolist()) == list(range(edges))
             for o in range(owners):

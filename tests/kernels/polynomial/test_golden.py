@@ -9,7 +9,7 @@ import pytest
 from tests.golden import check_golden, without_headers, without_prelude
 from tests.polynomials import small_mixed, small_symmetric
 from tpgen.kernels.cpp.polynomial import generate_polynomial
-from tpgen.kernels.cpp.prelude import prelude
+from tpgen.kernels.cpp.prelude import prelude_text
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call
@@ -30,7 +30,7 @@ def text_of(plan: Plan, order: int, target: Target) -> str:
     for _ in range(order):
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     placed = PolynomialPlacement(plan, describe_polynomial(plan).sweep(call), target)
-    before = prelude(target, placed.transpose_widths, target.lanes)
+    before = prelude_text(target, placed.transpose_widths, target.lanes)
     return without_headers(without_prelude(generate_polynomial(placed).text, before), "cpp")
 
 

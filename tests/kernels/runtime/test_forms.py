@@ -34,7 +34,7 @@ SMALL = channelwise("8x0e+8x1o", "0e+1o", "0e+1o")
 def expanding() -> Iterator[None]:
     """Second derivatives by gradients alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kernels, "fuses", lambda *_: False)
+        patch.setattr(Kernels, "fuses_second_derivatives", lambda *_: False)
         yield
 
 
@@ -72,7 +72,7 @@ def derivatives(plan: Plan, edges: bool, dtype: torch.dtype = torch.float64, thi
 )
 def test_one_kernel_is_the_sum_of_gradients(mode: str, weighted: bool, shared: bool, edges: bool) -> None:
     plan = mode_plan(mode, weighted, shared, 5, 5)
-    assert kernels_of(describe(plan)).fuses(torch.float64, "cpu")
+    assert kernels_of(describe(plan)).fuses_second_derivatives(torch.float64, "cpu")
     found = derivatives(plan, edges)
     with expanding():
         expected = derivatives(plan, edges)
@@ -115,24 +115,24 @@ def test_any_cotangents_and_slots(opened: tuple[str, ...], raised: tuple[str, ..
 
 def test_force_training_takes_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: set[tuple[str, ...]] = set()
-    run = Kernels.quick
+    run = Kernels.compute_in_cpp
 
     def counted(self: Kernels, call: FormCall) -> Sequence[Tensor]:
         calls.add(self.description.read(call.slots)[1])
         return run(self, call)
 
-    monkeypatch.setattr(Kernels, "quick", counted)
+    monkeypatch.setattr(Kernels, "compute_in_cpp", counted)
     derivatives(SMALL, edges=True, third=False)
     assert calls - {()} == {("x1", "x2", "w")}
 
 
 def test_large_couplings_are_expanded() -> None:
     large = channelwise("8x3o+8x4e+8x5o", "3o+4e+5o", "3o+4e+5o+3e+4o+5e")
-    assert not kernels_of(describe(large)).fuses(torch.float32, "cpu")
+    assert not kernels_of(describe(large)).fuses_second_derivatives(torch.float32, "cpu")
 
 
 def test_mixing_modes_are_expanded() -> None:
-    assert not kernels_of(describe(mode_plan("uvw", True, True, 5, 5))).fuses(torch.float32, "cpu")
+    assert not kernels_of(describe(mode_plan("uvw", True, True, 5, 5))).fuses_second_derivatives(torch.float32, "cpu")
 
 
 @pytest.mark.parametrize("shared", [True, False])

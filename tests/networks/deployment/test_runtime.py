@@ -21,7 +21,7 @@ from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.runtime import kernels_of as forms
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.networks.deployment import runtime
-from tpgen.networks.deployment.runtime import Needed
+from tpgen.networks.deployment.runtime import NeededKernel
 from tpgen.planner.contraction import make_contraction_plan
 from tpgen.planner.presets import channelwise
 
@@ -30,10 +30,10 @@ PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
 TEXT = describe(PLAN)
 
 
-def listed(text: str, call: str, rows: str = "") -> list[Needed]:
+def listed(text: str, call: str, rows: str = "") -> list[NeededKernel]:
     """Kernels of a call."""
     parts = forms(text).signature(call, rules_of(rows)).parts
-    return [Needed(text, torch.float64, call, str(part), rows) for part in parts]
+    return [NeededKernel(text, torch.float64, call, str(part), rows) for part in parts]
 
 
 FORWARD, BACKWARD = opening_text("out"), opening_text("x1", "x2", "w")

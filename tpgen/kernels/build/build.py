@@ -26,7 +26,7 @@ import torch
 from tpgen.base.errors import BackendError, KernelError
 from tpgen.base.locks import ForkedLock
 from tpgen.base.progress import announce
-from tpgen.base.remember import Shelf, Watched, watched
+from tpgen.base.remember import Shelf, Watched, register_cache
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import Entry
 from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, openmp_runtime
@@ -55,7 +55,7 @@ _loaded: dict[str, ctypes.CDLL] = {}
 _key_locks: dict[str, threading.Lock] = {}
 _guard = ForkedLock()
 _refused: Shelf[str, KernelError] = Shelf("kernels that cannot be built")  # by key, which has the compiler's version
-watched(Watched("libraries loaded", _loaded.__len__, None, None))
+register_cache(Watched("libraries loaded", _loaded.__len__, None, None))
 _single_threaded = True  # whether this process had a single thread when it was last forked
 
 
@@ -164,7 +164,7 @@ def _announce_once() -> None:
         announce("compiles kernels, once for this machine: first calls take longer")
 
 
-def _before_fork() -> None:
+def _note_whether_process_has_one_thread() -> None:
     global _single_threaded
     try:
         _single_threaded = len(os.listdir("/proc/self/task")) == 1  # OpenMP's threads are among them
@@ -172,7 +172,7 @@ def _before_fork() -> None:
         _single_threaded = False
 
 
-def _after_fork() -> None:
+def _forget_threads_of_parent() -> None:
     # the child has no threads, but copies of locks that threads held
     _key_locks.clear()
     # GNU's OpenMP runtime would wait for ever for the pool of threads that the parent had started
@@ -181,7 +181,7 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    os.register_at_fork(before=_note_whether_process_has_one_thread, after_in_child=_forget_threads_of_parent)
 
 
 def _open_library(library: Path, wanted: LibraryRequest) -> ctypes.CDLL:

@@ -164,7 +164,7 @@ def _why_unwritable(wanted: Path) -> str:
 @cache
 def _checked_directory(wanted: Path) -> Path:
     reason = _why_unwritable(wanted)
-    return fallback(str(wanted), reason) if reason else wanted
+    return make_temporary_cache(str(wanted), reason) if reason else wanted
 
 
 def current_directory() -> Path:
@@ -191,7 +191,7 @@ def forget_directory() -> None:
 
 
 @cache
-def fallback(wanted: str, reason: str) -> Path:
+def make_temporary_cache(wanted: str, reason: str) -> Path:
     """Create a temporary cache for this process; warn once per reason."""
     warnings.warn(
         f"tpgen cannot write its kernel cache {wanted} ({reason}); kernels are kept for this process only. "
@@ -218,7 +218,7 @@ def with_fallback_directory(make: Callable[[Path], Made]) -> Made:
         return make(directory)
     except OSError as error:  # the directory went away, became read-only or filled up
         forget_directory()
-        instead = fallback(str(directory), error.strerror or str(error))
+        instead = make_temporary_cache(str(directory), error.strerror or str(error))
     try:
         return make(instead)
     except OSError as again:

@@ -103,7 +103,7 @@ def find_compiler() -> Compiler | None:
 def compilers() -> tuple[tuple[str, str], ...]:
     """List (command, version) of installed compilers; tpgen uses the first recent one."""
     named, cxx, path = (os.environ.get(name, "") for name in ("TPGEN_CXX", "CXX", "PATH"))
-    tried = [*([_split_command(named)] if named else []), *_compiler_commands(cxx)]
+    tried = [*([_split_command(named)] if named else []), *_compiler_commands_to_try(cxx)]
     return tuple(dict.fromkeys((shlex.join(program), version) for program, version in _installed_with_versions(tried, path)))
 
 
@@ -134,7 +134,7 @@ def need_compiler() -> Compiler:
 def _first_usable_compiler(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None:
     if named.lower() == "none":
         return None
-    tried = (_split_command(named),) if named else _compiler_commands(cxx)
+    tried = (_split_command(named),) if named else _compiler_commands_to_try(cxx)
     return next((found for found in _installed_with_versions(tried, path) if _gcc_version(found[1]) >= _OLDEST_GCC), None)
 
 
@@ -145,7 +145,7 @@ def _installed_with_versions(tried: Iterable[tuple[str, ...]], path: str) -> Ite
             yield (found, *others), _version_line_or_why_unknown((found, *others))
 
 
-def _compiler_commands(cxx: str) -> Iterator[tuple[str, ...]]:
+def _compiler_commands_to_try(cxx: str) -> Iterator[tuple[str, ...]]:
     if cxx.strip():
         yield _split_command(cxx)
     yield from ((name,) for name in CANDIDATES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchVectors, stores_rows
 from tpgen.kernels.cpp.mixing import MixingText, OwnWeightsText
-from tpgen.kernels.cpp.text import Writer, add_block_sums, found_row
+from tpgen.kernels.cpp.text import Writer, row_index_text, write_sum_of_blocks
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.values import ScratchSegment
 from tpgen.kernels.sweep.sweep import PathSweep
@@ -42,7 +42,7 @@ class BatchText:
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.given:
                 for s in segments.get(o, ()):
-                    self._move_segment("stage_rows(p_{0}, R, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
+                    self._write_move_of_segment("stage_rows(p_{0}, R, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
             for o in self.p.opened:
                 if o != "w":
                     self.w.line(f"clear(a_{o}, {self.p.dim[o]} * R);")
@@ -51,17 +51,17 @@ class BatchText:
                 with self.w.paths(path.term.path):
                     self.w.line(f"path_{path.term.path}(n{names});")
             for o in self.p.opened:
-                self._store_slot(o, segments.get(o, ()))
+                self._write_stores_of_slot(o, segments.get(o, ()))
 
-    def _store_slot(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
+    def _write_stores_of_slot(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
         for s in segments:
-            self._move_segment(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, R, n, {1}, {2}, {4});", o, s)
+            self._write_move_of_segment(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, R, n, {1}, {2}, {4});", o, s)
         if o == self.p.owner or (o == "w" and not self.p.row_weights):
             return
         for start, size in self.p.unused_ranges(o):
             self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o}[r] + {start}, {size});")
 
-    def _move_segment(self, call: str, operand: str, s: ScratchSegment) -> None:
+    def _write_move_of_segment(self, call: str, operand: str, s: ScratchSegment) -> None:
         # move a segment: scratch is copy-major, memory may be either
         with self.w.paths(*self.s.serving(operand, s.start)):
             if s.mul_first or s.dim == 1:
@@ -96,7 +96,7 @@ class BatchText:
         first, rest = term.mode.weight[0], term.mode.weight[1:]
         place = ""
         if term.weighted and self.p.row_weights:
-            copies = vectors.staged_weights(first, "0", str(term.size(first)))
+            copies = vectors.block_with_staged_weights(first, "0", str(term.size(first)))
             place = f"{vectors.position(term.mode.weight, f'({first} - {first}2)')} * R + r"
         else:
             copies = self.w.block(vectors.loops(first))
@@ -111,7 +111,7 @@ class BatchText:
 
     def write_weight_sums(self) -> None:
         """Write the sum of the blocks' weight gradients."""
-        add_block_sums(self.w, self.p.weight_scratch)
+        write_sum_of_blocks(self.w, self.p.weight_scratch)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
     def write_rows(self) -> None:
@@ -140,4 +140,4 @@ class BatchText:
         with self.w.block("for (int r = 0; r < n; ++r)"):
             self.w.line(f"const i64 e = {'order[q + r]' if self.p.owner else 'q + r'};")
             for _, name, base, o in pointers:
-                self.w.line(f"{name}[r] = {base} + {found_row(self.p.rule(o))} * {self.p.dim[o]};")
+                self.w.line(f"{name}[r] = {base} + {row_index_text(self.p.rule(o))} * {self.p.dim[o]};")

@@ -22,7 +22,7 @@ def stores_rows(p: BatchPlacement, operand: str) -> str:
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
-def load_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
+def write_loads_of_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
     """Write an array of ``count`` vectors of consecutive components."""
     values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R + r);" for n in range(count))
     w.line(f"vec {name}[{count}]; {values}")
@@ -100,7 +100,7 @@ class BatchVectors:
         return self.w.block(" ".join(part for part in parts if part))
 
     @contextmanager
-    def staged_weights(self, first: str, start: str, end: str) -> Iterator[None]:
+    def block_with_staged_weights(self, first: str, start: str, end: str) -> Iterator[None]:
         """Write a loop over first copies, with each row's weights in scratch."""
         chunk, step = self.p.chunk(self.term), self.p.staged(self.term)
         with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):

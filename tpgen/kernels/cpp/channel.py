@@ -9,9 +9,9 @@ from functools import partial
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.channel_rows import GroupBlocks, RowBlocks, RowGroup, row_arguments
 from tpgen.kernels.cpp.expressions import RegisterSums, Spelling, components
-from tpgen.kernels.cpp.parts import PartFunctions, declared
-from tpgen.kernels.cpp.prelude import header
-from tpgen.kernels.cpp.text import Writer, add_block_sums
+from tpgen.kernels.cpp.parts import PartFunctions, parameter_list
+from tpgen.kernels.cpp.prelude import header_text
+from tpgen.kernels.cpp.text import Writer, write_sum_of_blocks
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, table_area, weights_area
 from tpgen.kernels.placement.values import PlacedTable, View
 from tpgen.kernels.sweep.statements import Accumulate, SweepStage, Tabulate
@@ -28,41 +28,41 @@ class ChannelText:
 
     def write_functions(self) -> None:
         if self.p.in_parts:
-            self._write_part_functions()
+            self._write_functions_of_tables_and_paths()
         else:
             self._write_tabulate_function()
             self._write_row_function()
         if self.p.owner:
             arguments = f"real* d_{self.p.owner}" + "".join(f", const num* {name}" for name in self.p.owner_sums)
             with self.w.part("function finish"), self.w.block(f"static void finish({arguments})"):
-                self._store_slot(self.p.owner, f"a_{self.p.owner}")
+                self._write_stores_of_slot(self.p.owner, f"a_{self.p.owner}")
 
-    def _write_part_functions(self) -> None:
+    def _write_functions_of_tables_and_paths(self) -> None:
         # a function for each table and for some paths each; a group of rows takes one path after the other
         parts, group = PartFunctions(self.w), RowGroup(self.p)
         for placed in self._needed_tables():
             filled = [slot for slot in self.p.tabulated_slots if self.p.filling(placed, slot)]
             arguments = [("num*", name) for slot in filled for name in (table_area(slot), f"t_{identifier(slot)}")]
             with self.w.part("function tabulate"), parts.part(arguments):
-                self._fill_table(placed)
+                self._write_entries_of_table(placed)
         tables = len(parts.calls)
-        self.w.raw(header("ahead"))
+        self.w.raw(header_text("ahead"))
         for paths in self.p.parts:
             with self.w.part("function row"), parts.part(group.arguments):
                 for path in paths:
                     with group.each(self.w):
-                        self._prefetch_next_path(path.term)
+                        self._write_prefetch_of_next_path(path.term)
                         self._write_path_loops(path)
         self._write_tabulate_function(parts.calls[:tables])
-        with self.w.part("function row"), self.w.block(f"static void row_group({declared(group.arguments)})"):
+        with self.w.part("function row"), self.w.block(f"static void row_group({parameter_list(group.arguments)})"):
             with group.each(self.w):
-                self._begin_row()
+                self._write_start_of_row()
             for call in parts.calls[tables:]:
                 self.w.line(call)
             with group.each(self.w):
-                self._end_row()
+                self._write_end_of_row()
 
-    def _prefetch_next_path(self, term: Term) -> None:
+    def _write_prefetch_of_next_path(self, term: Term) -> None:
         # ask for what the row's next path has in memory
         for view in self.p.views_to_prefetch(term):
             size = view.outer * view.channels * view.inner
@@ -92,14 +92,14 @@ class ChannelText:
             for call in calls:
                 self.w.line(call)
             for placed in () if calls else self._needed_tables():
-                self._fill_table(placed)
+                self._write_entries_of_table(placed)
 
-    def _fill_table(self, placed: PlacedTable) -> None:
+    def _write_entries_of_table(self, placed: PlacedTable) -> None:
         for slot in self.p.tabulated_slots:
             if statements := self.p.filling(placed, slot):
-                self._fill_table_from_slot(placed, slot, statements)
+                self._write_entries_from_slot(placed, slot, statements)
 
-    def _fill_table_from_slot(self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]) -> None:
+    def _write_entries_from_slot(self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]) -> None:
         paths, spelling = placed.table.paths, Spelling(self.dtype, {slot: "x{}"})
         with self.w.paths(*paths):
             many = "s" * (len(paths) > 1)
@@ -113,26 +113,26 @@ class ChannelText:
                     self.w.line(f"store(t + {s.entry.index} * W, {spelling.sum(s.terms)});")
 
     def _write_row_function(self) -> None:
-        with self.w.part("function row"), self.w.block(f"static void row({declared(row_arguments(self.p))})"):
-            self._begin_row()
+        with self.w.part("function row"), self.w.block(f"static void row({parameter_list(row_arguments(self.p))})"):
+            self._write_start_of_row()
             for path in self.p.sweep.paths:
                 self._write_path_loops(path)
-            self._end_row()
+            self._write_end_of_row()
 
-    def _begin_row(self) -> None:
+    def _write_start_of_row(self) -> None:
         for slot in self.p.given:
             for v in self.p.stages(slot):
                 shape, name = f"<{v.outer}, {v.channels}, {v.inner}>", identifier(slot)
                 with self._attributed_to_paths_of_segment(v.operand, v.start):
                     self.w.line(f"stage{shape}({name} + {v.start}, s_{name} + {v.scratch});")
-        self._clear_sums()
+        self._write_zeros_to_sums()
 
-    def _end_row(self) -> None:
+    def _write_end_of_row(self) -> None:
         for operand in self.p.opened:
             if not self.p.summed_over_rows(operand):
-                self._store_slot(operand, f"a_{operand}")
+                self._write_stores_of_slot(operand, f"a_{operand}")
 
-    def _clear_sums(self) -> None:
+    def _write_zeros_to_sums(self) -> None:
         for view in self.p.cleared:
             self.w.line(f"clear(a_{view.operand} + {view.scratch}, {view.size});")
         for operand in self.s.scalar_operands:
@@ -141,7 +141,7 @@ class ChannelText:
                     with self._attributed_to_paths_of_segment(operand, start):
                         self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
 
-    def _store_slot(self, operand: str, source: str) -> None:
+    def _write_stores_of_slot(self, operand: str, source: str) -> None:
         # scratch to memory for one operand's open slot, and zeros where no path writes
         for start, size in self.p.scalars(operand) if operand in self.s.scalar_operands else []:
             with self._attributed_to_paths_of_segment(operand, start):
@@ -176,19 +176,19 @@ class ChannelText:
                 with self.w.block(f"for (int c = 0; c < {self.s.padded(term)}; c += W)"):
                     self._write_channel_loop_body(term, inside)
                 for stage in behind:
-                    self._add_channel_sums(placed, stage)
+                    self._write_additions_of_channel_sums(placed, stage)
 
     def _write_channel_loop_body(self, term: Term, stage: SweepStage) -> None:
         spelling = Spelling(self.dtype, {slot: f"{_vector_array(slot)}[{{}}]" for slot in self.p.call_slots})
         sums = RegisterSums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
         if placed := self.s.table(term):
             sums.found[S] = {n: f"s[{n}]" for n in range(placed.entries)}  # declared before the loop over channels
-        sums.write(stage.statements, spelling, partial(_load_components, self.w, self.p, term))
+        sums.write(stage.statements, spelling, partial(_write_loads_of_components, self.w, self.p, term))
         for operand, values in sums.found.items():
             if operand != S:
-                _store_components(self.w, self.p, term, operand, values)
+                _write_stores_of_components(self.w, self.p, term, operand, values)
 
-    def _add_channel_sums(self, placed: PlacedTable | None, stage: SweepStage) -> None:
+    def _write_additions_of_channel_sums(self, placed: PlacedTable | None, stage: SweepStage) -> None:
         # the sums over channels into the vectors of the tabulated operand
         assert placed is not None
         spelling = Spelling(self.dtype, {S: "s[{}]"})
@@ -207,8 +207,8 @@ class ChannelText:
 
     def write_weight_sums(self) -> None:
         """Write the sum of the blocks' weight gradients."""
-        add_block_sums(self.w, self.p.weight_scratch)
-        self._store_slot("w", "sums")
+        write_sum_of_blocks(self.w, self.p.weight_scratch)
+        self._write_stores_of_slot("w", "sums")
 
     def write_rows(self) -> None:
         """Write the loop over a block's rows."""
@@ -230,7 +230,7 @@ def _vector_array(slot: str) -> str:
     return identifier(_LOCAL[operand] + slot[len(operand) :])
 
 
-def _load_components(w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[int]) -> None:
+def _write_loads_of_components(w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[int]) -> None:
     # declare the vectors of a slot
     view = p.schedule.view(term, operand_of(slot))
     assert view is not None
@@ -247,7 +247,9 @@ def _load_components(w: Writer, p: ChannelPlacement, term: Term, slot: str, indi
     w.line(f"vec {array}; " + " ".join(f"{name}[{n}] = {text};" for n, text in values))
 
 
-def _store_components(w: Writer, p: ChannelPlacement, term: Term, operand: str, values: dict[int, str]) -> None:
+def _write_stores_of_components(
+    w: Writer, p: ChannelPlacement, term: Term, operand: str, values: dict[int, str]
+) -> None:
     # store or add the vectors of one open slot; what is stored is stored whole
     view = p.schedule.view(term, operand)
     assert view is not None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from tpgen.kernels.cpp.parts import Arguments
-from tpgen.kernels.cpp.text import Writer, found_row
+from tpgen.kernels.cpp.text import Writer, row_index_text
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -94,7 +94,7 @@ class RowBlocks:
         operand = name.removeprefix("d_").partition("_")[0]
         if operand == "w" and self.p.schedule.shared_weights:
             return name
-        return f"{name} + {found_row(self.p.rule(operand))} * {self.p.dim[operand]}"
+        return f"{name} + {row_index_text(self.p.rule(operand))} * {self.p.dim[operand]}"
 
     def write_array_declarations(self) -> None:
         """Declare arrays that outlive a tile, if any."""
@@ -135,7 +135,7 @@ class RowBlocks:
         values = self.shared_arguments(lane) | {name: self.row_address(name) for name in names}
         paired = _PairedGradient("state", "gradient", "second_w", self.p.dim["w"])
         if self.p.pair_gradient_size:
-            self.w.line(f"char* const state = states + {found_row(self.p.rule('w'))};")
+            self.w.line(f"char* const state = states + {row_index_text(self.p.rule('w'))};")
             self.w.line(f"real* const gradient = {values['d_w']};")
             self.w.line(paired.claim_statement)
             values["d_w"] = paired.address
@@ -216,20 +216,20 @@ class GroupBlocks(RowBlocks):
         )
         if self.p.pair_gradient_size:
             values["d_w"] = "gradients"
-            self._claim_gradients(paired, count)
+            self._write_claims_of_gradients(paired, count)
             count = "members"
         self.w.line(f"row_group({', '.join([count, *(values.get(name, name) for _, name in self.arguments)])});")
         if self.p.pair_gradient_size:
-            self._publish_and_add(paired)
+            self._write_marks_and_additions_of_pair_gradients(paired)
 
-    def _claim_gradients(self, paired: _PairedGradient, count: str) -> None:
+    def _write_claims_of_gradients(self, paired: _PairedGradient, count: str) -> None:
         # choose where the rows of a group write gradients of weights
         self.w.line(f"real* gradients[{self.p.group}]; const int members = {count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
             self.w.line(paired.claim_statement)
             self.w.line(f"gradients[k] = {paired.address};")
 
-    def _publish_and_add(self, paired: _PairedGradient) -> None:
+    def _write_marks_and_additions_of_pair_gradients(self, paired: _PairedGradient) -> None:
         # mark first gradients as written, which other threads may wait for, before waiting for theirs
         self.w.line(
             f"for (int k = 0; k < members; ++k) if (gradients[k] == {paired.gradient}) {paired.publish_statement}"

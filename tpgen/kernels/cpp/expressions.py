@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tpgen.form.call import Slot
-from tpgen.kernels.cpp.text import Writer, times, total
+from tpgen.kernels.cpp.text import Writer, scaled_text, sum_text
 from tpgen.kernels.placement.channel import identifier
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, Statement, Sum, TableEntry, Value
 
 
-def spelled(terms: Sum, value: Callable[[Value], str], dtype: str, one: str = "") -> str:
+def sum_of_products_text(terms: Sum, value: Callable[[Value], str], dtype: str, one: str = "") -> str:
     """Write a sum of products; ``one`` spells an empty product."""
-    return total([times(t.coefficient, " * ".join(map(value, t.factors)) or one, dtype) for t in terms])
+    return sum_text([scaled_text(t.coefficient, " * ".join(map(value, t.factors)) or one, dtype) for t in terms])
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Spelling:
         return value.name
 
     def sum(self, terms: Sum) -> str:
-        return spelled(terms, self.value, self.dtype, self.one)
+        return sum_of_products_text(terms, self.value, self.dtype, self.one)
 
 
 class RegisterSums:
@@ -55,9 +55,9 @@ class RegisterSums:
                 for s in run:
                     self.w.line(f"const vec {s.name} = {spelling.sum(s.terms)};")
             elif kind is Accumulate:
-                self._add_to_sums(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
+                self._write_additions_to_sums(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
 
-    def _add_to_sums(self, operand: str, values: list[tuple[int, str]]) -> None:
+    def _write_additions_to_sums(self, operand: str, values: list[tuple[int, str]]) -> None:
         found = self.found.setdefault(operand, {})
         for n, value in values:
             if n in found:

@@ -13,9 +13,16 @@ from typing import Any, Protocol
 from tpgen.kernels.cpp.batch import BatchText
 from tpgen.kernels.cpp.channel import ChannelText
 from tpgen.kernels.cpp.matrix import MatrixText
-from tpgen.kernels.cpp.parts import in_unit
-from tpgen.kernels.cpp.prelude import header, prelude
-from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, entry_head, room, scratch_areas
+from tpgen.kernels.cpp.parts import block_of_one_unit
+from tpgen.kernels.cpp.prelude import header_text, prelude_text
+from tpgen.kernels.cpp.text import (
+    GeneratedSource,
+    Writer,
+    block_for_each_task,
+    entry_head,
+    scratch_area_declarations,
+    write_allocation,
+)
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.blocks import MOST_BLOCKS, WORTH_THREADS
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
@@ -54,13 +61,13 @@ def generate(placement: Placement) -> GeneratedSource:
         rules = f" with {', '.join(map(str, placement.rules))}" if placement.rules else ""
         w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rules}")
     tails = placement.tail_widths_and_items
-    w.raw(prelude(schedule.target, placement.transpose_widths, getattr(schedule, "rows", 0), tails))
+    w.raw(prelude_text(schedule.target, placement.transpose_widths, getattr(schedule, "rows", 0), tails))
     if isinstance(placement, MatrixPlacement):
-        w.raw(header("matrices"))
+        w.raw(header_text("matrices"))
     text = _TEXTS[type(placement)](placement, w)
     text.write_functions()
     in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
-    with in_unit(w) if in_parts else nullcontext(), w.part("driver"):
+    with block_of_one_unit(w) if in_parts else nullcontext(), w.part("driver"):
         _write_entry_point(w, placement, text)
     return w.done()
 
@@ -80,7 +87,7 @@ def _write_entry_point(w: Writer, p: Placement, text: KernelText) -> None:
     finds = any(rule.takes_index for rule in p.rules)
     needed = {"indices": p.rules, "order": finds, "tasks": p.by_element, "paired": p.pair_gradient_size}
     for name in (name for name, yes in needed.items() if yes):
-        w.raw(header(name))
+        w.raw(header_text(name))
     with w.block(entry_head(bool(p.rules))):
         for slot in p.given:
             w.line(f"const real* const {identifier(slot)} = given[{p.call_slots.index(slot)}];")
@@ -94,11 +101,11 @@ def _write_entry_point(w: Writer, p: Placement, text: KernelText) -> None:
             rows = f"{found.name}.size" if found else "rows"
             if not (operand == "w" and p.sums_weights):
                 w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
-        _check_indices(w, p)
+        _write_check_of_indices(w, p)
         if p.pair_gradient_size:
-            room(w, "char", "states", "pair.size + 1")
+            write_allocation(w, "char", "states", "pair.size + 1")
             w.line("__builtin_memset(states, 0, pair.size);")
-        _declare_blocks(w, p)
+        _write_declarations_of_blocks(w, p)
         _write_weight_scratch(w, p, text)
         _write_block_loop(w, p, text)
         if p.sums_weights:
@@ -106,7 +113,7 @@ def _write_entry_point(w: Writer, p: Placement, text: KernelText) -> None:
         w.line("return fault;")
 
 
-def _check_indices(w: Writer, p: Placement) -> None:
+def _write_check_of_indices(w: Writer, p: Placement) -> None:
     for n, rule in enumerate(p.rules):
         if rule.takes_index:
             given = f"{rule.name}.at" if p.by_element else f"{rule.name}.how & CHECKED"
@@ -117,12 +124,12 @@ def _check_indices(w: Writer, p: Placement) -> None:
         owner = p.rule(p.owner)
         assert owner is not None
         w.line(f"const i64 owners = {owner.name}.size;")
-        room(w, "i64", "first", "owners + 1")
-        room(w, "i64", "order", "rows + 1")
+        write_allocation(w, "i64", "first", "owners + 1")
+        write_allocation(w, "i64", "order", "rows + 1")
         w.line(f"sort_rows({owner.name}, rows, owners, first, order);")
 
 
-def _declare_blocks(w: Writer, p: Placement) -> None:
+def _write_declarations_of_blocks(w: Writer, p: Placement) -> None:
     tile = p.blocks.tile
     if p.sums_weights:
         w.line(f"const i64 room = {p.blocks.most_blocks};  // blocks that fit into 64 MB of sums")
@@ -131,7 +138,7 @@ def _declare_blocks(w: Writer, p: Placement) -> None:
     else:
         w.line(f"const i64 span = {p.blocks.rows_of_block};")
     if p.by_element:
-        room(w, "i64", "tasks", "tasks_size(rows, elements, span)")
+        write_allocation(w, "i64", "tasks", "tasks_size(rows, elements, span)")
         w.line("const Tasks t = make_tasks(tasks, (const i64*)element.at, rows, elements, span);")
         w.line("const i64 blocks = t.count;")
     elif p.owner:
@@ -145,21 +152,21 @@ def _write_weight_scratch(w: Writer, p: Placement, text: KernelText) -> None:
     shared = p.weight_scratch and not p.by_element
     slots = [slot for slot in p.given if operand_of(slot) == "w" and shared]
     for slot in slots:
-        room(w, "num", weights_area(slot), f"{p.weight_scratch}")
+        write_allocation(w, "num", weights_area(slot), f"{p.weight_scratch}")
     if slots:
         text.write_weights()
     if p.sums_weights:
-        room(w, "num", "sums", f"(blocks + 1) * {p.block_sums}")
+        write_allocation(w, "num", "sums", f"(blocks + 1) * {p.block_sums}")
 
 
 def _write_block_loop(w: Writer, p: Placement, text: KernelText) -> None:
-    held, areas = sum(p.scratch.values()), scratch_areas(p.scratch)
+    held, areas = sum(p.scratch.values()), scratch_area_declarations(p.scratch)
     if p.pair_gradient_size:
         areas.append(f"real* const second_w = (real*)(scratch + {held});")
     if "weights" in p.scratch:
         areas.append("i64 held = -1;  // the element whose weights stand there")
     worth, size = f"rows * {p.blocks.touched} > {WORTH_THREADS}", str(max(held + p.pair_gradient_size, 1))
-    with each_task(w, worth, size, areas, "blocks"):
+    with block_for_each_task(w, worth, size, areas, "blocks"):
         if p.sums_weights and not p.by_element:
             w.line(f"num* const a_w = sums + b * {p.block_sums}; clear(a_w, {p.block_sums});")
         text.write_rows()

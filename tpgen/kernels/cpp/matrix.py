@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tpgen.kernels.cpp.text import Writer, add_block_sums, literal
+from tpgen.kernels.cpp.text import Writer, number_literal, write_sum_of_blocks
 from tpgen.kernels.placement.matrix import MatrixPlacement, MatrixSegment, MatrixTerm
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -20,7 +20,7 @@ class MatrixText:
         arguments = ", ".join(f"{kind} {name}" for kind, name in self._tile_arguments())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.staged:
-                self._move_rows(
+                self._write_moves_of_rows(
                     f"stage<{{0}}>({self._row_address(f'p_{o}')} + {{1}}, s_{o} + {{2}});", self.p.stages(o)
                 )
             written: set[tuple[str, int]] = set()
@@ -30,7 +30,9 @@ class MatrixText:
                     self._write_path_products(term, written)
             for o in self.p.open_row_slots:
                 made = [s for s in self.s.segments(o) if not s.whole]
-                self._move_rows(f"unstage<{{0}}>(a_{o} + {{2}}, {self._row_address(f'q_{o}')} + {{1}});", made)
+                self._write_moves_of_rows(
+                    f"unstage<{{0}}>(a_{o} + {{2}}, {self._row_address(f'q_{o}')} + {{1}});", made
+                )
                 for start, size in self.p.unused_ranges(o):
                     self.w.line(f"for (int r = 0; r < n; ++r) zero({self._row_address(f'q_{o}')} + {start}, {size});")
 
@@ -51,7 +53,7 @@ class MatrixText:
         areas = [("num*", name) for name in self.p.scratch if name != "own_w"]
         return [("int", "n"), *places, *rows, *areas]
 
-    def _move_rows(self, move: str, segments: Sequence[MatrixSegment]) -> None:
+    def _write_moves_of_rows(self, move: str, segments: Sequence[MatrixSegment]) -> None:
         for segment in segments:
             place = f"{segment.scratch} * (i64)R + r * {segment.size}"
             with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
@@ -78,16 +80,18 @@ class MatrixText:
         )
         if "out" in self.p.opened:
             into, add = self._result_address("out", y), _cpp_bool(("out", y.index) in written)
-            weights = self._address_of_staged_weights(term, "keep", term.kept)
+            weights = self._write_copy_of_row_weights_and_return_address(term, "keep", term.kept)
             sizes = f"{y.padded}, {rows}, {x.mul}"
             self.w.line(f"multiply<{y.padded}>({add}, {into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
             into, add = self._result_address("x1", x), _cpp_bool(("x1", x.index) in written)
-            weights = self._address_of_staged_weights(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
+            weights = self._write_copy_of_row_weights_and_return_address(
+                term, "keep_flipped", self.p.weights["kept"] + term.flipped
+            )
             sizes = f"{x.padded}, {rows}, {y.mul}"
             self.w.line(f"multiply<{x.padded}>({add}, {into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
         if "w" in self.p.opened:
-            with self._gradient_address(term) as sums:
+            with self._block_with_gradient_address(term) as sums:
                 add = "!fresh" if self.p.by_element else "true"
                 given = f"{given_x}, 1, {x_step}, {given_y}, {y_step}"
                 self.w.line(f"multiply<{y.padded}>({add}, {sums}, {y.padded}, {given}, {x.mul}, {rows});")
@@ -110,25 +114,27 @@ class MatrixText:
         row = "" if self.s.shared_weights else f" + r * {segment.size}"
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
-    def _address_of_staged_weights(self, term: MatrixTerm, keep: str, at: int) -> str:
+    def _write_copy_of_row_weights_and_return_address(
+        self, term: MatrixTerm, copy_function: str, shared_start: int
+    ) -> str:
         if self.s.shared_weights:
-            return f"weights + {at}"
-        self._move_weights(term, keep, f"p_w + r * {self.p.dim['w']}", "s_w")
+            return f"weights + {shared_start}"
+        self._write_move_of_weights(term, copy_function, f"p_w + r * {self.p.dim['w']}", "s_w")
         return "s_w"
 
     @contextmanager
-    def _gradient_address(self, term: MatrixTerm) -> Iterator[str]:
+    def _block_with_gradient_address(self, term: MatrixTerm) -> Iterator[str]:
         # a row's own gradient moves out of scratch at once
         if self.s.shared_weights:
             yield f"a_w + {term.kept}"
             return
         self.w.line(f"clear(s_w, {term.source.mul * term.target.padded});")
         yield "s_w"
-        self._move_weights(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
+        self._write_move_of_weights(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
 
-    def _move_weights(self, term: MatrixTerm, function: str, memory: str, scratch: str) -> None:
+    def _write_move_of_weights(self, term: MatrixTerm, function: str, memory: str, scratch: str) -> None:
         # the weights of a path into scratch or back, times its coefficient
-        value = literal(term.coefficient, self.s.target.dtype)
+        value = number_literal(term.coefficient, self.s.target.dtype)
         self.w.line(f"{function}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
     def write_weights(self, memory: str = "w") -> None:
@@ -136,9 +142,9 @@ class MatrixText:
         for term in self.s.terms:
             with self.w.paths(term.path):
                 if "out" in self.p.opened:
-                    self._move_weights(term, "keep", memory, f"weights + {term.kept}")
+                    self._write_move_of_weights(term, "keep", memory, f"weights + {term.kept}")
                 if "x1" in self.p.opened:
-                    self._move_weights(
+                    self._write_move_of_weights(
                         term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}"
                     )
 
@@ -146,8 +152,8 @@ class MatrixText:
         """Write the sum of the blocks' weight gradients."""
         size, w = self.p.block_sums, self.w
         if not self.p.by_element:
-            add_block_sums(w, size)
-            self._store_weight_gradients("d_w", "sums")
+            write_sum_of_blocks(w, size)
+            self._write_stores_of_weight_gradients("d_w", "sums")
             return
         with w.block("for (i64 e = 0, b = 0; e < elements; ++e)"):
             w.line(f"real* const to = d_w + e * {self.p.dim['w']}; num* const all = sums + b * {size};")
@@ -155,12 +161,12 @@ class MatrixText:
             w.line("if (t.is_whole(b, span)) { ++b; continue; }  // a thread has given it")
             with w.block("for (++b; b < blocks && t.element[b] == e; ++b)"):
                 w.line(f"for (i64 m = 0; m < {size}; m += W) add(all + m, load(sums + b * {size} + m));")
-            self._store_weight_gradients("to", "all")
+            self._write_stores_of_weight_gradients("to", "all")
 
-    def _store_weight_gradients(self, memory: str, sums: str) -> None:
+    def _write_stores_of_weight_gradients(self, memory: str, sums: str) -> None:
         for term in self.s.terms:
             with self.w.paths(term.path):
-                self._move_weights(term, "give", memory, f"{sums} + {term.kept}")
+                self._write_move_of_weights(term, "give", memory, f"{sums} + {term.kept}")
         for start, size in self.p.unused_ranges("w"):
             self.w.line(f"zero({memory} + {start}, {size});")
 
@@ -185,7 +191,7 @@ class MatrixText:
             w.line(f"tile({', '.join(names.get(name, name) for _, name in self._tile_arguments())});")
         if by_element and self.p.sums_weights:
             with w.block("if (whole)"):
-                self._store_weight_gradients(f"d_w + e * {self.p.dim['w']}", "a_w")
+                self._write_stores_of_weight_gradients(f"d_w + e * {self.p.dim['w']}", "a_w")
 
 
 def _cpp_bool(adds: bool) -> str:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchVectors, load_columns
-from tpgen.kernels.cpp.text import Writer, literal
+from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchVectors, write_loads_of_columns
+from tpgen.kernels.cpp.text import Writer, number_literal
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.sweep.statements import SweepStage
 from tpgen.kernels.sweep.sweep import PathSweep
 
 
-def _multiply_call(p: BatchPlacement, columns: str) -> str:
+def _start_of_multiply_call(p: BatchPlacement, columns: str) -> str:
     return f"multiply_columns({columns}, " if p.shortens_tiles else f"multiply<{columns}>("
 
 
-def _add_weight_gradient(
+def _write_addition_to_weight_gradient(
     w: Writer, term: Term, whole: int, into: str, left: tuple[str, str], right: tuple[str, str], columns: str
 ) -> None:
-    """Write the sum over tile rows of ``left`` times ``right``, for each pair of copies.
+    """Write C++ that adds ``left`` times ``right``, summed over a tile's rows, to the matrix ``into``.
 
-    ``left`` is (array, copies), ``right`` (array, transpose of ``whole`` copies).
+    ``left``: array and copies; ``right``: array and a transpose of the first ``whole`` copies.
     """
     copies, (array, rows), (other, flipped) = term.size(term.mode.mixing), left, right
     if whole:
@@ -60,31 +60,31 @@ class MixingText:
             self.w.line(f"const int {first}1 = least({size}, {first}0 + {step});")
             if self.needs_p:
                 self._write_coupling_stage(self.path.stages[0])
-            self._mix_copies()
+            self._write_mixing()
             if self.needs_d:
                 self._write_coupling_stage(self.path.stages[-1])
 
-    def _each_copy(self) -> AbstractContextManager[None]:
+    def _block_for_each_copy(self) -> AbstractContextManager[None]:
         first = self.first
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
         return self.vectors.each(loop, self.vectors.loops(self.sides.copies[1:]), ROW_LOOP)
 
     def _write_coupling_stage(self, stage: SweepStage) -> None:
-        with self._each_copy():
+        with self._block_for_each_copy():
             self.vectors.body(stage.statements)
 
-    def _mix_copies(self) -> None:
+    def _write_mixing(self) -> None:
         if not self.term.weighted:
-            self._mix_unweighted()
+            self._write_mixing_without_weights()
         elif self.p.row_weights:
-            self._mix_with_row_weights()
+            self._write_mixing_by_row_weights()
         else:
-            self._mix_with_shared_weights()
+            self._write_mixing_by_shared_weights()
 
-    def _mix_unweighted(self) -> None:
+    def _write_mixing_without_weights(self) -> None:
         # unweighted mixing: every input copy goes to the single output copy
         position = self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
-        with self._each_copy():
+        with self._block_for_each_copy():
             for n in range(self.k):
                 place = f"({position} * {self.k} + {n}) * R + r"
                 if self.adds:
@@ -92,7 +92,7 @@ class MixingText:
                 if self.needs_d:
                     self.w.line(f"store(D + {place}, load(s{self.far_address} + {n} * R + r));")
 
-    def _mix_with_shared_weights(self) -> None:
+    def _write_mixing_by_shared_weights(self) -> None:
         first, mixed, columns, (step, far_step) = self.first, self.mixed, f"{self.k} * R", self.steps
         self.w.line(f"const int count = ({first}1 - {first}0) * {self.inner};")
         at = f"{self.vectors.start('w')} + {first}0 * {self.inner * step}"
@@ -110,45 +110,45 @@ class MixingText:
         # rows of weights are copies of input 1: those of P, or of the far side where copies mix first
         far, whole = f"s{self.far_address}", self.p.flipped(self.term)
         if not self.mixes_first:
-            _add_weight_gradient(self.w, self.term, whole, into, ("P", "count"), (far, "G"), columns)
+            _write_addition_to_weight_gradient(self.w, self.term, whole, into, ("P", "count"), (far, "G"), columns)
             return
         if whole:
             self.w.line(f"flip(P, G, {whole}, {columns});")
-        _add_weight_gradient(self.w, self.term, whole, into, (far, str(self.mixed)), ("P", "G"), columns)
+        _write_addition_to_weight_gradient(self.w, self.term, whole, into, (far, str(self.mixed)), ("P", "G"), columns)
 
     def _write_matrix_product(
         self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True
     ) -> None:
         # a product of matrices with consecutive rows, which replaces ``into`` or is added to it
         flag = "true" if add else "false"
-        function = _multiply_call(self.p, columns)
+        function = _start_of_multiply_call(self.p, columns)
         self.w.line(f"{function}{flag}, {into}, {columns}, {left}, {right}, {columns}, {sizes});")
 
-    def _mix_with_row_weights(self) -> None:
+    def _write_mixing_by_row_weights(self) -> None:
         first, k = self.first, self.k
         with (
-            self.vectors.staged_weights(first, f"{first}0", f"{first}1"),
+            self.vectors.block_with_staged_weights(first, f"{first}0", f"{first}1"),
             self.w.block(f"for (int m = 0; m < {self.inner}; ++m) {ROW_LOOP}"),
         ):
             block = f"((({first} - {first}0) * {self.inner} + m) * {k})"
             if self.needs_p:
-                load_columns(self.w, "c", k, f"P + {block} * R")
+                write_loads_of_columns(self.w, "c", k, f"P + {block} * R")
             if self.needs_d:
                 self.w.line(f"vec d[{k}] = {{}};")
             with self.w.block(self.vectors.loops(self.sides.mixed)):
-                self._write_one_row_weight(
+                self._write_products_with_one_row_weight(
                     f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.sides.mixed}) * R + r"
                 )
             if self.needs_d:
                 for n in range(k):
                     self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
-    def _write_one_row_weight(self, at: str) -> None:
+    def _write_products_with_one_row_weight(self, at: str) -> None:
         out = f"({self.vectors.start('out')} + {self.sides.mixed} * {self.k}) * (i64)R"
         if self.p.opened != ("w",):
             self.w.line(f"const vec weight = load(s_w + {at});")
         if self.p.opened != ("out",):
-            load_columns(self.w, "g", self.k, f"s_out + {out}")
+            write_loads_of_columns(self.w, "g", self.k, f"s_out + {out}")
         for n in range(self.k):
             if self.adds:
                 self.w.line(f"add(a_out + {out} + {n} * R + r, weight * c[{n}]);")
@@ -167,7 +167,7 @@ class OwnWeightsText:
         starts = BatchVectors(placement, term, w)
         self.at = f"{starts.start('w')} + u * {self.v * self.mixed}"
         self.x, self.y, self.out = (f"{starts.start(o)} * (i64)R" for o in ("x1", "x2", "out"))
-        self.c = literal(term.entries[0].value, placement.schedule.target.dtype)
+        self.c = number_literal(term.entries[0].value, placement.schedule.target.dtype)
         self.opened = placement.opened
 
     def write(self) -> None:
@@ -175,19 +175,19 @@ class OwnWeightsText:
         with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
             if "own" in self.p.scratch:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
-                self.w.line(f"{_multiply_call(self.p, 'R')}false, own, R, {place});")
+                self.w.line(f"{_start_of_multiply_call(self.p, 'R')}false, own, R, {place});")
             with self.w.block(ROW_LOOP):
-                self._write_products_of_rows()
+                self._write_products_with_own_weights()
             if "w" in self.opened:
-                self._write_weight_gradients()
+                self._write_gradient_of_own_weights()
             if "x2" in self.opened:
                 place = f"weights + {self.at}, {self.mixed}, 1, d_own, R, {self.v}, {self.mixed}"
-                self.w.line(f"{_multiply_call(self.p, 'R')}true, a_x2 + {self.y}, R, {place});")
+                self.w.line(f"{_start_of_multiply_call(self.p, 'R')}true, a_x2 + {self.y}, R, {place});")
 
-    def _write_products_of_rows(self) -> None:
+    def _write_products_with_own_weights(self) -> None:
         x = f"{self.x} + (u * {self.k}) * R"
         if self.opened != ("x1",):
-            load_columns(self.w, "x", self.k, f"s_x1 + {x}", f"{self.c} * ")
+            write_loads_of_columns(self.w, "x", self.k, f"s_x1 + {x}", f"{self.c} * ")
         if "x1" in self.opened:
             self.w.line(f"vec d[{self.k}] = {{}};")
         with self.w.block(f"for (int w = 0; w < {self.mixed}; ++w)"):
@@ -200,7 +200,7 @@ class OwnWeightsText:
         if "own" in self.p.scratch:
             self.w.line("const vec weight = load(own + w * R + r);")
         if self.opened != ("out",):
-            load_columns(self.w, "g", self.k, f"s_out + {out}")
+            write_loads_of_columns(self.w, "g", self.k, f"s_out + {out}")
         for n in range(self.k):
             if "out" in self.opened:
                 self.w.line(f"add(a_out + {out} + {n} * R + r, weight * x[{n}]);")
@@ -209,9 +209,9 @@ class OwnWeightsText:
         if "d_own" in self.p.scratch:
             self.w.line(f"store(d_own + w * R + r, {' + '.join(f'x[{n}] * g[{n}]' for n in range(self.k))});")
 
-    def _write_weight_gradients(self) -> None:
+    def _write_gradient_of_own_weights(self) -> None:
         whole = self.p.flipped(self.term)
         if whole:
             self.w.line(f"flip(d_own, flipped, {whole}, R);")
         y, own = (f"s_x2 + {self.y}", str(self.v)), ("d_own", "flipped")
-        _add_weight_gradient(self.w, self.term, whole, f"a_w + {self.at}", y, own, "R")
+        _write_addition_to_weight_gradient(self.w, self.term, whole, f"a_w + {self.at}", y, own, "R")

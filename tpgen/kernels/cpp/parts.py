@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
-from tpgen.kernels.cpp.prelude import header
+from tpgen.kernels.cpp.prelude import header_text
 from tpgen.kernels.cpp.text import Writer
 
 Arguments = list[tuple[str, str]]  # type and name
@@ -22,26 +22,26 @@ class PartFunctions:
 
     def __init__(self, w: Writer) -> None:
         self.w, self.calls = w, list[str]()
-        w.raw(header("parts"))
+        w.raw(header_text("parts"))
 
     @contextmanager
     def part(self, arguments: Arguments) -> Iterator[None]:
         """Write the lines inside as one function, and record its call."""
         name = f"part_{len(self.calls)}"
-        head = f"void {name}({declared(arguments)})"
+        head = f"void {name}({parameter_list(arguments)})"
         self.w.line(f"{head} __attribute__((noinline));")
-        with in_unit(self.w), self.w.block(head):
+        with block_of_one_unit(self.w), self.w.block(head):
             yield
         self.calls.append(f"{name}({', '.join(a for _, a in arguments)});")
 
 
-def declared(arguments: Arguments) -> str:
+def parameter_list(arguments: Arguments) -> str:
     """Arguments as a C++ parameter list."""
     return ", ".join(f"{kind} {name}" for kind, name in arguments)
 
 
 @contextmanager
-def in_unit(w: Writer) -> Iterator[None]:
+def block_of_one_unit(w: Writer) -> Iterator[None]:
     """Write lines that only one unit compiles."""
     w.raw(_BEGIN)
     yield

@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tpgen.kernels.cpp.expressions import Spelling
-from tpgen.kernels.cpp.prelude import header, prelude
-from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, entry_head, room, scratch_areas
+from tpgen.kernels.cpp.prelude import header_text, prelude_text
+from tpgen.kernels.cpp.text import (
+    GeneratedSource,
+    Writer,
+    block_for_each_task,
+    entry_head,
+    scratch_area_declarations,
+    write_allocation,
+)
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
 from tpgen.kernels.sweep.monomials import merge_by_component, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, Statement
@@ -52,8 +59,8 @@ class RowText:
         texts |= {s: f"t_{slot_name(s)}[{{}}]" for s in at.read if s not in texts}
         self.spelling = Spelling(at.target.dtype, texts, one=words.one)
 
-    def get(self, slot: str) -> None:
-        """Write the loads of a given slot."""
+    def write_loads(self, slot: str) -> None:
+        """Write the loads of a given operand."""
         operand, name = self.at.operands[slot], slot_name(slot)
         self.w.line(f"{self.words.number} t_{name}[{operand.dim}];")
         if operand.channels:
@@ -63,12 +70,12 @@ class RowText:
             for i in self.at.read[slot]:
                 self.w.line(f"t_{name}[{i}] = {self.words.spread.format(name, i)};")
 
-    def declare_sums(self) -> None:
+    def write_declarations_of_sums(self) -> None:
         """Declare an array of zeros for each open slot."""
         for slot in self.at.row_slots:
             self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
-    def statement(self, statement: Statement) -> None:
+    def write_statement(self, statement: Statement) -> None:
         text, target = self.spelling.sum(statement.terms), stored_value(statement)
         if isinstance(target, Local):
             self.w.line(f"const {self.words.number} {target} = {text};")
@@ -80,8 +87,8 @@ class RowText:
         else:
             self.w.line(f"d_{name}[{target.index}] += {text};")
 
-    def set(self, slot: str) -> None:
-        """Write the stores of an open slot."""
+    def write_stores(self, slot: str) -> None:
+        """Write the stores of a computed operand."""
         for start, size in component_runs(self.at.operands[slot]):
             self.w.line(self.words.set.format(slot_name(slot), start, size))
 
@@ -108,9 +115,9 @@ class _PolynomialText:
         """Write functions and entry point; return the source."""
         for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
-        self.w.raw(prelude(self.at.target, self.at.transpose_widths, self.at.target.lanes))
+        self.w.raw(prelude_text(self.at.target, self.at.transpose_widths, self.at.target.lanes))
         for name in ("indices", "order", "tasks", "channels"):
-            self.w.raw(header(name))
+            self.w.raw(header_text(name))
         if self.at.coefficients:
             self._write_prologue_function()
         self._write_row_function()
@@ -126,12 +133,12 @@ class _PolynomialText:
         arguments += _declarations("const num*", "", at.coefficients) + _declarations("num*", "", at.adjoints)
         with self.w.block(f"static void row({', '.join([*arguments, 'i64 C', 'i64 c', 'int n'])})"):
             for slot in at.inputs:
-                self.row.get(slot)
-            self.row.declare_sums()
+                self.row.write_loads(slot)
+            self.row.write_declarations_of_sums()
             for statement in self.sweep.rows:
-                self.row.statement(statement)
+                self.row.write_statement(statement)
             for slot in at.stored:
-                self.row.set(slot)
+                self.row.write_stores(slot)
             for name, i in ((slot_name(s), i) for s in at.channel_sums for i in range(self.dim[s])):
                 self.w.line(f"o_{name}[{i}] += sum_some(d_{name}[{i}], n);")
 
@@ -157,10 +164,10 @@ class _PolynomialText:
             self.w.line("const i64 elements = indices[0].size, C = channels, vectors = (C + W - 1) / W;")
             self.w.line("const i64* const index = (const i64*)indices[0].at;")
             self.w.line("if (index && !inside(index, rows, elements)) return 2;")
-            room(self.w, "i64", "tasks", f"tasks_size(rows, elements, {self.at.span})")
+            write_allocation(self.w, "i64", "tasks", f"tasks_size(rows, elements, {self.at.span})")
             self.w.line(f"const Tasks t = make_tasks(tasks, index, rows, elements, {self.at.span});")
             for name, size, _ in sums:
-                room(self.w, "num", name, f"{size} + 1")
+                write_allocation(self.w, "num", name, f"{size} + 1")
                 self.w.line(f"for (i64 m = 0; m < {size}; ++m) {name}[m] = 0;")
             self.w.line("int fault = 0;")
             self._write_task_loop()
@@ -174,7 +181,7 @@ class _PolynomialText:
         moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read, *self.at.opened))
         worth = f"rows * vectors * {self.sweep.operations + _MOVED * moved} > {_WORTH}"
         size = f"{max(1, sum(self.at.scratch.values()))} * W"
-        with each_task(self.w, worth, size, self._thread_declarations(), f"t.count * {groups}"):
+        with block_for_each_task(self.w, worth, size, self._thread_declarations(), f"t.count * {groups}"):
             self.w.line(f"const i64 e = t.element[b / {groups}], from = t.begin[b / {groups}];")
             end = "t.first[e + 1]"
             self.w.line(f"const i64 to = {end if self.at.open_weights else f'least({end}, from + {self.at.span})'};")
@@ -188,7 +195,7 @@ class _PolynomialText:
     def _thread_declarations(self) -> Iterator[str]:
         # declarations of scratch, and of the tensors that a thread reads and writes
         at = self.at
-        yield from scratch_areas({slot_name(slot): count for slot, count in at.scratch.items()}, " * W")
+        yield from scratch_area_declarations({slot_name(slot): count for slot, count in at.scratch.items()}, " * W")
         read = [(slot, n) for n, slot in enumerate(at.given) if slot in at.read]
         yield from (f"const real* const p_{slot_name(slot)} = given[{n}];" for slot, n in read)
         written = [(slot, n) for n, slot in enumerate(at.opened) if slot not in at.channel_sums]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tpgen.kernels.cpp.text import read_header
-from tpgen.kernels.cpp.tiles import lane_list, tail_texts, tile
+from tpgen.kernels.cpp.tiles import lane_list, tail_texts, tile_transposes_text
 from tpgen.kernels.placement.values import Target
 
 # storage type (tensors: unaligned, maybe bfloat16), compute type (also of scratch: aligned), integer type of the same
@@ -18,39 +18,39 @@ _TYPES = {
 }
 
 
-def header(name: str) -> str:
+def header_text(name: str) -> str:
     """Read a header beside this file."""
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
-def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:
+def prelude_text(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:
     """C++ before the functions; ``rows`` of a tile, or 0 without matrix products."""
     parts = [
-        type_names(target),
-        header("system"),
-        header("threads"),
-        header("bfloat16" if target.dtype == "bfloat16" else "plain"),
-        header("lanes"),
-        _lane_sum_function(target.lanes),
+        number_type_definitions(target),
+        header_text("system"),
+        header_text("threads"),
+        header_text("bfloat16" if target.dtype == "bfloat16" else "plain"),
+        header_text("lanes"),
+        _lane_sum_function_text(target.lanes),
     ]
     parts += ["template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items"]
-    parts += [tile(target.lanes, d) for d in sorted(tiles | {1})]
-    parts += [header("staging")]
+    parts += [tile_transposes_text(target.lanes, d) for d in sorted(tiles | {1})]
+    parts += [header_text("staging")]
     parts += [tail_texts(target.lanes, target.dtype, set(tails))] if tails else []
     if rows:
         parts += [
             f"enum {{ R = {rows} }};  // rows in a tile",
-            _transpose_function(target.lanes),
-            header("row_staging"),
-            header("patch"),
-            _matrix_product_functions(target),
-            header("correlation"),
+            _transpose_function_text(target.lanes),
+            header_text("row_staging"),
+            header_text("patch"),
+            _matrix_product_functions_text(target),
+            header_text("correlation"),
         ]
     return "\n".join(part.strip("\n") for part in parts)
 
 
-def type_names(target: Target) -> str:
-    """C++ types: ``real`` of tensors, ``num`` of computation and scratch, ``vec`` of ``W`` lanes."""
+def number_type_definitions(target: Target) -> str:
+    """C++ that defines types: ``real`` of tensors, ``num`` of computation and scratch, ``vec`` of ``W`` lanes."""
     storage, compute, bits = _TYPES[target.dtype]
     width = 8 if compute == "double" else 4
     return f"""
@@ -64,7 +64,7 @@ typedef {bits} bits __attribute__((vector_size({target.lanes * width}), may_alia
 """
 
 
-def _lane_sum_function(lanes: int) -> str:
+def _lane_sum_function_text(lanes: int) -> str:
     # halve, add, repeat: the order of the sum is fixed
     lines, half = [], lanes // 2
     while half:
@@ -74,7 +74,7 @@ def _lane_sum_function(lanes: int) -> str:
     return "static inline num lane_sum(vec v) {\n" + "\n".join(lines) + "\n  return v[0];\n}"
 
 
-def _transpose_function(lanes: int) -> str:
+def _transpose_function_text(lanes: int) -> str:
     # square transpose in log2(W) rounds of two-input shuffles
     statements, step = [], 1
     while step < lanes:
@@ -89,7 +89,7 @@ def _transpose_function(lanes: int) -> str:
     return "static inline void transpose(vec* v) {\n  vec a, b;\n  " + "\n  ".join(statements) + "\n}"
 
 
-def _matrix_product_functions(target: Target) -> str:
+def _matrix_product_functions_text(target: Target) -> str:
     # Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors.
     # Heights of 5 and 3 would take as long as 4 + 1 and 2 + 1 do.
     wide = 4 if target.registers >= 32 else 2

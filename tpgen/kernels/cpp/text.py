@@ -97,10 +97,10 @@ class Writer:
         return GeneratedSource("\n".join(self._lines) + "\n", tuple(self._paths), tuple(self._parts))
 
 
-def literal(value: float, dtype: str) -> str:
+def number_literal(value: float, dtype: str) -> str:
     """C++ literal that reads back as the same number.
 
-    >>> literal(0.1, "float32"), literal(2.0, "float64")
+    >>> number_literal(0.1, "float32"), number_literal(2.0, "float64")
     ('0.1f', '2.0')
     """
     if dtype == "float64":
@@ -109,16 +109,16 @@ def literal(value: float, dtype: str) -> str:
     return (text if any(c in text for c in ".e") else text + ".0") + "f"
 
 
-def times(value: float, text: str, dtype: str) -> str:
+def scaled_text(value: float, text: str, dtype: str) -> str:
     """Write ``value * text``, shorter for plus or minus one."""
     if value == 1.0:
         return text
     if value == -1.0:
         return f"-{text}"
-    return f"{literal(value, dtype)} * {text}"
+    return f"{number_literal(value, dtype)} * {text}"
 
 
-def total(terms: list[str]) -> str:
+def sum_text(terms: list[str]) -> str:
     """Write a sum in the given order."""
     return " + ".join(terms).replace("+ -", "- ")
 
@@ -127,11 +127,11 @@ def total(terms: list[str]) -> str:
 _FOUND = {INDEXED: "{0}[e]", GROUPED: "{0}[e]", PAIRED: "(e < {0}.size ? e : e - {0}.size)"}
 
 
-def found_row(rule: RowRule | None) -> str:
+def row_index_text(rule: RowRule | None) -> str:
     """C++ index of an operand's row for row ``e``.
 
     >>> from tpgen.kernels.rows import EDGE_PAIRS, SOURCES
-    >>> found_row(None), found_row(SOURCES), found_row(EDGE_PAIRS)
+    >>> row_index_text(None), row_index_text(SOURCES), row_index_text(EDGE_PAIRS)
     ('e', 'src[e]', '(e < pair.size ? e : e - pair.size)')
     """
     return "e" if rule is None else _FOUND[rule.way].format(rule.name)
@@ -144,7 +144,7 @@ def entry_head(indices: bool = True) -> str:
     return f'extern "C" __attribute__((visibility("default"))) int tpgen_kernel({arguments})'
 
 
-def add_block_sums(w: Writer, size: int) -> None:
+def write_sum_of_blocks(w: Writer, size: int) -> None:
     """Write the sum of all blocks into the first, in block order."""
     w.line(f"if (!blocks) clear(sums, {size});")
     w.line(
@@ -153,19 +153,19 @@ def add_block_sums(w: Writer, size: int) -> None:
     )
 
 
-def room(w: Writer, kind: str, name: str, size: str) -> None:
+def write_allocation(w: Writer, kind: str, name: str, size: str) -> None:
     """Write an allocation that frees itself at every return."""
     w.line(f"const Room<{kind}> {name}_room({size}); {kind}* const {name} = {name}_room.at; if (!{name}) return 1;")
 
 
-def scratch_areas(sizes: Mapping[str, int], unit: str = "") -> list[str]:
+def scratch_area_declarations(sizes: Mapping[str, int], unit: str = "") -> list[str]:
     """C++ declarations of consecutive areas in a thread's scratch."""
     begins = accumulate(sizes.values(), initial=0)
     return [f"num* const {name} = scratch + {at}{unit};" for name, at in zip(sizes, begins, strict=False)]
 
 
 @contextmanager
-def each_task(w: Writer, worth: str, size: str, declared: Iterable[str], count: str) -> Iterator[None]:
+def block_for_each_task(w: Writer, worth: str, size: str, declared: Iterable[str], count: str) -> Iterator[None]:
     """Write a loop of threads over ``count`` tasks ``b``: one unless ``worth``, each with scratch of ``size``."""
     w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
     with w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):

@@ -15,7 +15,7 @@ def lane_list(lanes: list[int]) -> str:
     return ", ".join(map(str, lanes))
 
 
-def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
+def shuffle_statements(wanted: list[Lane], source: str, target: str) -> list[str]:
     """Write statements that fill vector ``target`` with lanes (vector, lane) of ``source``."""
     lanes = len(wanted)
     vectors = list(dict.fromkeys(w[0] for w in wanted if w))
@@ -43,13 +43,13 @@ def _shuffles_to_split_and_join(lanes: int, width: int, items: int) -> tuple[lis
     gathered = [[divmod(n * width + d, lanes) if n < items else zero for n in range(lanes)] for d in range(width)]
     places = [divmod(n, width)[::-1] if n < numbers else None for n in range(numbers + lanes - 1)]
     joined = [places[begin : begin + lanes] for begin in range(0, numbers, lanes)]
-    split = [shuffles(list(wanted), "m", f"v[{d}]") for d, wanted in enumerate(gathered)]
-    return split, [shuffles(list(wanted), "v", f"m[{m}]") for m, wanted in enumerate(joined)]
+    split = [shuffle_statements(list(wanted), "m", f"v[{d}]") for d, wanted in enumerate(gathered)]
+    return split, [shuffle_statements(list(wanted), "v", f"m[{m}]") for m, wanted in enumerate(joined)]
 
 
-def tile(lanes: int, width: int) -> str:
+def tile_transposes_text(lanes: int, width: int) -> str:
     """Write the transposes between ``W`` items of ``width`` numbers and ``width`` vectors."""
-    if rotates(lanes, width):
+    if rotations_are_shorter(lanes, width):
         split, join = [split_by_rotations(lanes, width)], [join_by_rotations(lanes, width)]
     else:
         split, join = _shuffles_to_split_and_join(lanes, width, lanes)
@@ -58,11 +58,11 @@ def tile(lanes: int, width: int) -> str:
     return _transpose_struct(f"Tile<{width}>", width, fetches, split, join, puts)
 
 
-def rotates(lanes: int, width: int) -> bool:
+def rotations_are_shorter(lanes: int, width: int) -> bool:
     """Whether rotations take fewer shuffles than filling every vector by itself.
 
-    >>> [d for d in range(1, 16) if rotates(16, d)], [d for d in range(1, 16) if rotates(4, d)]
-    ([5, 7, 9, 11, 13, 15], [])
+    >>> [[d for d in range(1, 16) if rotations_are_shorter(lanes, d)] for lanes in (16, 4)]
+    [[5, 7, 9, 11, 13, 15], []]
     """
     return gcd(lanes, width) == 1 and 1 + _round_count(width) <= min(lanes, width) - 1
 

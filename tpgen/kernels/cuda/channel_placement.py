@@ -7,7 +7,7 @@ from math import prod
 
 from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import LANES, Chip
-from tpgen.kernels.cuda.groups import Group, Unit, balance, make_groups
+from tpgen.kernels.cuda.groups import Group, Unit, assign_units_to_warps, make_groups
 from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.cuda.tables import TableSet, table_sets
 from tpgen.kernels.placement.channel import ChannelPlacement
@@ -72,7 +72,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     @cached_property
     def work(self) -> tuple[tuple[Unit, ...], ...]:
         """Units of each warp."""
-        return balance(self.units, self.warps)
+        return assign_units_to_warps(self.units, self.warps)
 
     @property
     def depth(self) -> int:

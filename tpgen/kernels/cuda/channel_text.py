@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tpgen.kernels.cpp.text import Writer, literal
+from tpgen.kernels.cpp.text import Writer, number_literal
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.group_text import GroupText, lane_sums
@@ -37,7 +37,7 @@ class StepChannelText:
             for d in range(tables.depth):
                 with self.w.paths(*tables.paths):
                     column = tables.column(d)
-                    values = ", ".join(literal(value, self.dtype) for value, _ in column)
+                    values = ", ".join(number_literal(value, self.dtype) for value, _ in column)
                     places = ", ".join(str(place) for _, place in column)
                     self.w.line(f"static __device__ const num value_{n}_{d}[] = {{{values}}};")
                     kind = _index_type(place for _, place in column)
@@ -106,7 +106,7 @@ class StepChannelText:
             self._write_clear(o)
         w.line("__syncthreads();")
         owned = [o for o in p.channel_sums if o == p.owner]
-        with owner_loop(w, p.by):
+        with block_for_each_owner(w, p.by):
             w.line("compute_units(s);")
             self._write_channel_sums(owned)
         self._write_channel_sums([o for o in p.channel_sums if o not in owned])
@@ -145,7 +145,7 @@ class StepChannelText:
 
 
 @contextmanager
-def owner_loop(w: Writer, owner: str | None) -> Iterator[None]:
+def block_for_each_owner(w: Writer, owner: str | None) -> Iterator[None]:
     """Write a loop over owners of a step's rows; none without ``owner``."""
     if owner is None:
         yield

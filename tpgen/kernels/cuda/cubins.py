@@ -12,7 +12,7 @@ from tpgen.kernels.cuda.driver import driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import Nvrtc, need_nvrtc
 
 
-def cubin(text: str, arch: int) -> bytes:
+def machine_code(text: str, arch: int) -> bytes:
     """Machine code of a CUDA source, cached or compiled; PTX for a device newer than NVRTC.
 
     Raises `BackendError` without a working NVRTC.

@@ -134,7 +134,7 @@ class Function:
 def load_function(
     driver: Driver, library: ctypes.c_void_p, device: int, name: str, threads: int, shared: int = 0
 ) -> Function:
-    """Load a kernel by name on the current context's device."""
+    """Load a kernel by name on the current context's device; blocks have ``threads`` and ``shared`` bytes."""
     handle = ctypes.c_void_p()
     driver("cuLibraryGetKernel", ctypes.byref(handle), library, name.encode())
     if shared:
@@ -230,7 +230,7 @@ def capability(device: int) -> int:
 
 
 @cache
-def processors(device: int) -> int:
+def count_multiprocessors(device: int) -> int:
     """Multiprocessors of a device."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 

@@ -8,7 +8,7 @@ from tpgen.base.locks import cached_property
 from tpgen.form.form import Term
 from tpgen.kernels.cuda.chips import KIB, Chip
 from tpgen.kernels.cuda.gathers import Gather, Share, intermediate_dims, make_gathers
-from tpgen.kernels.cuda.groups import balance
+from tpgen.kernels.cuda.groups import assign_units_to_warps
 from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.sweep.terms import SLOTS
@@ -71,7 +71,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
     @cached_property
     def phases(self) -> tuple[tuple[tuple[Share, ...], ...], ...]:
         """Shares of each warp, by phase."""
-        return tuple(balance(self._phase_shares(phase), self.warps) for phase in self._phase_keys)
+        return tuple(assign_units_to_warps(self._phase_shares(phase), self.warps) for phase in self._phase_keys)
 
     @cached_property
     def _phase_keys(self) -> list[tuple[int, bool]]:

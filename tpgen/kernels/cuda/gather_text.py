@@ -9,7 +9,7 @@ from math import prod
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.cuda.channel_text import owner_loop
+from tpgen.kernels.cuda.channel_text import block_for_each_owner
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.gathers import Gather, GatherPart
@@ -68,7 +68,7 @@ class GathersText:
         for n in range(len(p.phases)):
             if n:
                 w.line("__syncthreads();")
-            with owner_loop(w, p.owner if p.adds_to_owners(n) else None):
+            with block_for_each_owner(w, p.owner if p.adds_to_owners(n) else None):
                 w.line(f"phase_{n}(s, warp);")
 
 

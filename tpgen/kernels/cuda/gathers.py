@@ -193,7 +193,7 @@ def _with_more_lanes_per_item(gathers: list[Gather], warps: int) -> Iterator[Gat
     total = [sum(g.cost * g.chunks for g in gathers if g.phase == phase) for phase in range(4)]
     for g in gathers:
         if g.neighbours_share:
-            yield replace(g, width=_contiguous(g.longest))
+            yield replace(g, width=_lanes_without_bank_conflicts(g.longest))
             continue
         while 2 * g.width <= min(LANES, g.longest) and (
             g.items * 2 * g.width <= LANES
@@ -208,10 +208,10 @@ def _min_items_per_warp(gather: Gather) -> int:
     return min(gather.copies, _AT_ONCE) if gather.target == "out" else 1
 
 
-def _contiguous(size: int) -> int:
+def _lanes_without_bank_conflicts(size: int) -> int:
     """Lanes that read rows of ``size`` numbers without bank conflicts.
 
-    >>> _contiguous(10), _contiguous(48), _contiguous(64)
+    >>> _lanes_without_bank_conflicts(10), _lanes_without_bank_conflicts(48), _lanes_without_bank_conflicts(64)
     (2, 16, 32)
     """
     return min(LANES, size & -size)

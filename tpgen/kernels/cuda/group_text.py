@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.expressions import spelled
+from tpgen.kernels.cpp.expressions import sum_of_products_text
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_placement import CudaPlacement, has_copy_axis
 from tpgen.kernels.cuda.chips import LANES
@@ -33,7 +33,7 @@ class GroupText:
         arguments = f"const Step& s, const int chunk{'' if serial else ', const int set'}"
         arguments += "".join(f", num (&y_{o})[{self.p.dim[o]}]" for o in lane_sums(self.p))
         with self.w.block(f"DEVICE void group_{self.group.number}({arguments})"):
-            self._write_lane_indices()
+            self._write_row_and_channel_of_thread()
             if serial:
                 self._write_zero_sums()
                 first, end = ("s.from", "s.to") if self.p.by else ("0", "s.rows")
@@ -45,7 +45,7 @@ class GroupText:
 
     # -- which channel, and which row --
 
-    def _write_lane_indices(self) -> None:
+    def _write_row_and_channel_of_thread(self) -> None:
         w, g = self.w, self.group
         w.line("const int lane = threadIdx.x % 32;")
         mine = f"lane % {g.width}" if g.width < LANES else "lane"
@@ -222,7 +222,7 @@ class GroupText:
         return f"y_{c.operand}_{place}" if self._unit_has_own_sums else f"y_{c.operand}[{place}]"
 
     def _sum_text(self, terms: Sum) -> str:
-        return spelled(terms, self._value_text, self.dtype)
+        return sum_of_products_text(terms, self._value_text, self.dtype)
 
     def _value_text(self, value: Value) -> str:
         if isinstance(value, Component) and value.operand == S:

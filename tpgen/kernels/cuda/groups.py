@@ -131,7 +131,7 @@ def _held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> H
     return HeldSegment(view, positions[0], positions[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
 
 
-def balance(units: Iterable[AnyWork], warps: int) -> tuple[tuple[AnyWork, ...], ...]:
+def assign_units_to_warps(units: Iterable[AnyWork], warps: int) -> tuple[tuple[AnyWork, ...], ...]:
     """Assign units to warps: the costliest first, to the least loaded warp."""
     taken: list[list[AnyWork]] = [[] for _ in range(warps)]
     load = [0] * warps

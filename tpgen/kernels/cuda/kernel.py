@@ -14,7 +14,7 @@ from tpgen.base.locks import cached_property
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.cuda import captures, driver
 from tpgen.kernels.cuda.chips import Chip, chip_of
-from tpgen.kernels.cuda.cubins import cubin
+from tpgen.kernels.cuda.cubins import machine_code
 from tpgen.kernels.cuda.driver import Function, load_function, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import launches_of
@@ -130,12 +130,12 @@ class CudaKernel(ABC):
         placement = built.source.placement
         entries = placement.entries.items()
         functions = {name: load_function(need_driver(), built.library, device, name, *block) for name, block in entries}
-        return Loaded(placement, device, functions, functions[ENTRY].at_once() * driver.processors(device))
+        return Loaded(placement, device, functions, functions[ENTRY].at_once() * driver.count_multiprocessors(device))
 
     def _compiled_for(self, arch: int) -> _CompiledKernels:
         if arch not in self._built:
             source = generate_cuda(self.place_on_chip(self.spec, chip_of(arch)))
-            self._built[arch] = _CompiledKernels(source, cubin(source.text, arch))
+            self._built[arch] = _CompiledKernels(source, machine_code(source.text, arch))
         return self._built[arch]
 
 

@@ -79,7 +79,7 @@ class RowLaunches(Launches):
         return max(1, min(-(-self.sizes.rows // self.placement.rows), self.at_once))
 
     def scratch_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of weight gradients by run, and of rows at ends of runs."""
+        """Shapes by name: each block's weight gradients, and sums of the first and last nodes."""
         p = self.placement
         found = {"sums": (self.runs, p.dim["w"])} if p.sums_weights and p.dim["w"] else {}
         return found | ({"ends": (2 * self.runs, p.dim[p.owner])} if p.owner and self.runs > 1 else {})

@@ -119,7 +119,7 @@ def order_of(index: Tensor, owners: int) -> Order:
 def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
     """Sort edges by receiver and by sender at once; an index out of range has no owner.
 
-    >>> by_dst, by_src = both_of(orders_of(torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), 3, 2), 3, 2)
+    >>> by_dst, by_src = orders_of_both_ends(orders_of(torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), 3, 2), 3, 2)
     >>> by_dst.whole.tolist(), by_src.whole.tolist()
     ([0, 1, 3, 2, 0, 1], [0, 1, 1, 3, 1, 0, 2])
     """
@@ -131,7 +131,7 @@ def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
     return torch.cat([first[: nodes + 1], order[:edges], first[nodes + 2 :] - edges, order[edges:] - edges])
 
 
-def both_of(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
+def orders_of_both_ends(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
     """Split a result of `orders_of`: orders by receiver and by sender."""
     size = nodes + 1 + (len(whole) - nodes - sources - 2) // 2
     return Order.of(whole[:size], nodes), Order.of(whole[size:], sources)
@@ -147,15 +147,17 @@ def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
     return _orders.of(index, owners, order_of, capture)
 
 
-def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0, check: bool = False) -> None:
+def remember_orders_of_both_ends(
+    src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0, check: bool = False
+) -> None:
     """Remember orders by receiver and by sender from one sort, if new and needed.
 
     ``check`` also remembers whether indices are in range, and waits for the device.
     """
     ends = (dst, nodes), (src, sources)
-    if any(ascends(x) or not is_kept(x) or recall_order(x, owners, capture) for x, owners in ends):
+    if any(is_known_to_ascend(x) or not is_kept(x) or recall_order(x, owners, capture) for x, owners in ends):
         return
-    made = both_of(orders_of(src, dst, sources, nodes), sources, nodes)
+    made = orders_of_both_ends(orders_of(src, dst, sources, nodes), sources, nodes)
     for (x, owners), order in zip(ends, made, strict=True):
         _orders.of(x, owners, lambda *_, order=order: order, capture)
     if check and not capture:
@@ -168,12 +170,12 @@ def note_ascending(index: Tensor) -> None:
     _ascending.of(index, 0, lambda *_: True)
 
 
-def ascends(index: Tensor) -> bool:
+def is_known_to_ascend(index: Tensor) -> bool:
     """Whether an index is known to ascend, unchanged since.
 
     >>> index = torch.tensor([0, 0, 2])
     >>> note_ascending(index)
-    >>> ascends(index), ascends(index.mul_(1))
+    >>> is_known_to_ascend(index), is_known_to_ascend(index.mul_(1))
     (True, False)
     """
     return _ascending.recall(index, 0) is True

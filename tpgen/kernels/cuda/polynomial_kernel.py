@@ -23,7 +23,7 @@ _MOST_SLOTS = 64  # as form.h has it
 
 
 class PolynomialKernel(CudaKernel):
-    """CUDA kernels of a polynomial call: placement, launch fields, order by element."""
+    """CUDA kernels of a polynomial's call, whose rows are sorted by chemical element."""
 
     @staticmethod
     def place_on_chip(spec: KernelSpec, chip: Chip) -> CudaPolynomialPlacement:

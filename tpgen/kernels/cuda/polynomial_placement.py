@@ -87,7 +87,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
     def prologue(self) -> list[list[ComponentSum]]:
         """Coefficients that each warp computes."""
         made = list(merge_by_component(self.sweep.prologue).items())
-        return shares(made, [len(terms) for _, terms in made], self.warps)
+        return split_by_size(made, [len(terms) for _, terms in made], self.warps)
 
     @cached_property
     def epilogue(self) -> list[list[ComponentSum]]:
@@ -95,7 +95,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
         sums = merge_by_component(self.sweep.epilogue)
         places = [Component(s, 0, i) for s in self.open_weights for i in range(self.operands[s].dim)]
         found = [(place, sums.get(place, ())) for place in places]
-        return shares(found, [len(terms) + 1 for _, terms in found], self.warps)
+        return split_by_size(found, [len(terms) + 1 for _, terms in found], self.warps)
 
     def __str__(self) -> str:
         parts = [
@@ -108,10 +108,10 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
         return "\n".join([*parts, *(f"  -> {slot}: {self._writing(slot)}" for slot in self.opened)])
 
 
-def shares(items: Sequence[Item], sizes: Sequence[int], parts: int) -> list[list[Item]]:
+def split_by_size(items: Sequence[Item], sizes: Sequence[int], parts: int) -> list[list[Item]]:
     """Split items into ``parts`` lists of neighbours with about equal sizes.
 
-    >>> shares("abcde", [1, 1, 4, 1, 1], 2)
+    >>> split_by_size("abcde", [1, 1, 4, 1, 1], 2)
     [['a', 'b', 'c'], ['d', 'e']]
     """
     dealt: list[list[Item]] = [[] for _ in range(parts)]

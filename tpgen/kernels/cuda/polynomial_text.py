@@ -86,13 +86,13 @@ class PolynomialText:
         with w.part("function row"), w.block(f"{kind} void row({', '.join(arguments)})"):
             for slot in at.inputs:
                 self._write_pointer("const real*", "p", slot)
-                self.row.get(slot)
-            self.row.declare_sums()
+                self.row.write_loads(slot)
+            self.row.write_declarations_of_sums()
             for statement in self.sweep.rows:
-                self.row.statement(statement)
+                self.row.write_statement(statement)
             for slot in at.stored:
                 self._write_pointer("real*", "o", slot)
-                self.row.set(slot)
+                self.row.write_stores(slot)
             for slot in at.channel_sums:
                 self._write_channel_sum(slot)
 

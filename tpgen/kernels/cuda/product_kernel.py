@@ -15,9 +15,9 @@ from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, Loaded, cuda_device
 from tpgen.kernels.cuda.launch import EdgeRows
 from tpgen.kernels.cuda.orders import (
     Order,
-    ascends,
     is_inside,
     is_kept,
+    is_known_to_ascend,
     known_order,
     known_wide,
     recall_inside,
@@ -76,7 +76,7 @@ class ProductKernel(CudaKernel):
             sorts = index.rule.operand in loaded.placement.sorted_by
             if sorts and order is None:
                 found = recall_order(x, index.size, capture)
-                if found is None and not ascends(x):
+                if found is None and not is_known_to_ascend(x):
                     return None
                 order = found and found.whole
             known = recall_wide(x, capture)
@@ -99,7 +99,7 @@ def ordered_edges(
     """Return (0, edges by owner), or the fault of an index out of range; a capture skips the check."""
     capture = captures.capture_of(device)
     own = index_at(indices, owner) if owner else None
-    order = _given_or_known_order(own, capture).order if own and not ascends(_index_tensor(own)) else None
+    order = _given_or_known_order(own, capture).order if own and not is_known_to_ascend(_index_tensor(own)) else None
     for place, index in enumerate(indices):
         if index.check and not capture and not is_inside(_index_tensor(index), index.size):
             return BEYOND + place, None

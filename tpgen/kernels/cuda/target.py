@@ -28,7 +28,7 @@ _LARGEST = ((SLOTS, False), (("x1", "x2", "w"), True), (("x2", "w", "out"), True
 _MATRIX = 64 * 64  # the most weights of a path, shared by all rows, that ``auto`` gives to a kernel
 
 
-def missing(device: torch.device) -> str | None:
+def why_no_cuda_kernels(device: torch.device) -> str | None:
     """Why this machine cannot run kernels on a device, or None."""
     if reason := why_no_driver():
         return reason
@@ -51,7 +51,7 @@ def _chip_expected(device: torch.device) -> Chip:
     return chip_at(device) if torch.cuda.is_available() else chip_of(90)
 
 
-def workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
+def scratch_bytes(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
     """Scratch bytes of a call."""
     return workspace_of(place_kernel(spec, chip or _chip_expected(sizes.device)), sizes)
 

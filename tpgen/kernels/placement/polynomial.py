@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tpgen.base.locks import cached_property
 from tpgen.form.call import Slot
 from tpgen.kernels.placement.values import Target
-from tpgen.kernels.sweep.monomials import ADJOINTS, COEFFICIENTS, PolynomialSweep, reads
+from tpgen.kernels.sweep.monomials import ADJOINTS, COEFFICIENTS, PolynomialSweep, values_read
 from tpgen.kernels.sweep.statements import Component, TextOfPaths
 from tpgen.planner.plan import Operand, Plan
 
@@ -36,7 +36,7 @@ class PolynomialPlacement(TextOfPaths):
     @cached_property
     def read(self) -> dict[str, list[int]]:
         """Components that statements read, by slot."""
-        values = {v for v in reads(self.sweep.statements) if isinstance(v, Component)}
+        values = {v for v in values_read(self.sweep.statements) if isinstance(v, Component)}
         found: dict[str, list[int]] = {}
         for value in sorted(values, key=lambda v: (v.operand, v.index)):
             found.setdefault(value.operand, []).append(value.index)

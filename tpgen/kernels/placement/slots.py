@@ -1,4 +1,4 @@
-"""Slots of placements."""
+"""Slots of placements: places of tensors in a product; kernels compute the open ones."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ class OpenedSlots(TextOfPaths):
 
     def unused_ranges(self, operand: str) -> list[tuple[int, int]]:
         """(start, size) of each range that no path uses."""
-        return gaps(self.used_ranges(operand), self.dim[operand])
+        return unreached_ranges(self.used_ranges(operand), self.dim[operand])
 
 
-def gaps(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:
+def unreached_ranges(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:
     """(start, size) of each range not in ``reached``.
 
-    >>> gaps([(2, 3)], 6)
+    >>> unreached_ranges([(2, 3)], 6)
     [(0, 2), (5, 1)]
     """
     found, at = [], 0

@@ -37,7 +37,7 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     asked = [s for s, d in zip(shapes, dims, strict=False) if d is not None] + [s for _, s in signature.opened]
     spread = each or any(s.counts in kept and s.dim for s in asked)
 
-    def folded_tensor(shape: OperandShape, x: Tensor, dim: int | None) -> Tensor:
+    def tensor_of_folded_rows(shape: OperandShape, x: Tensor, dim: int | None) -> Tensor:
         if shape.counts in kept and not (spread and shape.dim):
             return x if dim is None else x.select(dim, 0)  # empty ones alone have a batch here
         x = _batch_first(x, dim, size)
@@ -53,7 +53,7 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(unfolded_result(shape, x) for (_, shape), x in zip(signature.opened, results, strict=True))
 
-    def folded_index(index: RowIndex, dim: int | None) -> RowIndex:
+    def index_of_folded_rows(index: RowIndex, dim: int | None) -> RowIndex:
         into, apart = index.rule.into, index.rule.into not in kept or (spread and not each)
         if index.tensor is None and into in counts and apart:
             samples = torch.arange(size, device=call.tensors[0].device)
@@ -64,11 +64,11 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     shared = any(s.counts == SHARED and s.dim for s in shapes)
     own = iter(dims[count:])
     made = call._replace(
-        tensors=[folded_tensor(*one) for one in zip(shapes, call.tensors, dims, strict=False)],
+        tensors=[tensor_of_folded_rows(*one) for one in zip(shapes, call.tensors, dims, strict=False)],
         description=kernels.product.per_row if spread and shared else call.description,
     )
     indices = call.indices
-    return made.found_by([folded_index(i, None if i.tensor is None else next(own)) for i in indices]), unfold
+    return made.found_by([index_of_folded_rows(i, None if i.tensor is None else next(own)) for i in indices]), unfold
 
 
 def _fold_single_sample(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:

@@ -151,7 +151,7 @@ class Description:
         """Whether kernels group rows by element, without index."""
         return is_linear(self.form) and target(torch.float32).lanes > 1
 
-    def takes(self, rule: RowRule, dtype: torch.dtype) -> bool:
+    def supports_rule(self, rule: RowRule, dtype: torch.dtype) -> bool:
         """Whether CPU kernels support a row rule in a dtype."""
         if rule is ELEMENTS:
             return True
@@ -163,11 +163,11 @@ class Description:
         return edges or isinstance(schedule, ChannelSchedule)
 
     @cached_property
-    def live(self) -> bool:
+    def has_live_paths(self) -> bool:
         """Whether any path contributes."""
         return bool(self.form.live_terms)
 
-    def rounds(self, call: Call, rules: RowRules) -> bool:
+    def rounds_parts_of_sums(self, call: Call, rules: RowRules) -> bool:
         """Whether bfloat16 rounds each part of a sum over rows."""
         sums = summed_by(tuple(slot.operand for slot in call.opened), rules)
         return bool(sums) and self.schedule(torch.bfloat16).name == "batch"
@@ -194,7 +194,7 @@ _DESCRIBED: dict[str, Callable[[Plan, Layout], AnyDescription]] = {
 }
 
 
-def described(plan: Plan, layout: Layout = "mul_ir") -> AnyDescription:
+def description_of_plan(plan: Plan, layout: Layout = "mul_ir") -> AnyDescription:
     """Kernel description of a plan; polynomials ignore ``layout``."""
     return _DESCRIBED[plan.maker.form](plan, layout)
 
@@ -263,7 +263,7 @@ def read_description(text: str) -> AnyDescription:
 
 def _read_plan(fields: Any) -> Plan:
     plan = read_plan(json.dumps(fields))
-    if described(plan).format != _FORMAT:
+    if description_of_plan(plan).format != _FORMAT:
         raise PlanError("kernel description: the plan must be one of a product or a linear layer, not of a polynomial")
     return plan
 
@@ -273,7 +273,11 @@ def takes_pairs(plan: Plan, layout: Layout, dtype: torch.dtype) -> bool:
     if plan.shared_weights or not plan.weight_numel or dtype not in DTYPES:
         return False
     own = Description(plan, layouts_of(plan, layout))
-    return all(d.takes(EDGE_PAIRS, dtype) for d in (own, Description(own.plan, own.layout, "weighted")) if d.live)
+    return all(
+        d.supports_rule(EDGE_PAIRS, dtype)
+        for d in (own, Description(own.plan, own.layout, "weighted"))
+        if d.has_live_paths
+    )
 
 
 def kernel_source(

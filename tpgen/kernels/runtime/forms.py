@@ -20,7 +20,14 @@ from tpgen.kernels.cuda import orders
 from tpgen.kernels.rows import ELEMENTS, SHARED
 from tpgen.kernels.runtime.batching import fold_batch
 from tpgen.kernels.runtime.call import FormCall, opening_text
-from tpgen.kernels.runtime.registration import Operator, Unfold, add_results, define, define_function, register
+from tpgen.kernels.runtime.registration import (
+    Operator,
+    Unfold,
+    add_results,
+    define_function,
+    define_operator,
+    register_operator,
+)
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.traced import share_equal_calls
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -32,7 +39,7 @@ FORM = (
 )
 _ORDER = "order(Tensor index, SymInt owners, Tensor? other=None, SymInt others=0) -> Tensor"
 for _schema in (FORM, _ORDER):
-    define(_schema)
+    define_operator(_schema)
 _form = torch.ops.tpgen.form.default
 # Asking which gradients are wanted costs as long as the gradients of so many numbers.
 _WORTH_ASKING = 2**14
@@ -40,25 +47,25 @@ _WEIGHTS = (SHARED, ELEMENTS.into)  # what tensors count whose gradients trainin
 
 
 class _Forms(Operator):
-    """The operator ``tpgen::form``."""
+    """The operator ``tpgen::form``, which computes calls of products."""
 
     training = True  # of the module that called last: which gradients' kernels are built beside that of a first call
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
-        """Compute the opened slots by the dispatcher."""
+        """Compute a call's results by the dispatcher."""
         return _form(*call.arguments()) if keys is None else _form.redispatch(keys, *call.arguments())
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """Compute the opened slots by kernels."""
+        """Compute a call's results by kernels."""
         kernels = kernels_of(call.description)
-        if not kernels.expands(call):
+        if not kernels.is_sum_of_calls(call):
             return kernels.run(call)
         kernels.check(call)
         found = _fill_with_zeros_of_known_shape(call, _run_without_levels(call))
         return [x for x in found if x is not None]  # all that is opened has been given
 
     def empty_results(self, call: FormCall) -> list[Tensor]:
-        """Results without values."""
+        """Results with shapes, without values."""
         signature, counts = kernels_of(call.description).check(call)
         return [call.tensors[0].new_empty(shape) for shape in signature.shapes(call.tensors, counts)]
 
@@ -112,14 +119,18 @@ class _Forms(Operator):
         if (
             own
             or lowered
-            or (_split_into_kernel_calls(text).fuses and not kernels.expands(derived) and not _any_transformed(tensors))
+            or (
+                _split_into_kernel_calls(text).fuses_second_derivatives
+                and not kernels.is_sum_of_calls(derived)
+                and not _any_transformed(tensors)
+            )
         ):
-            return self.form(derived)
+            return self.compute(derived)
         return _run_without_levels(derived)
 
-    def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute in C++, unrecorded; empty on refusal."""
-        return kernels_of(call.description).quick(call)
+    def compute_in_cpp(self, call: FormCall) -> Sequence[Tensor]:
+        """Results from C++, without a graph; empty on refusal."""
+        return kernels_of(call.description).compute_in_cpp(call)
 
     def asks_for_used_gradients(self, call: FormCall) -> bool:
         """Whether the form is a polynomial, or operands are large."""
@@ -160,7 +171,7 @@ class _CallAsSum(NamedTuple):
     """A call as a sum of calls without levels."""
 
     parts: tuple[CallPart, ...]
-    fuses: bool
+    fuses_second_derivatives: bool
 
 
 @remembered("calls as sums of calls without levels")
@@ -194,14 +205,14 @@ def _run_without_levels(call: FormCall) -> list[Tensor | None]:
         names, tensors = tuple(SLOTS[n] for n in opened), list(point)
         g = tensors.pop() if names == (OUT,) else None  # its rows alone are needed
         nodes = call.nodes if g is None else g.shape[0]
-        return forms.form(call._replace(tensors=tensors, description=text, call=opening_text(*names), nodes=nodes))
+        return forms.compute(call._replace(tensors=tensors, description=text, call=opening_text(*names), nodes=nodes))
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _split_into_kernel_calls(call.call).parts if empty.isdisjoint(part.raised)]
     return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, add_results)
 
 
-register(forms, "form")
+register_operator(forms, "form")
 
 
 # -- rows by owner -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tpgen.base.remember import Watched, watched
+from tpgen.base.remember import Watched, register_cache
 from tpgen.kernels.runtime.native.runtime import built_runtime, runtime
 
 LARGE = 2**20  # bytes, as in native/memory.h
@@ -43,20 +43,20 @@ def none_kept() -> Iterator[None]:
             made.limit(before)
 
 
-def _after_fork() -> None:
+def _free_lock_of_kept_memory() -> None:
     if made := built_runtime():
         made.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-watched(Watched("free pages for large results", kept_bytes, None, release, "B"))
+    os.register_at_fork(after_in_child=_free_lock_of_kept_memory)
+register_cache(Watched("free pages for large results", kept_bytes, None, release, "B"))
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def empty_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Uninitialised tensor, on reused pages if large.
 
-    >>> empty((3, 2), torch.float32).shape
+    >>> empty_tensor((3, 2), torch.float32).shape
     torch.Size([3, 2])
     """
     made = runtime() if prod(shape) * dtype.itemsize >= LARGE else None

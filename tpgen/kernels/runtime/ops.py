@@ -49,7 +49,7 @@ def kernel_product(
     """
     x1, x2, w = _in_common_dtype(x1, x2, w)
     at, rules = ((), ()) if elements is None else ((elements,), (ELEMENTS,))
-    return forms.form(FormCall((x1, x2, w), at, description, FORWARD, rules))[0]
+    return forms.compute(FormCall((x1, x2, w), at, description, FORWARD, rules))[0]
 
 
 def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Tensor:
@@ -68,7 +68,7 @@ def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Te
     if x.dim() != 2:
         raise InputError(f"x1 must have shape (rows, in), got {tuple(x.shape)}")
     none = x.detach()[:, :0]  # no second input is one without entries
-    return forms.form(FormCall((x, none, w), (elements,), description, FORWARD, (ELEMENTS,)))[0]
+    return forms.compute(FormCall((x, none, w), (elements,), description, FORWARD, (ELEMENTS,)))[0]
 
 
 def kernel_conv(
@@ -108,7 +108,7 @@ def kernel_conv(
     if torch.compiler.is_compiling() and x1.device.type in SORTED_ON and not torch.compiler.is_exporting():
         both = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad or w.requires_grad)
         call = _with_sort_order_of_edges(call, both, edge_src.long(), edge_dst.long(), more)
-    return forms.form(call)[0]
+    return forms.compute(call)[0]
 
 
 def _with_sort_order_of_edges(
@@ -137,7 +137,7 @@ def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, descripti
         for x in tensors:
             dtype = torch.promote_types(dtype, x.dtype)
         tensors = [x.to(dtype) for x in tensors]
-    return forms.form(FormCall(tensors, () if index is None else (index,), description, call, (ELEMENTS,)))[0]
+    return forms.compute(FormCall(tensors, () if index is None else (index,), description, call, (ELEMENTS,)))[0]
 
 
 def _check_index(name: str, index: Tensor) -> None:

@@ -34,7 +34,7 @@ class PolynomialDescription:
     format = POLYNOMIAL.format
     other_dtypes = "convert it, or use strategy='einsum'"
     other_devices = "strategy='einsum'"
-    live = True
+    has_live_paths = True
     any_level = True  # kernels take calls at any levels
     groups = True  # rows of one element stand together; without an index all are of one, or each of its own
 
@@ -98,11 +98,11 @@ class PolynomialDescription:
             for o in self.plan.operands
         }
 
-    def takes(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
+    def supports_rule(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
         """True: kernels support the rule."""
         return True
 
-    def rounds(self, call: Call, rules: RowRules) -> bool:
+    def rounds_parts_of_sums(self, call: Call, rules: RowRules) -> bool:
         """False: sums of bfloat16 are float32."""
         return False
 

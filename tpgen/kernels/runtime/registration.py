@@ -41,7 +41,7 @@ _DEVICES = ("CPU", "CUDA", "XPU", "MPS")  # where no target is, operators say so
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
 
-def define(schema: str) -> None:
+def define_operator(schema: str) -> None:
     """Define an operator by schema.
 
     Raises `BackendError` if a deployed network defined the operator.
@@ -103,15 +103,15 @@ class Operator(Differentiable[FormCall]):
         return rest[0]
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
-        """Compute the opened slots by the dispatcher, at levels of ``keys``."""
+        """Compute a call's results by the dispatcher, at levels of ``keys``."""
         raise NotImplementedError
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """Compute the opened slots by a kernel."""
+        """Compute a call's results by kernels."""
         raise NotImplementedError
 
     def empty_results(self, call: FormCall) -> list[Tensor]:
-        """Results without values."""
+        """Results with shapes, without values."""
         raise NotImplementedError
 
     def build_ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
@@ -122,8 +122,8 @@ class Operator(Differentiable[FormCall]):
         """Fold a vmap batch into rows; return the call and a function that unfolds results."""
         raise NotImplementedError
 
-    def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Opened slots from C++, unrecorded; empty if C++ refuses the call."""
+    def compute_in_cpp(self, call: FormCall) -> Sequence[Tensor]:
+        """Results from C++, without a graph; empty if C++ refuses the call."""
         raise NotImplementedError
 
     def needs_grad(self, call: FormCall) -> bool:
@@ -135,34 +135,34 @@ class Operator(Differentiable[FormCall]):
 
     # -- by the shortest way -------------------------------------------------------------------------------------------
 
-    def at_once(self, call: FormCall) -> Sequence[Tensor]:
+    def compute_and_record_in_cpp(self, call: FormCall) -> Sequence[Tensor]:
         """Compute in C++ and record; empty if a transform or trace needs the dispatcher."""
         if torch.compiler.is_compiling() or has_tangents():
             return ()
-        made = self.quick(call)
+        made = self.compute_in_cpp(call)
         if made and torch.is_grad_enabled() and self.needs_grad(call):
             tensors, rest = self.split(call)
             return record_call(self, made, rest, *tensors)
         return made
 
-    def form(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute the opened slots in C++ if possible, else by the dispatcher."""
-        return self.at_once(call) or self.evaluate(call)
+    def compute(self, call: FormCall) -> Sequence[Tensor]:
+        """Compute a call's results in C++ if possible, else by the dispatcher."""
+        return self.compute_and_record_in_cpp(call) or self.evaluate(call)
 
     # -- levels of the dispatcher --------------------------------------------------------------------------------------
 
-    def recorded(self, keys: Any, call: FormCall) -> list[Tensor]:
-        """Compute at the autograd level, recorded if a tensor requires gradients."""
+    def compute_for_autograd(self, keys: Any, call: FormCall) -> list[Tensor]:
+        """Compute at the autograd level, with a graph if a tensor requires gradients."""
         records = torch.is_grad_enabled() and self.needs_grad(call)
         if not records and not has_tangents():
-            return self.below_autograd(keys, (), call)
+            return self.compute_below_autograd(keys, (), call)
         tensors, rest = self.split(call)
         wanted = [x is not None and x.requires_grad for x in tensors[: len(tensors) - self.constants(rest)]]
         with torch.no_grad(), forward_mode(False):
-            made = self.below_autograd(keys, wanted, call)
+            made = self.compute_below_autograd(keys, wanted, call)
         return list(_Recorded.apply(self, made, rest, *tensors))
 
-    def below_autograd(self, keys: Any, wanted: Sequence[bool], call: FormCall) -> list[Tensor]:
+    def compute_below_autograd(self, keys: Any, wanted: Sequence[bool], call: FormCall) -> list[Tensor]:
         """Compute below autograd; also build kernels of ``wanted`` gradients."""
         rest = keys & after_autograd
         if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
@@ -172,18 +172,18 @@ class Operator(Differentiable[FormCall]):
         with BelowAutograd():
             return self.evaluate(call, rest)
 
-    def transformed(self, call: FormCall) -> list[Tensor]:
-        """Compute under torch.func."""
+    def compute_under_torch_func(self, call: FormCall) -> list[Tensor]:
+        """Compute a call on tensors of torch.func's transforms."""
         interpreter = functorch_interpreter()
         if isinstance(interpreter, FunctionalizeInterpreter):
-            return self.functional(FunctionalizeAPI(interpreter), call)
+            return self.compute_under_functionalize(FunctionalizeAPI(interpreter), call)
         if isinstance(interpreter, VmapInterpreter):
-            return self.vmapped(interpreter, call)
+            return self.compute_under_vmap(interpreter, call)
         tensors, rest = self.split(call)
         return list(_Transformed.apply(self, rest, *tensors))
 
-    def vmapped(self, interpreter: VmapInterpreter, call: FormCall) -> list[Tensor]:
-        """Compute under `torch.vmap`."""
+    def compute_under_vmap(self, interpreter: VmapInterpreter, call: FormCall) -> list[Tensor]:
+        """Fold the batch into rows, compute, and return batched tensors."""
         tensors, rest = self.split(call)
         level = interpreter.level()
         below, dims = zip(*[without_vmap_dim(x, level) for x in living(tensors)], strict=True)
@@ -194,16 +194,16 @@ class Operator(Differentiable[FormCall]):
             results = unfold(self.evaluate(folded))
         return [add_vmap_dim(x, 0, level) for x in results]
 
-    def functional(self, level: Any, call: FormCall) -> list[Tensor]:
-        """Compute under `functionalize`."""
+    def compute_under_functionalize(self, level: Any, call: FormCall) -> list[Tensor]:
+        """Unwrap tensors, compute, and wrap the results."""
         tensors, rest = self.split(call)
         below = self.call(level.unwrap_tensors(tensors), rest)
         with level.redispatch_to_next():
             made = self.evaluate(below)
         return list(level.wrap_tensors(tuple(made)))
 
-    def batched(self, call: FormCall) -> list[Tensor]:
-        """Compute under torch's older vmap."""
+    def compute_under_old_vmap(self, call: FormCall) -> list[Tensor]:
+        """As `compute_under_vmap`, for the vmap of ``is_grads_batched``."""
         with below_vmap() as level:
             tensors, rest = self.split(call)
             size, dims, below = unwrap_batched(level, tensors)
@@ -211,20 +211,20 @@ class Operator(Differentiable[FormCall]):
             return [add_batch_dim(x, 0, level) for x in unfold(self.evaluate(folded))]
 
 
-def register(operator: Operator, name: str) -> None:
+def register_operator(operator: Operator, name: str) -> None:
     """Register an operator at every level."""
 
     def implementation_by(level: Callable[[FormCall], list[Tensor]]) -> Callable:
         return lambda *args, **options: level(FormCall.read(*args, **options))
 
-    def recorded_call(keys: Any, *args: Any, **options: Any) -> Any:
-        return operator.recorded(keys, FormCall.read(*args, **options))
+    def call_for_autograd(keys: Any, *args: Any, **options: Any) -> Any:
+        return operator.compute_for_autograd(keys, FormCall.read(*args, **options))
 
     for device in _DEVICES:
         library.impl(name, implementation_by(operator.run), device)
-    library.impl(name, recorded_call, "Autograd", with_keyset=True)
-    library.impl(name, implementation_by(operator.transformed), _TRANSFORMS)
-    library.impl(name, implementation_by(operator.batched), "Batched")
+    library.impl(name, call_for_autograd, "Autograd", with_keyset=True)
+    library.impl(name, implementation_by(operator.compute_under_torch_func), _TRANSFORMS)
+    library.impl(name, implementation_by(operator.compute_under_old_vmap), "Batched")
     torch.library.register_fake(f"tpgen::{name}", implementation_by(operator.empty_results), lib=library)
 
 

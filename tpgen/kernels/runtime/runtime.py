@@ -21,7 +21,7 @@ from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.build.rehearsal import begin_if_rehearsing, need_no_rehearsal
 from tpgen.kernels.cuda import captures
-from tpgen.kernels.cuda.orders import know_both
+from tpgen.kernels.cuda.orders import remember_orders_of_both_ends
 from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, RowRules, names_of_rules
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
@@ -44,7 +44,7 @@ _Entered = tuple[int, int]  # by which the runtime knows a kernel; how many tens
 
 
 class Kernels:
-    """Kernels of one form, built at first calls."""
+    """Kernels of one product, for forward and gradients, built at first calls."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -70,8 +70,8 @@ class Kernels:
 
     # -- by the runtime in C++ -----------------------------------------------------------------------------------------
 
-    def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Opened slots from C++; empty for unbuilt kernels, unusual calls, faults."""
+    def compute_in_cpp(self, call: FormCall) -> Sequence[Tensor]:
+        """Results from C++; empty for unbuilt kernels, unusual calls, faults."""
         tensors, at, _, text, rules, nodes, _ = call
         entered = self._entered.get((text, tensors[0].dtype, rules)) if tensors else None
         if entered is None or self._native is None or type(nodes) is not int:
@@ -94,11 +94,16 @@ class Kernels:
     def _native_text(self, call: str, dtype: torch.dtype, rules: RowRules) -> str:
         return f"{self._text} {call} {dtype} {names_of_rules(rules)}"
 
-    def _enter_kernel(self, spec: KernelSpec, kernel: Kernel) -> None:
+    def _enter_kernel_in_cpp_table(self, spec: KernelSpec, kernel: Kernel) -> None:
         address = getattr(kernel, "address", None)
         native = runtime() if address else None
         failed = failure_of(self.description, spec.dtype, "cpu")
-        if native is None or address is None or failed or self.widens(spec.call, spec.dtype, spec.rules, "cpu"):
+        if (
+            native is None
+            or address is None
+            or failed
+            or self.computes_in_float32(spec.call, spec.dtype, spec.rules, "cpu")
+        ):
             return
         number = self._register_native_form(native, spec.call, spec.dtype, spec.rules)
         if number != NO_NUMBER:
@@ -111,7 +116,7 @@ class Kernels:
         self._entered[str(call), dtype, rules] = ((number, len(call.given)),)
         self._native = native
 
-    def _enter_gpu_launch(self, call: Slots, kernel: Kernel, like: Tensor, rules: RowRules) -> None:
+    def _enter_gpu_launch_in_cpp_table(self, call: Slots, kernel: Kernel, like: Tensor, rules: RowRules) -> None:
         # only after one launch by Python
         launch, key = getattr(kernel, "launch", None), (kernel, like.device)
         if launch is None or key in self._offered or failure_of(self.description, like.dtype, like.device.type):
@@ -127,17 +132,17 @@ class Kernels:
             self._launched = self._launched or Launched(native)
             self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
 
-    def named(self, call: str, dtype: torch.dtype, rules: RowRules) -> int:
+    def build_and_number(self, call: str, dtype: torch.dtype, rules: RowRules) -> int:
         """Build a call's kernel; return the kernel's number for compiled programs."""
-        self.need(call, dtype, rules)
+        self.build_or_raise(call, dtype, rules)
         native, entered = runtime(), self._entered.get((call, dtype, rules), ())
         if native is None or len(entered) != 1:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
         return native.name(self._native_text(call, dtype, rules), entered[0][0])
 
-    def need(self, call: str, dtype: torch.dtype, rules: RowRules) -> None:
+    def build_or_raise(self, call: str, dtype: torch.dtype, rules: RowRules) -> None:
         """Build a call's kernels; raise `KernelError` on failure."""
-        self._build_parallel(self.signature(call, rules).parts, dtype, rules, "cpu")
+        self._build_in_parallel(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
             raise KernelError(
                 f"the kernel of {name_of(self.description.plan)}: {why}\n"
@@ -162,7 +167,7 @@ class Kernels:
             made = _need_target(device).load(spec)
         except KernelError as error:
             return self._replace_by_standin(spec, device, error)
-        self._enter_kernel(spec, made)  # first: other threads may look for it
+        self._enter_kernel_in_cpp_table(spec, made)  # first: other threads may look for it
         self._kernels[spec.call, spec.dtype, spec.rules, device] = made
         return made
 
@@ -188,12 +193,14 @@ class Kernels:
             self._report_failures()
             return made(call)
 
-    def _build_parallel(self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str) -> list[Kernel]:
-        _run_parallel(self._builds_of_missing_kernels(calls, dtype, rules, device))
+    def _build_in_parallel(
+        self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str
+    ) -> list[Kernel]:
+        _run_parallel(self._functions_that_build_missing_kernels(calls, dtype, rules, device))
         self._report_failures()
         return [self.kernel(call, dtype, rules, device) for call in calls]
 
-    def _builds_of_missing_kernels(
+    def _functions_that_build_missing_kernels(
         self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str
     ) -> list[partial[Kernel]]:
         missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
@@ -203,14 +210,19 @@ class Kernels:
         """Build kernels of calls in parallel, for tensors like ``like``."""
         dtype, device, calls = like.dtype, like.device.type, tuple(calls)
         built = calls, dtype, rules, like.get_device()
-        if built in self._ahead or dtype not in DTYPES or target_of(device) is None or not self.description.live:
+        if (
+            built in self._ahead
+            or dtype not in DTYPES
+            or target_of(device) is None
+            or not self.description.has_live_paths
+        ):
             return
         if unsupported := self.unsupported_rules(rules, dtype, device):
             kept = tuple(rule for rule in rules if rule not in unsupported)
-            kernels_of(self.by_row(unsupported)).build_together(calls, like, kept)
+            kernels_of(self.text_with_weights_by_row(unsupported)).build_together(calls, like, kept)
             return
         parts = [part for text in calls for part in self.signature(text, rules).parts]
-        wide = [part for part in parts if self.widens(part, dtype, rules, device)]
+        wide = [part for part in parts if self.computes_in_float32(part, dtype, rules, device)]
         narrow = [part for part in parts if part not in wide]
         numbers = (narrow, dtype), (wide, torch.float32)
         ready = [self._build_and_compile(some, number, rules, like) for some, number in numbers]
@@ -220,9 +232,9 @@ class Kernels:
     def _build_and_compile(self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, like: Tensor) -> bool:
         # false where another thread has begun to
         device = like.device.type
-        if begin_if_rehearsing(self._builds_of_missing_kernels(calls, dtype, rules, device)):
+        if begin_if_rehearsing(self._functions_that_build_missing_kernels(calls, dtype, rules, device)):
             return False
-        kernels = self._build_parallel(calls, dtype, rules, device)
+        kernels = self._build_in_parallel(calls, dtype, rules, device)
         _run_parallel([partial(_compile_ahead, k, like) for k in kernels if hasattr(k, "compile")])
         return True
 
@@ -238,29 +250,31 @@ class Kernels:
         usual = all(x.dtype in INDEX_DTYPES and x.is_contiguous() and x.device == x1.device for x in (src, dst))
         if usual and len(src) == len(dst):
             capture = captures.capture_of(x1.get_device())
-            know_both(src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index)
+            remember_orders_of_both_ends(
+                src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index
+            )
 
-    def fuses(self, dtype: torch.dtype, device: str) -> bool:
+    def fuses_second_derivatives(self, dtype: torch.dtype, device: str) -> bool:
         """Whether one kernel computes second derivatives of a product."""
         found = self._fused.get((dtype, device))
         if found is None:
             target, spec = target_of(device), KernelSpec(self.description, raised_call(SLOTS, SLOTS), dtype)
-            taken = target is not None and dtype in DTYPES and self.description.live
+            taken = target is not None and dtype in DTYPES and self.description.has_live_paths
             # of whatever chip: a GPU need not be there for tensors without values
             found = taken and target is not None and not target.obstacle(spec, None)
             self._fused[dtype, device] = found
         return found
 
-    def expands(self, call: FormCall) -> bool:
+    def is_sum_of_calls(self, call: FormCall) -> bool:
         """Whether a sum of calls without levels computes a call."""
         if self.description.any_level or not call.slots.levels:
             return False
-        return not (call.tensors and self.fuses(call.tensors[0].dtype, call.tensors[0].device.type))
+        return not (call.tensors and self.fuses_second_derivatives(call.tensors[0].dtype, call.tensors[0].device.type))
 
-    def widens(self, call: Slots, dtype: torch.dtype, rules: RowRules, device: str) -> bool:
+    def computes_in_float32(self, call: Slots, dtype: torch.dtype, rules: RowRules, device: str) -> bool:
         """Whether a bfloat16 call computes on float32 copies."""
         target = target_of(device) if dtype == torch.bfloat16 else None
-        return target is not None and target.rounds_sums and self.description.rounds(call, rules)
+        return target is not None and target.rounds_sums and self.description.rounds_parts_of_sums(call, rules)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -280,24 +294,24 @@ class Kernels:
         return signature, counts
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """Compute the opened slots."""
-        return list(self.quick(call)) or self._run(call)
+        """Compute a call's results."""
+        return list(self.compute_in_cpp(call)) or self._run(call)
 
     def _run(self, call: FormCall) -> list[Tensor]:
         signature, counts = self.check(call)
         like, rules = call.tensors[0], signature.rules
         dtype, device = like.dtype, like.device.type
-        if self.widens(signature.call, dtype, rules, device):
+        if self.computes_in_float32(signature.call, dtype, rules, device):
             return [x.bfloat16() for x in self._run(call._replace(tensors=[x.float() for x in call.tensors]))]
         if unsupported := self.unsupported_rules(rules, dtype, device):
             return self._run_without_unsupported_rules(call, signature, counts, unsupported)
         target = _need_target(device)
         results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
-        if not self.description.live or not counts["channels"]:  # nothing to compile
+        if not self.description.has_live_paths or not counts["channels"]:  # nothing to compile
             return [x.zero_() for x in results]
-        if begin_if_rehearsing(self._builds_of_missing_kernels(signature.parts, dtype, rules, device)):
+        if begin_if_rehearsing(self._functions_that_build_missing_kernels(signature.parts, dtype, rules, device)):
             return [x.zero_() for x in results]
-        kernels = self._build_parallel(signature.parts, dtype, rules, device)
+        kernels = self._build_in_parallel(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         given = dict(zip(signature.call.given, map(_as_contiguous, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))
@@ -308,7 +322,7 @@ class Kernels:
             one = KernelCall(operands, opened, counts[ROWS], counts["channels"], indices)
             if fault := self._call_kernel(kernel, spec, device, one):
                 raise fault_error(fault, indices)
-            self._enter_gpu_launch(part, kernel, like, rules)
+            self._enter_gpu_launch_in_cpp_table(part, kernel, like, rules)
         entered = [self._entered.get((str(part), dtype, rules), ()) for part in signature.parts]
         if all(entered):
             self._entered.setdefault((call.call, dtype, rules), tuple(n for numbers in entered for n in numbers))
@@ -333,9 +347,9 @@ class Kernels:
         # rows are gathered before such a kernel, and results summed after
         target = target_of(device)
         taken = () if target is None else target.takes(self.description, rules)
-        return tuple(rule for rule in rules if rule not in taken or not self.description.takes(rule, dtype))
+        return tuple(rule for rule in rules if rule not in taken or not self.description.supports_rule(rule, dtype))
 
-    def by_row(self, rules: RowRules) -> str:
+    def text_with_weights_by_row(self, rules: RowRules) -> str:
         """Description with weights per row, in place of ``rules``."""
         return self.product.per_row if ELEMENTS in rules else self._text
 
@@ -351,7 +365,7 @@ class Kernels:
             for g, x in zip(signature.given, call.tensors, strict=True)
         ]
         kept = [index for index in call.indices if index.rule not in unsupported]
-        below = call._replace(tensors=tensors, description=self.by_row(unsupported)).found_by(kept)
+        below = call._replace(tensors=tensors, description=self.text_with_weights_by_row(unsupported)).found_by(kept)
         made = kernels_of(below.description).run(below)
         return [
             sum_by_rule(own[shape.counts], x) if shape.counts in own else x

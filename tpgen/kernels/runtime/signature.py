@@ -21,20 +21,20 @@ from tpgen.planner.plan import OUT
 Counts = dict[str, int]  # by what an axis counts, as far as it is known
 
 
-class _Given(NamedTuple):
+class _GivenTensor(NamedTuple):
     slot: str
     shape: OperandShape
 
 
 class CallSignature:
-    """Given and opened tensors of a call."""
+    """Shapes of tensors that a call reads (given) and computes (opened)."""
 
     def __init__(self, description: AnyDescription, call: Call, rules: RowRules) -> None:
         self.parts = description.parts(call, rules)
         self.call, self.rules, self._description = call, rules, description
         self.groups = description.groups
         shapes = description.shapes(rules)
-        self.given = tuple(_Given(str(slot), shapes[slot.operand]) for slot in call.given)
+        self.given = tuple(_GivenTensor(str(slot), shapes[slot.operand]) for slot in call.given)
         order = list(shapes)
         self._order = sorted(range(len(self.given)), key=lambda n: order.index(call.given[n].operand))
         if not any(g.shape.counts == ROWS for g in self.given):
@@ -63,7 +63,7 @@ class CallSignature:
         return counts
 
     def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
-        """Shapes of the opened slots' tensors."""
+        """Shapes of the tensors that a call computes."""
         return [
             (counts[shape.counts], shape.dim * (counts["channels"] if shape.channels else 1))
             if given is None
@@ -102,7 +102,7 @@ class CallSignature:
             raise InputError(f"{slot} must be on {first.device} as {name} is, got {x.device}: move one of them")
 
 
-def _count_flat_rows(given: _Given, x: Tensor, counts: Counts) -> None:
+def _count_flat_rows(given: _GivenTensor, x: Tensor, counts: Counts) -> None:
     # an empty operand may have any shape
     slot, (dim, what, *_), shape = given.slot, given.shape, x.shape
     known = counts.get(what)
@@ -118,7 +118,7 @@ def _count_flat_rows(given: _Given, x: Tensor, counts: Counts) -> None:
         raise InputError(f"{slot} must have shape {wanted}, got {tuple(shape)}")
 
 
-def _count_rows_and_channels(given: _Given, x: Tensor, counts: Counts) -> None:
+def _count_rows_and_channels(given: _GivenTensor, x: Tensor, counts: Counts) -> None:
     slot, (dim, what, irreps, channels, _) = given
     if x.dim() == 0:
         raise InputError(f"{slot}: must have rows, got a number")
@@ -126,16 +126,16 @@ def _count_rows_and_channels(given: _Given, x: Tensor, counts: Counts) -> None:
     width = 1
     for size in rest:
         width = width * size
-    _check_count(slot, what, first, counts)
+    _count_or_check_size(slot, what, first, counts)
     if channels:
         if width % dim:
             raise InputError(f"{slot}: a row must be whole channels of {dim} ({irreps}), got {width} numbers")
-        _check_count(slot, "channels", width // dim, counts)
+        _count_or_check_size(slot, "channels", width // dim, counts)
     elif width != dim:
         raise InputError(f"{slot}: a row must have {dim} numbers ({irreps}), got {width}")
 
 
-def _check_count(slot: str, what: str, size: int, counts: Counts) -> None:
+def _count_or_check_size(slot: str, what: str, size: int, counts: Counts) -> None:
     before = counts.setdefault(what, size)
     if size != before:
         raise InputError(f"{slot}: has {size} {what}, and the tensors before it have {before}: they must agree")

@@ -19,7 +19,7 @@ from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
 from tpgen.kernels.runtime.faults import fault_of
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements
-from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
+from tpgen.kernels.sweep.monomials import PolynomialSweep, stored_value, values_read
 from tpgen.kernels.sweep.statements import Component
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import SHARED, Operand
@@ -138,7 +138,7 @@ def _run_polynomial_sweep(
 
     ``given`` are ``[row or element, component, channel]`` by slot; ``index`` is each row's element.
     """
-    weights = {v.operand for v in reads(sweep.prologue) | reads(sweep.epilogue) if isinstance(v, Component)}
+    weights = {v.operand for v in values_read(sweep.prologue) | values_read(sweep.epilogue) if isinstance(v, Component)}
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
     memory: ValueMemory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}
     opened = run_statements(sweep.statements, memory)

@@ -19,7 +19,7 @@ from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.rows import RowRules
 from tpgen.kernels.runtime import load, memory
-from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.failures import failure_of
 from tpgen.planner.plan import Plan
 
@@ -86,7 +86,7 @@ def kernel_supported(
     if isinstance(target, str):
         return target
     spec = _forward_spec(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
-    if not spec.description.live:
+    if not spec.description.has_live_paths:
         return NO_PATHS
     where = torch.device(device)
     failed = failure_of(spec.description, dtype, where.type)
@@ -122,7 +122,7 @@ def _obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -
 # Asked at every large call of `conversion.operations.matmul`; anew each time, as what a machine lacks can change.
 @remembered("forward calls of plans")
 def _forward_spec(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
-    description = described(plan, layout)
+    description = description_of_plan(plan, layout)
     return KernelSpec(description, description.calls()[0], dtype)
 
 
@@ -181,7 +181,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         missing=_why_no_compiler,
         obstacle=_cpp_obstacle,
         load=load.CompiledKernel,
-        empty=lambda shape, dtype, _device: memory.empty(shape, dtype),
+        empty=lambda shape, dtype, _device: memory.empty_tensor(shape, dtype),
         remedy=f"Install {COMPILERS}, or 'pip install ziglang', or name one in TPGEN_CXX",
         language="C++",
         text=_cpp_text,
@@ -191,7 +191,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
     "cuda": KernelTarget(
         device="cuda",
         about="CUDA GPUs",
-        missing=cuda.missing,
+        missing=cuda.why_no_cuda_kernels,
         obstacle=cuda.kernel_obstacle,
         chip=cuda.chip_at,
         load=cuda.load_gpu_kernel,
@@ -199,7 +199,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         remedy="",
         language="CUDA C++",
         text=cuda.kernel_text,
-        workspace=cuda.workspace,
+        workspace=cuda.scratch_bytes,
         sorts=True,
         takes=cuda.taken_rules,
         slower=cuda.slower,

@@ -24,13 +24,13 @@ def _call_or_reuse_equal_node(mode: Any, operator: Any, types: Any, args: tuple[
     if not (hasattr(tracer, "unwrap_proxy") and hasattr(tracer, "proxy")):  # of a graph that is written anew
         return mode.__torch_dispatch__(operator, types, args, kwargs or {})
     given = [getattr(tracer.unwrap_proxy(x), "node", None) if isinstance(x, torch.Tensor) else x for x in args]
-    same = None if any(x is None for x in given) else _equal_call(tracer.graph, operator, given)
+    same = None if any(x is None for x in given) else _find_call_with_equal_arguments(tracer.graph, operator, given)
     if same is None:
         return mode.__torch_dispatch__(operator, types, args, kwargs or {})
     return _torch.track_tensors(operator(*args), tracer.proxy(same), constant=None, tracer=tracer)
 
 
-def _equal_call(graph: Any, operator: Any, given: list[Any]) -> Any:
+def _find_call_with_equal_arguments(graph: Any, operator: Any, given: list[Any]) -> Any:
     """Node that calls an operator on equal arguments, or None."""
     first, known, calls = dict[Any, Any](), dict[Any, Any](), list[Any]()
     for node in graph.nodes:

@@ -14,11 +14,11 @@ from tpgen.form.form import Layout
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import load_all
 from tpgen.kernels.cuda.chips import OLDEST, chip_of
-from tpgen.kernels.cuda.cubins import cubin
+from tpgen.kernels.cuda.cubins import machine_code
 from tpgen.kernels.cuda.driver import driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
 from tpgen.kernels.rows import EDGES, ELEMENTS
-from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.planner.plan import Plan
 
@@ -66,7 +66,7 @@ def warm_cuda(
         for text in _kernel_texts(KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda one: cubin(*one), texts))
+        list(pool.map(lambda one: machine_code(*one), texts))
     return len(texts)
 
 
@@ -85,8 +85,8 @@ def check_capabilities(capabilities: Iterable[int]) -> None:
 def _kernel_texts(
     target: KernelTarget, plan: Plan, chip: Any, layout: Layout, dtype: torch.dtype, convolution: bool, forces: bool
 ) -> list[str]:
-    description = described(plan, layout)
-    if not description.live:
+    description = description_of_plan(plan, layout)
+    if not description.has_live_paths:
         return []
     rules = (*(EDGES if convolution else ()), *((ELEMENTS,) if plan.by_element else ()))
     description.shapes(rules)  # or it has no edges

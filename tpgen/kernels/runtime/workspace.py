@@ -24,14 +24,14 @@ def call_workspace(call: FormCall) -> int:
     True
     """
     kernels = kernels_of(call.description)
-    if not kernels.description.live:
+    if not kernels.description.has_live_paths:
         return 0
     signature = kernels.signature(call.call, call.rules)
     counts = signature.sizes(call)
     device, dtype = call.tensors[0].device, call.tensors[0].dtype
     read = (*call.tensors, *(index.tensor for index in call.indices if index.tensor is not None))
     copies = sum(x.numel() * x.itemsize for x in read if not x.is_contiguous())  # kernels read dense rows
-    if not kernels.widens(signature.call, dtype, call.rules, device.type):
+    if not kernels.computes_in_float32(signature.call, dtype, call.rules, device.type):
         return copies + _largest_kernel_bytes(kernels, signature, call, counts, dtype)
     results = sum(torch.Size(shape).numel() for shape in signature.shapes(call.tensors, counts))
     wide = sum(2 * x.nbytes for x in call.tensors) + 2 * results * dtype.itemsize
@@ -47,7 +47,7 @@ def _largest_kernel_bytes(
         return 0
     indices, unsupported = kernels.indices(call, counts), kernels.unsupported_rules(call.rules, dtype, device.type)
     if unsupported:
-        kernels = kernels_of(kernels.by_row(unsupported))
+        kernels = kernels_of(kernels.text_with_weights_by_row(unsupported))
         indices = tuple(index for index in indices if index.rule not in unsupported)
     measured, rules = CallSizes(device, counts[ROWS], counts["channels"], indices), tuple(x.rule for x in indices)
 

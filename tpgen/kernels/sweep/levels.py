@@ -10,7 +10,7 @@ from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.form import Term
 from tpgen.form.polynomial import PolynomialForm, polynomial
-from tpgen.kernels.sweep.monomials import make_polynomial_sweep, reads
+from tpgen.kernels.sweep.monomials import make_polynomial_sweep, values_read
 from tpgen.kernels.sweep.statements import (
     Accumulate,
     Component,
@@ -64,7 +64,8 @@ def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Statemen
     def slots_of_term(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
         return tuple(replace(s, operand=renamed.get(s.operand, s.operand)) for s in slots if s.operand in operands)
 
-    return _channel_program(_path_polynomial(term, table), Call(slots_of_term(call.given), slots_of_term(call.opened)))
+    form = _polynomial_of_couplings(term) if table is None else _polynomial_of_table(term, table)
+    return _channel_program(form, Call(slots_of_term(call.given), slots_of_term(call.opened)))
 
 
 @remembered("programs of paths by levels")
@@ -106,13 +107,16 @@ def _renumber_locals(statements: Iterable[Statement]) -> tuple[Statement, ...]:
     return tuple(made)
 
 
-def _path_polynomial(term: Term, table: Table | None) -> PolynomialForm:
+def _polynomial_of_couplings(term: Term) -> PolynomialForm:
     # the path as a polynomial of what one channel has
     weight = (("w", 0),) if term.weighted else ()
-    if table is None:
-        second = [(("x2", e.j),) if term.leg("x2") else () for e in term.entries]
-        products = [(("x1", e.i), *y, *weight, ("out", e.k)) for e, y in zip(term.entries, second, strict=True)]
-        return polynomial({factors: e.value for e, factors in zip(term.entries, products, strict=True)})
+    second = [(("x2", e.j),) if term.leg("x2") else () for e in term.entries]
+    products = [(("x1", e.i), *y, *weight, ("out", e.k)) for e, y in zip(term.entries, second, strict=True)]
+    return polynomial({factors: e.value for e, factors in zip(term.entries, products, strict=True)})
+
+
+def _polynomial_of_table(term: Term, table: Table) -> PolynomialForm:
+    weight = (("w", 0),) if term.weighted else ()
     return polynomial(
         {((table.vector, a), (_TABLE, n), *weight, ("out", k)): 1.0 for (a, k), n in table.places.items()}
     )
@@ -130,7 +134,7 @@ class Naming:
     def rename_statements(self, rows: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """Return renamed statements, after loads of components."""
         made = [self._renamed_statement(s) for s in rows]
-        read = [self._renamed_value(v) for v in reads(rows) if isinstance(v, Component)]
+        read = [self._renamed_value(v) for v in values_read(rows) if isinstance(v, Component)]
         components = [v for v in read if isinstance(v, Component)]
         return (*self._ordered_loads(components), *made)
 

@@ -139,21 +139,21 @@ class _SweepBuilder:
         total: Dual = {}
         if node.tail:
             scale, value, adjoint = self._register_coefficient(node.tail)
-            adjoint(products(scale, above))
+            adjoint(multiply_levels(scale, above))
             if summed:
-                total = self._add_to_total(total, products(scale, value))
+                total = self._add_to_total(total, multiply_levels(scale, value))
         for factor, child in node.children.items():
             f, opened = self._component_at_levels(factor), factor.tensor in self.opened
             if child.children:
-                product = self._name_sums(products(1.0, above, f)) if child.differentiated else {}
+                product = self._name_sums(multiply_levels(1.0, above, f)) if child.differentiated else {}
                 scale, below = 1.0, self._visit_node(child, product, summed or opened)
             else:  # the last factor: no product of its own for the coefficient's gradient
                 scale, below, adjoint = self._register_coefficient(child.tail)
-                adjoint(products(scale, above, f))
+                adjoint(multiply_levels(scale, above, f))
             if summed:
-                total = self._add_to_total(total, products(scale, f, below))
+                total = self._add_to_total(total, multiply_levels(scale, f, below))
             if opened:
-                self._add_to_gradients(factor, products(scale, above, below))
+                self._add_to_gradients(factor, multiply_levels(scale, above, below))
         return total
 
     def _component_at_levels(self, f: Variable) -> Dual:
@@ -173,7 +173,7 @@ class _SweepBuilder:
         return {levels: self._name_sum(tuple(terms)) for levels, terms in sums.items()}
 
     def _add_to_total(self, before: Dual, sums: _Sums) -> Dual:
-        start = {levels: products(1.0, {0: value})[0] for levels, value in before.items() if levels in sums}
+        start = {levels: multiply_levels(1.0, {0: value})[0] for levels, value in before.items() if levels in sums}
         return {**before, **self._name_sums({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
     def _name_sum(self, terms: tuple[Product, ...]) -> Value | None:
@@ -206,7 +206,7 @@ class _SweepBuilder:
         return scale, {t: _coefficient_component(COEFFICIENTS, t, n) for t in sorted(reached)}, add_to_adjoint
 
     def _weight_products(self, factors: Iterable[Variable], value: float) -> _Sums:
-        return products(value, *(self._component_at_levels(f) for f in factors))
+        return multiply_levels(value, *(self._component_at_levels(f) for f in factors))
 
     def _add_to_prologue(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the weights' product into the coefficient
@@ -222,7 +222,7 @@ class _SweepBuilder:
         }
         for place, f in enumerate(factors):
             rest = [self._component_at_levels(other) for other in factors[:place] + factors[place + 1 :]]
-            for levels, terms in products(value, gradient, *rest).items():
+            for levels, terms in multiply_levels(value, gradient, *rest).items():
                 slot = self.wanted.get((f.tensor, levels))
                 if slot:
                     self.epilogue.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
@@ -232,11 +232,11 @@ def _coefficient_component(operand: str, levels: int, n: int) -> Component:
     return Component(str(Slot(operand, levels)), 0, n)
 
 
-def products(coefficient: float, *factors: Dual) -> _Sums:
+def multiply_levels(coefficient: float, *factors: Dual) -> _Sums:
     """Multiply numbers of the algebra; return sums of products by levels.  Squares of a level vanish.
 
     >>> x = {0: Local("x"), 1: Local("v")}
-    >>> {levels: len(terms) for levels, terms in products(1.0, x, x).items()}
+    >>> {levels: len(terms) for levels, terms in multiply_levels(1.0, x, x).items()}
     {0: 1, 1: 2}
     """
     found: dict[int, list[tuple[Value, ...]]] = {0: [()]}
@@ -284,6 +284,6 @@ def merge_by_component(statements: Iterable[Statement]) -> dict[Component, tuple
     return sums
 
 
-def reads(statements: Iterable[Statement]) -> set[Value]:
+def values_read(statements: Iterable[Statement]) -> set[Value]:
     """Collect the values that statements read."""
     return {value for s in statements for value in s.factors}

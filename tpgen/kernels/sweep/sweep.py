@@ -83,7 +83,7 @@ def make_sweep(
     raised: tuple[str, ...] = (),
     mixes_first: Callable[[Term], bool] = lambda _: False,
 ) -> Sweep:
-    """Write the sweep of open slots; ``channels`` has the vectorised letter of each path.
+    """Write the statements that compute open slots; ``channels``: the vectorised letter of each path.
 
     Without ``channels``, vectors run over rows, without tables.  ``raised`` operands also come as cotangents
     (`raised_call`).  Paths that ``mixes_first`` accepts mix copies before the coupling.

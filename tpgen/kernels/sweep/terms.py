@@ -44,7 +44,7 @@ def row_lengths(form: Form) -> tuple[int, int, int, int]:
 
 
 def given_slots(opened: tuple[str, ...]) -> tuple[str, ...]:
-    """Slots that a kernel reads: all but a slot open alone.
+    """Slots whose tensors a kernel reads: all, without a single computed one.
 
     >>> given_slots(("out",)), given_slots(("x1", "w"))
     (('x1', 'x2', 'w'), ('x1', 'x2', 'w', 'out'))

@@ -79,10 +79,12 @@ def _load_adapter(package: str, adapter: Adapter | str) -> Adapter:
             raise ValueError("an adapter is written as module:function")
         return resolve_name(adapter)
     except (ImportError, AttributeError, ValueError) as error:
-        return partial(_keep_without_adapter, package, f"{adapter}: {error}")
+        return partial(_kept_modules_without_adapter, package, f"{adapter}: {error}")
 
 
-def _keep_without_adapter(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[SwapOrKept]:
+def _kept_modules_without_adapter(
+    package: str, why: str, network: nn.Module, options: dict[str, Any]
+) -> Iterable[SwapOrKept]:
     first = next(module for module in network.modules() if package in packages_of(module))
     yield Kept(
         first,

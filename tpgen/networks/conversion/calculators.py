@@ -40,9 +40,9 @@ def arguments_by_network(option: str, holder: Any, networks: Sequence[nn.Module]
     calls: dict[nn.Module, tuple[Any, ...]] = {}
 
     def record(network: nn.Module, args: Any, keywords: Any) -> None:
-        calls.setdefault(network, _positional(option, network, args, keywords))
+        calls.setdefault(network, _copied_positional_arguments(option, network, args, keywords))
 
-    _forget_results(holder)
+    _clear_results_of_calculators(holder)
     hooks = [network.register_forward_pre_hook(record, with_kwargs=True) for network in networks]
     try:
         with bypassing_programs():
@@ -50,7 +50,7 @@ def arguments_by_network(option: str, holder: Any, networks: Sequence[nn.Module]
     finally:
         for hook in hooks:
             hook.remove()
-        _forget_results(holder)
+        _clear_results_of_calculators(holder)
     for network in networks:
         if network not in calls:
             raise InputError(
@@ -60,25 +60,29 @@ def arguments_by_network(option: str, holder: Any, networks: Sequence[nn.Module]
     return [calls[network] for network in networks]
 
 
-def _forget_results(holder: Any) -> None:
+def _clear_results_of_calculators(holder: Any) -> None:
     # a sum of calculators computes nothing twice
     for one in calculators_in(holder):
         if isinstance(getattr(one, "results", None), dict):
             one.results = {}
 
 
-def _positional(option: str, network: nn.Module, args: Any, keywords: Any) -> tuple[Any, ...]:
+def _copied_positional_arguments(option: str, network: nn.Module, args: Any, keywords: Any) -> tuple[Any, ...]:
     call = signature(network.forward).bind(*args, **keywords)
     call.apply_defaults()
     if alone := keywords.keys() & call.kwargs.keys():
         raise InputError(f"{option}: {type(network).__name__} takes {', '.join(sorted(alone))} by keyword alone")
     if call.arguments.get("training") is False:  # else the graph of forces is gone
         call.arguments["training"] = True
-    return pytree.tree_map(_copy, call.args)
+    return pytree.tree_map(_copy_tensors_of, call.args)
 
 
-def _copy(value: Any) -> Any:
+def _copy_tensors_of(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     to_dict = getattr(value, "to_dict", None)  # of torch_geometric's graphs
-    return pytree.tree_map(_copy, _Graph(to_dict())) if callable(to_dict) and not isinstance(value, Mapping) else value
+    return (
+        pytree.tree_map(_copy_tensors_of, _Graph(to_dict()))
+        if callable(to_dict) and not isinstance(value, Mapping)
+        else value
+    )

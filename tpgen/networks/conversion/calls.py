@@ -13,7 +13,7 @@ from tpgen.base._torch import pytree
 from tpgen.base.errors import BackendError, TpgenError
 from tpgen.networks.conversion.notices import without_notices
 from tpgen.networks.conversion.swap import mark_of
-from tpgen.networks.trial import is_floating, restored
+from tpgen.networks.trial import is_floating, restore_module_after
 
 NamedTensors = dict[str, Tensor]
 OUTPUTS, DERIVATIVES = "outputs", ("gradients", "second derivatives")
@@ -91,7 +91,7 @@ def _holds_tensors(value: Any) -> bool:
     return any(isinstance(one, Tensor) for one in pytree.tree_leaves(held))
 
 
-def fresh_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
+def detached_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
     """Detached inputs, which require gradients as before, or all if ``tracked``."""
     return pytree.tree_map(
         lambda a: (
@@ -104,9 +104,9 @@ def fresh_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
 def call_and_differentiate(network: nn.Module, inputs: Sequence[Any]) -> None:
     """Call a network, and compute gradients by all that requires any, else by inputs."""
     wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
-    given = fresh_inputs(inputs)
+    given = detached_inputs(inputs)
     if not wanted and not _tensors_requiring_grad(given):
-        given = fresh_inputs(inputs, tracked=True)
+        given = detached_inputs(inputs, tracked=True)
     wanted += _tensors_requiring_grad(given)  # before a call that writes into a dict
     live = [leaf for leaf in _floating_leaves("output", call_network(network, given)).values() if leaf.requires_grad]
     if live and wanted:
@@ -136,7 +136,7 @@ def outputs_and_derivatives(
     network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2
 ) -> list[NamedTensors]:
     """Outputs, then gradients of each order, by parameters and, if ``tracked``, inputs."""
-    with restored(network):
+    with restore_module_after(network):
         torch.manual_seed(0)  # the same masks of dropout in both
         given = pytree.tree_map(lambda a: _float64_leaf(a, tracked) if is_floating(a) else a, list(inputs))
         wanted: NamedTensors = {name: p for name, p in network.named_parameters() if p.requires_grad}

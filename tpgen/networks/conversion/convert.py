@@ -14,11 +14,11 @@ from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
 from tpgen.networks.conversion.adapters import Adapter, adapters_for, kept_in_packages
 from tpgen.networks.conversion.batch_norms import find_batch_norm
 from tpgen.networks.conversion.calculators import arguments_by_network
-from tpgen.networks.conversion.functions_called import functions_called
+from tpgen.networks.conversion.functions_called import e3nn_functions_called
 from tpgen.networks.conversion.gates import find_gate
 from tpgen.networks.conversion.harmonics import find_harmonics
 from tpgen.networks.conversion.linears import find_linear
-from tpgen.networks.conversion.obstacles import idle_hooks
+from tpgen.networks.conversion.obstacles import note_on_idle_hooks
 from tpgen.networks.conversion.operations.splines import is_splined, with_splines
 from tpgen.networks.conversion.packages import (
     switch_to_installed_classes,
@@ -26,7 +26,7 @@ from tpgen.networks.conversion.packages import (
     with_installed_classes,
 )
 from tpgen.networks.conversion.products import find_product
-from tpgen.networks.conversion.proof import Proof, Times, measure, prove, tensor_copies
+from tpgen.networks.conversion.proof import Proof, Times, measure, prove, two_copies_of_network
 from tpgen.networks.conversion.radial import find_net
 from tpgen.networks.conversion.refusals import network_of, networks_of, nothing_to_convert, program_in
 from tpgen.networks.conversion.report import Conversion, Replaced, Stayed
@@ -36,10 +36,10 @@ from tpgen.networks.conversion.swap import (
     Swap,
     SwapOrKept,
     apply_all,
+    class_name_in_package,
     mark_of,
-    qualified,
-    undo,
     undo_all,
+    undo_if_swapped,
     what_computes,
 )
 from tpgen.networks.conversion.weight_nets import with_late_weights
@@ -184,7 +184,7 @@ def _swap_all(
         _stayed_rows(kept, names),
         *compared,
         own=_names_of_tpgen_modules(names),
-        functions=functions_called(network),
+        functions=e3nn_functions_called(network),
     )
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
@@ -210,7 +210,7 @@ def _call_report(report: Callable[[Conversion], object], conversion: Conversion,
         report(conversion)
     except BaseException:
         for swap in swaps:
-            undo(swap.module)
+            undo_if_swapped(swap.module)
         raise
 
 
@@ -252,7 +252,7 @@ def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inpu
     return Conversion(
         type(network).__name__,
         tuple(
-            Replaced(names[m], qualified(mark.cls), what_computes(m) + idle_hooks(m))
+            Replaced(names[m], class_name_in_package(mark.cls), what_computes(m) + note_on_idle_hooks(m))
             for m, mark in marks.items()
             if mark.now
         ),
@@ -260,7 +260,7 @@ def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inpu
         *_prove_and_measure(network, {}, None if marks else Selection(), to_prove, to_measure),
         possible=_replaced_rows(swaps, names),
         own=_names_of_tpgen_modules(names),
-        functions=functions_called(network),
+        functions=e3nn_functions_called(network),
     )
 
 
@@ -339,7 +339,7 @@ def _make_stock_and_converted(
     network: nn.Module, options: dict[str, Any], chosen: Selection | None, change: _Change
 ) -> tuple[nn.Module, nn.Module, Any]:
     # a stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact
-    stock, converted = tensor_copies(network)
+    stock, converted = two_copies_of_network(network)
     undo_all(stock)
     findings = collect(converted, options)
     exact = [f.exact for f in (*collect(stock, options), *findings) if isinstance(f, Swap) and f.exact]
@@ -372,7 +372,9 @@ def _replaced_rows(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]
 
 
 def _stayed_rows(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
-    return tuple(Stayed(names[k.module], qualified(type(k.module)), k.why) for k in _in_network_order(kept, names))
+    return tuple(
+        Stayed(names[k.module], class_name_in_package(type(k.module)), k.why) for k in _in_network_order(kept, names)
+    )
 
 
 def _in_network_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:

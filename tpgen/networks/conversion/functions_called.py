@@ -14,8 +14,8 @@ _MODULES = {"spherical_harmonics": "SphericalHarmonics"}  # of o3
 _NOT_OWN = "torch", "e3nn", "tpgen"
 
 
-def functions_called(network: nn.Module) -> tuple[str, ...]:
-    """Return a sentence for each method that calls such a function."""
+def e3nn_functions_called(network: nn.Module) -> tuple[str, ...]:
+    """A sentence for each method of a network that calls a function of e3nn, not a module."""
     classes = dict.fromkeys(type(module) for module in network.modules())
     own = [cls for cls in classes if cls.__module__.partition(".")[0] not in _NOT_OWN]
     return tuple(
@@ -24,11 +24,11 @@ def functions_called(network: nn.Module) -> tuple[str, ...]:
         for cls in own
         for method in vars(cls).values()
         if isinstance(method, FunctionType)
-        for name in dict.fromkeys(_called(method.__code__, method.__globals__))
+        for name in dict.fromkeys(_e3nn_functions_in_code(method.__code__, method.__globals__))
     )
 
 
-def _called(code: CodeType, names: dict[str, Any]) -> Iterator[str]:
+def _e3nn_functions_in_code(code: CodeType, names: dict[str, Any]) -> Iterator[str]:
     if _MODULES.keys().isdisjoint(code.co_names):
         return
     value: Any = None  # of the name or attribute that was loaded last

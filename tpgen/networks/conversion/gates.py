@@ -24,8 +24,8 @@ from tpgen.networks.conversion.obstacles import (
     renamed_copy,
     why_patched,
 )
-from tpgen.networks.conversion.products import ConvertedElementwiseTensorProduct, exact_couplings
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, mark_of, qualified
+from tpgen.networks.conversion.products import ConvertedElementwiseTensorProduct, make_couplings_exact
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package, mark_of
 
 # what it calls, and will not call: a part that is another has a code of its own
 _PARTS: dict[str, tuple[type[nn.Module], ...]] = {
@@ -88,7 +88,7 @@ def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | Non
         "_tpgen_kernels": allows_kernels(options),
     }
     product = module.get_submodule("mul")
-    exact = None if mark_of(product) else partial(exact_couplings, product)
+    exact = None if mark_of(product) else partial(make_couplings_exact, product)
     return Swap(module, ConvertedGate, _describe_gate, extra, exact, covers=tuple(_PARTS))
 
 
@@ -110,11 +110,11 @@ def _why_gate_stays(module: Any) -> str | None:
     for name, kinds in _PARTS.items():
         part = getattr(module, name, None)
         if type(part) not in kinds:
-            return f"of a part {name} that is a {qualified(type(part))}, not e3nn's"
+            return f"of a part {name} that is a {class_name_in_package(type(part))}, not e3nn's"
     acts = [*filter(None, module.act_scalars.acts), *filter(None, module.act_gates.acts)]
     for act in acts:
         if type(act) is not normalize2mom:
-            return f"of an activation that is a {qualified(type(act))}, not e3nn's normalize2mom"
+            return f"of an activation that is a {class_name_in_package(type(act))}, not e3nn's normalize2mom"
     parts = (module, module.sc, module.sc.cut, module.act_scalars, module.act_gates, module.mul, *acts)
     hooked = any(has_hooks(part) for part in module.modules() if part is not module)
     return next(filter(None, map(why_patched, parts)), HOOKED if hooked else None)

@@ -66,7 +66,7 @@ class Gatherable(PlainTensor):
                 call.settle()
 
 
-def _write_method_computing_gathers(name: str) -> Callable[..., Any]:
+def _method_that_computes_gathers(name: str) -> Callable[..., Any]:
     write = getattr(Tensor, name)
 
     def compute_gathers_and_write(self: Gatherable, *args: Any, **options: Any) -> Any:
@@ -79,7 +79,7 @@ def _write_method_computing_gathers(name: str) -> Callable[..., Any]:
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
 _WRITES = [name for name in dir(Tensor) if name.endswith("_") and not name.endswith("__") and name[0] != "_"]
 for _name in ("__setitem__", *(f"__i{name}__" for name in _OPERATORS), *_WRITES):
-    setattr(Gatherable, _name, _write_method_computing_gathers(_name))
+    setattr(Gatherable, _name, _method_that_computes_gathers(_name))
 
 
 class GatheredRows(Postponed):
@@ -102,7 +102,7 @@ class GatheredRows(Postponed):
         return x, index
 
 
-def waiting_source(x: Any) -> Any:
+def source_of_postponed_rows(x: Any) -> Any:
     """The results behind postponed rows; other values unchanged."""
     return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
 

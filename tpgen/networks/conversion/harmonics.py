@@ -17,15 +17,15 @@ from tpgen.kernels.runtime.given import given_numbers
 from tpgen.networks.conversion.notices import program_kernels_take
 from tpgen.networks.conversion.obstacles import (
     kernel_plan,
-    own_code,
+    names_of_own_code,
     polynomial_attributes,
     renamed_copy,
     why_not_swapped,
 )
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package
 from tpgen.planner.harmonics import make_harmonics_plan
 
-_NAME = qualified(o3.SphericalHarmonics)
+_NAME = class_name_in_package(o3.SphericalHarmonics)
 _STOCK_PROGRAM = "sph_func"  # since e3nn 0.5
 _NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own elsewhere)"
 
@@ -78,7 +78,7 @@ def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept 
         return Kept(module, "scripted harmonics: convert the network before it is scripted") if scripted else None
     if not isinstance(module, o3.SphericalHarmonics):
         return None
-    if own_code(module, o3.SphericalHarmonics):
+    if names_of_own_code(module, o3.SphericalHarmonics):
         return Kept(
             module, f"a subclass of {_NAME}, whose own code a swap would skip: let it hold a SphericalHarmonics"
         )

@@ -77,7 +77,7 @@ class LateWeights:
     def _sum_columns(self, products: Tensor, h: Tensor, weights: Tensor, nodes: Tensor, count: Any) -> Tensor:
         shape = h.new_empty(count, self.outer.weight_numel)  # nothing reads or writes its numbers
         call = FormCall((h, h.detach()[:, :0], shape, products), (nodes,), describe(self.outer), _OUTER, (ELEMENTS,))
-        (sums,) = forms.form(call)
+        (sums,) = forms.compute(call)
         return kernel_product(sums, sums.detach()[:, :0], weights, describe(self.mixing))
 
 

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.networks.conversion.swap import Kept, qualified
+from tpgen.networks.conversion.swap import Kept, class_name_in_package
 from tpgen.planner.plan import Plan
 
 _PROGRAMS = ("_compiled_main_left_right", "_compiled_main", "sph_func")  # e3nn's, that converted modules do not call
@@ -31,9 +31,9 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
     base = stock_class(module, known)
-    if own := own_code(module, base):
+    if own := names_of_own_code(module, base):
         code = f"whose own code a swap would skip ({', '.join(own)})"
-        return f"a subclass of {qualified(base)}, {code}: build it on tpgen's {base.__name__}"
+        return f"a subclass of {class_name_in_package(base)}, {code}: build it on tpgen's {base.__name__}"
     if why := why_patched(module):
         return why
     if has_hooks(getattr(module, program, None)):
@@ -41,7 +41,7 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
     return None
 
 
-def own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
+def names_of_own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
     """Names that a module's class adds to ``base`` and that may change results."""
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
@@ -127,7 +127,7 @@ def has_hooks(module: Any) -> bool:
     return any(map(getattr(module, "__dict__", {}).get, _HOOKS))  # asked at every call of a net, of each of its layers
 
 
-def idle_hooks(module: nn.Module) -> str:
+def note_on_idle_hooks(module: nn.Module) -> str:
     """Text on hooks that a converted module never calls; empty without any."""
     names = [name for name in _PROGRAMS if has_hooks(vars(module).get("_modules", {}).get(name))]
     return f"; hooks on {', '.join(names)} do not run: hook the module itself" if names else ""

@@ -119,7 +119,7 @@ class Postponed(Tensor):
         """A postponed tensor of ``function(*operands)``."""
         made = PostponedCall.now(function, operands)
         if made.tracked and any(x.requires_grad for x in operands):
-            found = _postpone(cls, made, shape, *operands)
+            found = _empty_tensor_with_gradient(cls, made, shape, *operands)
         else:
             found = _tensor_without_numbers(cls, shape, operands[0])
         found.made = made
@@ -142,7 +142,7 @@ class Postponed(Tensor):
                 # what an `autograd.Function` has returned, as a checkpoint does, has the graph of that
                 self.plain = self.clone() if foreign else self.computed()
                 plain, self.plain = self.plain, None
-                if swapped(self, plain):
+                if swap_if_unheld(self, plain):
                     return self
                 self.plain = plain
         return self.plain
@@ -182,7 +182,7 @@ class Postponed(Tensor):
         return func(*args, **kwargs)
 
 
-def swapped(first: Tensor, second: Tensor) -> bool:
+def swap_if_unheld(first: Tensor, second: Tensor) -> bool:
     """Swap two tensors; return False, without changes, if torch holds one of these."""
     both = first, second
     before = [(type(x), x.__dict__) for x in both]
@@ -202,7 +202,7 @@ def may_postpone(program: Any, count: str) -> bool:
     return left == 0
 
 
-def plain(x: Any) -> Any:
+def plain_value(x: Any) -> Any:
     """``x``, plain if postponed."""
     return x.become_plain() if isinstance(x, Postponed) else x
 
@@ -222,7 +222,7 @@ def _expanded_single_number(x: Postponed) -> Tensor:
     return x.made.operands[0].new_empty(()).expand(x.shape)
 
 
-class _Postpone(torch.autograd.Function):
+class _EmptyTensorWithGradient(torch.autograd.Function):
     # the graph of a tensor without numbers, for what takes it beneath Python's functions
 
     @staticmethod
@@ -236,4 +236,4 @@ class _Postpone(torch.autograd.Function):
         return None, None, None, *pulled_back(ctx.made.function, ctx.saved_tensors, g)
 
 
-_postpone = _Postpone.apply
+_empty_tensor_with_gradient = _EmptyTensorWithGradient.apply

@@ -36,7 +36,7 @@ def _cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
 
 
-class _ProductOfTwo(o3.TensorProduct):
+class _ConvertedProduct(o3.TensorProduct):
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's; integers are cast, and unscripted results `Gatherable`."""
         x, y = _cast_integers("x", x, self.output_mask), _cast_integers("y", y, self.output_mask)
@@ -50,12 +50,12 @@ class _ProductOfTwo(o3.TensorProduct):
 
 
 @compile_mode("script")
-class ConvertedTensorProduct(_ProductOfTwo):
+class ConvertedTensorProduct(_ConvertedProduct):
     """An `e3nn.o3.TensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
-class ConvertedFullyConnectedTensorProduct(_ProductOfTwo, o3.FullyConnectedTensorProduct):
+class ConvertedFullyConnectedTensorProduct(_ConvertedProduct, o3.FullyConnectedTensorProduct):
     """An `e3nn.o3.FullyConnectedTensorProduct`, computed by tpgen."""
 
 
@@ -77,12 +77,12 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
 
 
 @compile_mode("script")
-class ConvertedElementwiseTensorProduct(_ProductOfTwo, o3.ElementwiseTensorProduct):
+class ConvertedElementwiseTensorProduct(_ConvertedProduct, o3.ElementwiseTensorProduct):
     """An `e3nn.o3.ElementwiseTensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
-class ConvertedFullTensorProduct(_ProductOfTwo, o3.FullTensorProduct):
+class ConvertedFullTensorProduct(_ConvertedProduct, o3.FullTensorProduct):
     """An `e3nn.o3.FullTensorProduct`, computed by tpgen."""
 
 
@@ -111,14 +111,14 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 def find_product(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
     """`Swap` of e3nn's product, or `Kept`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
-        return _keep_scripted(module, getattr(module, "original_name", ""))
+        return _kept_if_scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
         return None
     plan = _plan_or_kept(module)
-    return plan if isinstance(plan, Kept) else _swap_product(module, plan, options)
+    return plan if isinstance(plan, Kept) else _swap_of_product(module, plan, options)
 
 
-def _keep_scripted(module: nn.Module, name: str) -> Kept | None:
+def _kept_if_scripted(module: nn.Module, name: str) -> Kept | None:
     if name in _NAMES:
         return Kept(module, f"a scripted {name}: convert the network before it is scripted")
     if hasattr(module, PROGRAM):
@@ -135,9 +135,9 @@ def _plan_or_kept(product: nn.Module) -> Plan | Kept:
         return Kept(product, f"tpgen cannot plan it: {error}")
 
 
-def _swap_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> Swap:
+def _swap_of_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> Swap:
     program = TensorProduct.from_plan(plan, False, **options).compute_for(module)
-    exact = partial(exact_couplings, module)
+    exact = partial(make_couplings_exact, module)
     stock = stock_class(module, CONVERTED)
     if stock is o3.FullyConnectedTensorProduct and (by_species := species_product(plan, options)):
         return Swap(
@@ -159,21 +159,23 @@ def convolving(
         return plan
     conv = TensorProductConv.from_plan(plan, False, **options).compute_for(product)
     covers = () if held is None else (held,)
-    return Swap(module, cls, _describe_convolution, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
+    return Swap(
+        module, cls, _describe_convolution, {PROGRAM: conv}, partial(make_couplings_exact, product), covers, paired
+    )
 
 
 def _describe_convolution(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     choice = extra[PROGRAM].choice
     how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
-    return f"tpgen convolution, {choice.strategy} ({how}){_note_idle_kernel(extra[PROGRAM])}"
+    return f"tpgen convolution, {choice.strategy} ({how}){_idle_kernel_note(extra[PROGRAM])}"
 
 
 def describe_product(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     """Report text on a product: its strategy, and a missing kernel."""
-    return f"tpgen {extra[PROGRAM].choice}{_note_idle_kernel(extra[PROGRAM])}"
+    return f"tpgen {extra[PROGRAM].choice}{_idle_kernel_note(extra[PROGRAM])}"
 
 
-def _note_idle_kernel(program: Any) -> str:
+def _idle_kernel_note(program: Any) -> str:
     why = _why_no_product_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
     return f": none runs as it is, {why}" if why else ""
 
@@ -188,7 +190,7 @@ def _why_no_product_kernel(plan: Any, program: Any) -> str | None:
     return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
 
 
-def exact_couplings(module: Any) -> None:
+def make_couplings_exact(module: Any) -> None:
     """Replace e3nn's code of a product by code with exact couplings."""
     with default_dtype(torch.float64):
         fresh = o3.TensorProduct(

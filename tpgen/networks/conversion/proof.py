@@ -29,7 +29,7 @@ from tpgen.networks.conversion.calls import (
     call_and_differentiate,
     call_network,
     derivatives_of,
-    fresh_inputs,
+    detached_inputs,
     outputs_and_derivatives,
     outputs_of,
 )
@@ -206,7 +206,7 @@ def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], round
 
 
 _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
-    "call": lambda network, inputs: call_network(network, fresh_inputs(inputs)),
+    "call": lambda network, inputs: call_network(network, detached_inputs(inputs)),
     "call and gradients": call_and_differentiate,
 }
 
@@ -275,7 +275,7 @@ def _largest_entry(x: Tensor) -> float:
     return float(x.abs().max()) if x.numel() else 0.0
 
 
-def tensor_copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+def two_copies_of_network(network: nn.Module) -> tuple[nn.Module, nn.Module]:
     """Two copies of a network; raises `TpgenError` if impossible."""
     try:
         return copy_of(network), copy_of(network)

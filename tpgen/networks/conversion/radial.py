@@ -30,7 +30,7 @@ from tpgen.networks.conversion.obstacles import (
 from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
 from tpgen.networks.conversion.operations.pairs import once_for_pairs
 from tpgen.networks.conversion.operations.splines import net_or_spline
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, mark_of, qualified
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package, mark_of
 from tpgen.networks.conversion.weights import LastLayer, weights_of
 
 # who gets the results: a block, its names of the net and of the product; in a tuple, so that the block becomes no child
@@ -139,8 +139,8 @@ def _why_net_stays(layer: Any) -> str | None:
     if parametrize.is_parametrized(layer):
         return "of a layer that is parametrised: convert first, then parametrise"
     if type(layer) is not _Layer:
-        return f"of a layer that is a {qualified(type(layer))}, whose own code a swap would skip"
+        return f"of a layer that is a {class_name_in_package(type(layer))}, whose own code a swap would skip"
     if layer.act is not None and type(layer.act) is not normalize2mom:
-        return f"of an activation that is a {qualified(type(layer.act))}, not e3nn's normalize2mom"
+        return f"of an activation that is a {class_name_in_package(type(layer.act))}, not e3nn's normalize2mom"
     parts = [layer, *layer.children()]
     return next(filter(None, map(why_patched, parts)), None) or (HOOKED if any(map(has_hooks, parts)) else None)

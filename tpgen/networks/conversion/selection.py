@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from tpgen.base.errors import InputError
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package
 
 Names = str | Sequence[str]
 
@@ -97,7 +97,7 @@ def _names_of_parts_no_longer_called(network: nn.Module, finding: SwapOrKept) ->
     covers = finding.covers if isinstance(finding, Swap) else ()
     inside = {part for name in covers for part in finding.module.get_submodule(name).modules()}
     paths = {path for path, module in network.named_modules(remove_duplicate=False) if module in inside}
-    return paths | {qualified(type(part)) for part in inside}
+    return paths | {class_name_in_package(type(part)) for part in inside}
 
 
 def _concerns_project(finding: SwapOrKept) -> bool:
@@ -124,7 +124,7 @@ def _names_with_holders(network: nn.Module) -> dict[nn.Module, set[str]]:
     names: dict[nn.Module, set[str]] = {}
     paths = dict(network.named_modules(remove_duplicate=False))
     for path, module in paths.items():  # what holds a module comes before it
-        names.setdefault(module, set()).update({path, qualified(type(module))})
+        names.setdefault(module, set()).update({path, class_name_in_package(type(module))})
         if path:
             names[module] |= names[paths[path.rpartition(".")[0]]]
     return names

@@ -56,7 +56,7 @@ class _Block:
     scale: float  # to the coefficient that the layer has
 
     def matrices(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
-        """Matrices ``(species, u * w)``: sums over ``scalars``, or selections by ``one_hot``."""
+        """A matrix per species, ``(species, u * w)``: sums over v times ``scalars``, or v = ``one_hot``."""
         found = weight.view(self.shape)
         if one_hot is not None:
             return self.scale * found.transpose(0, 1).index_select(0, one_hot).flatten(1)
@@ -93,7 +93,7 @@ class SpeciesProduct:
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         """The product with one-hot rows ``y``; None for other, few or differentiated rows."""
         program = recorded_program()
-        if program is not None and (found := self._one_hot_in_program(program, x, weight, y)) is not None:
+        if program is not None and (found := self._apply_by_groups_of_program(program, x, weight, y)) is not None:
             return found
         if not all(map(has_plain_numbers, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
@@ -123,7 +123,7 @@ class SpeciesProduct:
         found = [own.view(block.shape) for block, own in split]
         return [(x if every else x.index_select(1, chosen)).flatten(1) for x in found]
 
-    def _one_hot_in_program(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
+    def _apply_by_groups_of_program(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
         if groups is None or y.requires_grad:
             return None

@@ -15,7 +15,7 @@ from tpgen.networks.conversion.packages import (
     module_name_of,
     switch_to_packaged_classes,
 )
-from tpgen.nn.planned import PlannedModule, follow
+from tpgen.nn.planned import PlannedModule, adapt_programs
 
 MARK = "_tpgen_swap"
 # what computes: a text, or how to say it of a module and what a swap adds to it
@@ -68,7 +68,7 @@ class Swap:
 
     @property
     def was(self) -> str:
-        return qualified(type(self.module))
+        return class_name_in_package(type(self.module))
 
     @property
     def description(self) -> str:
@@ -99,7 +99,7 @@ def apply_all(swaps: Iterable[Swap]) -> None:
             done.append(swap.module)
     except BaseException:
         for module in reversed(done):
-            undo(module)
+            undo_if_swapped(module)
         raise
 
 
@@ -138,7 +138,7 @@ def _move_programs_to_loaded_dtype(module: nn.Module, _keys: Any) -> None:
     # to the device of the tensors that the module has loaded
     for program in module._modules.values():
         if isinstance(program, PlannedModule):
-            follow(program)
+            adapt_programs(program)
 
 
 def mark_of(module: nn.Module) -> Mark | None:
@@ -167,7 +167,7 @@ def undo_all(*networks: nn.Module) -> None:
         mark = mark_of(module)
         check_switch_to_packaged_class(module, type(module) if mark is None else mark.cls)
     for module in swapped:
-        undo(module)
+        undo_if_swapped(module)
     switch_to_packaged_classes(modules)
 
 
@@ -176,9 +176,9 @@ def _check_can_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
     assert mark is not None
     if type(module) is not mark.swapped:
         raise TpgenError(
-            f"{qualified(type(module))}: something changed the class of this module after tpgen.convert had (it was "
-            f"{mark.swapped.__name__}), and its class cannot be given back: take that off first, a parametrisation or "
-            "a wrapper, then restore"
+            f"{class_name_in_package(type(module))}: something changed the class of this module after tpgen.convert "
+            f"had (it was {mark.swapped.__name__}), and its class cannot be given back: take that off first, a "
+            "parametrisation or a wrapper, then restore"
         )
     if mark.paired and not any(child is module for holder in swapped for child in holder.children()):
         raise TpgenError(
@@ -187,7 +187,7 @@ def _check_can_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
         )
 
 
-def undo(module: nn.Module) -> None:
+def undo_if_swapped(module: nn.Module) -> None:
     """Give one module its class back if swapped."""
     mark = mark_of(module)
     if mark is not None:
@@ -205,16 +205,16 @@ def _undo_swap(module: nn.Module, mark: Mark) -> None:
     module.__class__ = mark.cls
 
 
-def class_before(module: nn.Module) -> str:
-    """A module's class without conversion."""
+def class_before_conversion(module: nn.Module) -> str:
+    """Name of a module's class before conversion."""
     mark = mark_of(module)
-    return qualified(mark.cls if mark else type(module))
+    return class_name_in_package(mark.cls if mark else type(module))
 
 
-def qualified(cls: type) -> str:
+def class_name_in_package(cls: type) -> str:
     """Class name after its package.
 
-    >>> qualified(nn.Linear)
+    >>> class_name_in_package(nn.Linear)
     'torch.Linear'
     """
     return f"{module_name_of(cls).partition('.')[0]}.{cls.__name__}"

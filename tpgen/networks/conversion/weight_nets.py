@@ -65,7 +65,7 @@ def with_late_weights(network: nn.Module, findings: Sequence[SwapOrKept]) -> lis
     ]
     own = [f.module for f in (*swaps, *nets) if _output_width(f.module) in products]
     widths = {_output_width(module) for module in own}
-    return [*(_mark_for_late_weights(f, widths) if isinstance(f, Swap) else f for f in findings), *nets]
+    return [*(_swap_with_late_weights(f, widths) if isinstance(f, Swap) else f for f in findings), *nets]
 
 
 def _plan_if_mixing_by_kernel(swap: Swap) -> Plan | None:
@@ -76,7 +76,7 @@ def _plan_if_mixing_by_kernel(swap: Swap) -> Plan | None:
     return program.plan if mixes_copies(program.plan) else None
 
 
-def _mark_for_late_weights(swap: Swap, widths: set[int | None]) -> Swap:
+def _swap_with_late_weights(swap: Swap, widths: set[int | None]) -> Swap:
     if isinstance(swap.module, FullyConnectedNet):
         return replace(swap, extra={**swap.extra, FOR_WEIGHTS: True}) if _output_width(swap.module) in widths else swap
     plan = _plan_if_mixing_by_kernel(swap)

@@ -14,9 +14,9 @@ from tpgen.base._torch import is_tracing, saved_tensor_hooks, without_functions
 from tpgen.kernels.rows import DESTINATIONS, EDGES
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
-from tpgen.networks.conversion.gathers import GatheredRows, is_within, waiting_source
+from tpgen.networks.conversion.gathers import GatheredRows, is_within, source_of_postponed_rows
 from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, late_weights
-from tpgen.networks.conversion.postponed import REST, Postponed, may_postpone, plain, swapped
+from tpgen.networks.conversion.postponed import REST, Postponed, may_postpone, plain_value, swap_if_unheld
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_traced, is_usual
 
@@ -85,7 +85,7 @@ class PostponedRows(Postponed):
     def _sum_before_last_layer(self, nodes: Tensor, count: Any) -> Tensor | None:
         product: Any = self.made.function
         hidden = self.made.operands[2].shape[1] + product.layer.adds
-        usual = is_usual(waiting_source(self.made.operands[0]))
+        usual = is_usual(source_of_postponed_rows(self.made.operands[0]))
         places, nodes, found = _nodes_with_rows(nodes, count) if usual else (None, nodes, count)
         known = _size_or_hint(found)
         late = late_weights(product.program.plan, hidden, known)
@@ -97,7 +97,11 @@ class PostponedRows(Postponed):
     def _sum_by_kernel(self, nodes: Tensor, count: Any) -> Any:
         product: Any = self.made.function
         w = self._plain_weights()
-        if w is None or not _runs_kernel(product.program) or not is_usual(waiting_source(self.made.operands[0]), w):
+        if (
+            w is None
+            or not _runs_kernel(product.program)
+            or not is_usual(source_of_postponed_rows(self.made.operands[0]), w)
+        ):
             return NotImplemented
         return self.made.computed(partial(product.by_kernel, w, nodes, count))
 
@@ -115,18 +119,18 @@ class _EdgeProduct:
 
     def of(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
         """Compute products of edges."""
-        return _multiply_by_all(self.program.forward(plain(x), y, w), _split_last(self.factors, operands)[1])
+        return _multiply_by_all(self.program.forward(plain_value(x), y, w), _split_last(self.factors, operands)[1])
 
     def by_kernel(self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
         """Sum products by node in one kernel call."""
         y = _multiply_by_all(y, _split_last(self.factors, operands)[1])
         taken = x.results_and_index() if isinstance(x, GatheredRows) else None
         if taken is None:
-            call = FormCall((plain(x), y, w), (nodes,), self.program.kernel_text, FORWARD, (DESTINATIONS,), count)
+            call = FormCall((plain_value(x), y, w), (nodes,), self.program.kernel_text, FORWARD, (DESTINATIONS,), count)
         else:
             x, senders = taken
             call = FormCall((x, y, w), (senders, nodes), self.program.kernel_text, FORWARD, EDGES, count)
-        return forms.form(call)[0]
+        return forms.compute(call)[0]
 
     def before_last_layer(
         self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
@@ -134,7 +138,9 @@ class _EdgeProduct:
         """Sum products by node before the weights' last layer."""
         parameters, factors = _split_last(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
-        return late.sum_by_node(plain(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count)
+        return late.sum_by_node(
+            plain_value(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count
+        )
 
 
 def _identity(w: Tensor) -> Tensor:
@@ -193,13 +199,13 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
     """Products row by row, postponed if a sum by node may follow, unless ``hooked``."""
-    of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), waiting_source(x)
+    of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), source_of_postponed_rows(x)
     if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
         return _postpone_rows(program, x, y, w, _EdgeProduct(program, w.made.function), w.made.operands)
-    w = plain(w)
+    w = plain_value(w)
     if of_rows and _is_worth_summing(program, source, x, y, w):
         return _postpone_rows(program, x, y, w, _EdgeProduct(program, _NO_LAYER), (w,))
-    return program.forward(plain(x), y, w)
+    return program.forward(plain_value(x), y, w)
 
 
 def _is_worth_summing(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Tensor) -> bool:
@@ -266,7 +272,7 @@ def _multiply_postponed_in_place(rows: Any, other: Any) -> Any:
     found = _multiply_postponed(rows, other) if isinstance(rows, Postponed) and rows.open else NotImplemented
     if found is not NotImplemented:
         with without_functions():
-            return rows if swapped(rows, found) else NotImplemented
+            return rows if swap_if_unheld(rows, found) else NotImplemented
     return found
 
 
@@ -278,7 +284,7 @@ def _factor_as_column(postponed: Any, other: Any) -> Tensor | None:
         return postponed.made.operands[0].new_full((1, 1), other)
     if not isinstance(other, Tensor) or isinstance(other, Postponed):
         return None
-    if not _can_postpone(other, waiting_source(postponed.made.operands[0])):
+    if not _can_postpone(other, source_of_postponed_rows(postponed.made.operands[0])):
         return None
     if other.dim() == 0:
         return other.reshape(1, 1).clone()

@@ -39,7 +39,7 @@ class Model:
     few_alike: bool = False  # whether branches and squeezes for 0 or 1 edges change no number
 
     def described(self) -> dict[str, Any]:
-        """Return the manifest's entries."""
+        """The manifest's entries."""
         units = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "length": "Å"}
         named = {"elements": list(self.elements), "cutoff": self.cutoff, "units": units}
         return {**named, "inputs": list(self.inputs), "outputs": list(self.outputs)}
@@ -77,7 +77,7 @@ class Model:
         return [positions, edges, types, cell[None], torch.zeros(edges.shape[1], 3).double()][: len(self.inputs)]
 
     def with_ghosts(self, network: nn.Module) -> Model:
-        """Return the model of atoms and ghosts, without a cell; `DeployError` unless Allegro."""
+        """The model of atoms and ghosts, without a cell; `DeployError` unless Allegro."""
         if "allegro" not in packages_in(network):
             raise DeployError(
                 f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
@@ -112,7 +112,7 @@ class OfStructures(nn.Module):
 
 
 def model_of(network: nn.Module) -> Model:
-    """Return a network's `Model`; `DeployError` for unknown projects."""
+    """A network's `Model`; `DeployError` for unknown projects."""
     packages = packages_of(network)
     for project, (_, make) in _PROJECTS.items():
         if project in packages:

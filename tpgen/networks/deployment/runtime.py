@@ -42,8 +42,8 @@ _LENGTH = "sve="  # of SVE's vectors in bytes: code for one length does not run 
 
 
 @dataclass(frozen=True)
-class Needed:
-    """Kernel for a call's part, with dtype and row rules."""
+class NeededKernel:
+    """A kernel that a deployed network calls: one part of a call, a dtype, row rules."""
 
     description: str
     dtype: torch.dtype
@@ -53,24 +53,24 @@ class Needed:
 
     def build(self) -> None:
         """Build the kernel unless cached.  Raises `KernelError` on failure."""
-        kernels_of(self.description).need(self.part, self.dtype, rules_of(self.rows))
+        kernels_of(self.description).build_or_raise(self.part, self.dtype, rules_of(self.rows))
 
     def library(self) -> Path:
-        """Return the compiled kernel's file."""
+        """The compiled kernel's file."""
         spec = KernelSpec(
             kernels_of(self.description).description, Call.parse(self.part), self.dtype, rules_of(self.rows)
         )
         return Path(load_library(LibraryRequest(source_of(spec).text))._name)
 
 
-def kernels_in(program: ExportedProgram) -> list[Needed]:
-    """Return a program's distinct kernels in order; `DeployError` for a call without one."""
-    return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _kernels_of_node(node)))
+def kernels_in(program: ExportedProgram) -> list[NeededKernel]:
+    """A program's distinct kernels in order; `DeployError` for a call without one."""
+    return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _kernels_that_node_calls(node)))
 
 
 def with_kernels(
     program: ExportedProgram, write: Callable[[], ExportedProgram]
-) -> tuple[ExportedProgram, list[Needed]]:
+) -> tuple[ExportedProgram, list[NeededKernel]]:
     """Build a program's kernels, and ``write`` the program anew if one fails; return both."""
     while True:
         failures, kernels = failures_seen(), kernels_in(program)
@@ -85,27 +85,32 @@ def with_kernels(
             return program, kernels
 
 
-def _kernels_of_node(node: Any) -> Iterator[Needed]:
+def _kernels_that_node_calls(node: Any) -> Iterator[NeededKernel]:
     if node.target is torch.ops.tpgen.form.default:
         given = pytree.tree_map(lambda x: x.meta["val"] if hasattr(x, "meta") else x, tuple(node.args))
-        yield from _kernels_of_call(FormCall.read(*given))
+        yield from _kernels_that_call_needs(FormCall.read(*given))
 
 
-def _kernels_of_call(call: FormCall) -> Iterator[Needed]:
+def _kernels_that_call_needs(call: FormCall) -> Iterator[NeededKernel]:
     kernels, dtype, rules = kernels_of(call.description), call.tensors[0].dtype, call.rules
     description = kernels.description
-    widens = kernels.widens(call.slots, dtype, rules, "cpu")
-    if not description.live or widens or kernels.expands(call) or kernels.unsupported_rules(rules, dtype, "cpu"):
+    in_float32 = kernels.computes_in_float32(call.slots, dtype, rules, "cpu")
+    if (
+        not description.has_live_paths
+        or in_float32
+        or kernels.is_sum_of_calls(call)
+        or kernels.unsupported_rules(rules, dtype, "cpu")
+    ):
         raise DeployError(
             f"a call in {dtype} of plan {description.plan.digest} has no kernel of its own to deploy: convert "
             "the network with .float(), or deploy tpgen.portable(network)"
         )
     for part in kernels.signature(call.call, rules).parts:
-        yield Needed(call.description, dtype, call.call, str(part), names_of_rules(rules))
+        yield NeededKernel(call.description, dtype, call.call, str(part), names_of_rules(rules))
 
 
-def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
-    """Write library and kernels into a folder; `DeployError` if the compiler fails."""
+def write_runtime(kernels: Sequence[NeededKernel], folder: Path) -> None:
+    """Compile the C++ runtime and copy kernels into a folder; `DeployError` if the compiler fails."""
     (folder / "kernels").mkdir()
     files = [f"{number}.so" for number in range(len(kernels))]
     for needed, file in zip(kernels, files, strict=True):
@@ -132,7 +137,7 @@ File = tuple[str, int]  # name and checksum
 _STRUCTS = ("Given", "Opened", "Rule")  # in the order of `NativeFields`
 
 
-def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
+def kernel_table(kernels: Sequence[NeededKernel], files: Sequence[File], features: Sequence[str]) -> str:
     """Write the C++ table of kernels for the library."""
     major, minor = torch.__version__.split(".")[:2]
     arguments = (_string_list(rule.name, rule.argument) for rule in RULES.values())
@@ -148,7 +153,7 @@ def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Seq
     )
 
 
-def _native_form_tables(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
+def _native_form_tables(kernels: Sequence[NeededKernel], files: Sequence[File]) -> Iterator[str]:
     rows = []
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)

@@ -54,7 +54,7 @@ def _build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: s
 
 
 def with_weights(plan: Plan, product: Any) -> TimedProduct:
-    """Return a call with weights, which a product without weights ignores."""
+    """A call with weights, which a product without weights ignores."""
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
 
 
@@ -102,7 +102,7 @@ class Loop(nn.Module):
         return torch.cat(blocks, dim=1)
 
     def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
-        """Return each instruction's flat result."""
+        """Each instruction's flat result."""
         return [self.result(n, x1, x2, w) for n in range(len(self.steps))]
 
     def result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class _StreamedLoop(Loop):
         self.streams = [torch.cuda.Stream() for _ in range(min(streams, len(self.steps)))]
 
     def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
-        """Return each instruction's flat result, by CUDA streams."""
+        """Each instruction's flat result, by CUDA streams."""
         main = torch.cuda.current_stream()
         for stream in self.streams:
             stream.wait_stream(main)

@@ -137,7 +137,7 @@ class Report:
         return tuple(dict.fromkeys(r.contender for r in self.records))
 
     def find(self, problem: str, task: str, contender: str) -> Record | None:
-        """Return a record, or None."""
+        """A record, or None."""
         return self._by_key.get((problem, task, contender))
 
     def of(self, problem: str, task: str) -> tuple[Record, ...]:

@@ -26,7 +26,7 @@ from tpgen.tools.bench.tasks import (
     Operands,
     Task,
     TimedProduct,
-    bound,
+    error_bound,
     expected_results,
     in_layout,
     largest_error,
@@ -63,7 +63,7 @@ def run_benchmarks(
     threads: int | None = 1,
     progress: bool | Progress = False,
 ) -> Report:
-    """Measure contenders on problems.
+    """Measure contenders on problems, in ``tasks`` (empty: all).
 
     Contenders share ``seconds`` per task and problem, without compilation; ``repeats`` sets rounds instead.  ``rows``
     replaces the batch.  One thread is timed in processor time, more ``threads`` (None: torch's number) in wall time.
@@ -76,7 +76,7 @@ def run_benchmarks(
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BackendError("this machine has no CUDA device; leave device out, or give 'cpu'")
-    bound(dtype)
+    error_bound(dtype)
     chosen = select_tasks(tasks)
     settings = Settings(str(dtype).removeprefix("torch."), device.type, seconds)
     records: list[Record] = []
@@ -101,7 +101,7 @@ class _BuiltContender:
     build: float
 
     def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
-        """Return the call to time."""
+        """The call to time."""
         return lambda: task.run(self.product, self.operands)
 
 
@@ -191,8 +191,8 @@ class _ProblemRun:
             results = call()
         error, where = largest_error(self.problem.plan, task, entry.contender.layout, results, expected)
         record = replace(record, first=first, error=error)
-        if not error <= bound(self.dtype):
-            reason = f"{where} is off by {error:.1e}, allowed is {bound(self.dtype):.0e}"
+        if not error <= error_bound(self.dtype):
+            reason = f"{where} is off by {error:.1e}, allowed is {error_bound(self.dtype):.0e}"
             return replace(record, status="wrong", reason=reason)
         del results
         return replace(record, peak_bytes=peak_bytes(call, device))
@@ -207,7 +207,7 @@ def _status_of_error(error: Exception) -> tuple[str, str]:
 
 
 def peak_bytes(call: TimedCall, device: torch.device) -> int:
-    """Return a call's peak memory by torch's allocators, above memory held before."""
+    """A call's peak memory by torch's allocators, above memory held before."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -46,7 +46,7 @@ class Cells:
     marks: tuple[str, ...] = ()
 
     def rich(self) -> Table:
-        """Return the table for a terminal."""
+        """The table for a terminal."""
         table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
         for n, heading in enumerate(self.headings):
             justify: Literal["left", "right"] = "left" if n == 0 or heading in _WORDS else "right"
@@ -135,12 +135,12 @@ def _problems_and_tasks_text(report: Report, records: Sequence[Record]) -> str:
 
 
 def environment_line(report: Report) -> str:
-    """Return a line on dtype, machine and versions."""
+    """A line on dtype, machine and versions."""
     return f"{report.settings.dtype} on {machine_line(report.environment, report.settings.device)}"
 
 
 def busy_line(report: Report) -> str:
-    """Return a warning of doubtful times; empty without."""
+    """A warning of doubtful times; empty without."""
     doubted = [r for r in report.records if r.doubt]
     if not doubted:
         return ""
@@ -153,7 +153,7 @@ def busy_line(report: Report) -> str:
 
 
 def machine_line(e: Environment, device: str = "cpu") -> str:
-    """Return a line on a machine and its versions."""
+    """A line on a machine and its versions."""
     where = (
         e.gpu
         if device == "cuda"
@@ -190,7 +190,7 @@ _DETAIL = tuple(name for name in _COLUMNS if name != "error")
 
 
 def markdown_report(report: Report, image: str | None = None, details: bool = True) -> str:
-    """Return a report in Markdown; ``image`` is the plot's address, ``details`` adds `detail_cells`."""
+    """A report in Markdown; ``image`` is the plot's address, ``details`` adds `detail_cells`."""
     parts = [f"Measured: {environment_line(report)}."]
     if busy := busy_line(report):
         parts.append(f"Note: {busy}.")
@@ -207,7 +207,7 @@ def markdown_report(report: Report, image: str | None = None, details: bool = Tr
 
 
 def detail_cells(report: Report) -> list[Cells]:
-    """Return the tables of every problem and task."""
+    """The tables of every problem and task."""
     found = (_task_cells(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks)
     return [cells for cells in found if cells]
 

@@ -127,7 +127,7 @@ def in_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
 
 
 def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
-    """Return an operand or result, given in ``mul_ir``, in another layout."""
+    """An operand or result, given in ``mul_ir``, in another layout."""
     leg = _LEG.get(name)
     if leg is None or layouts_of(plan, layout)[leg] == "mul_ir":
         return tensor
@@ -150,8 +150,8 @@ BOUNDS: dict[torch.dtype, float] = {
 _CHUNK = 256  # rows; the definition builds dense intermediates
 
 
-def bound(dtype: torch.dtype) -> float:
-    """Return a dtype's allowed relative error; raises `BackendError` if unknown."""
+def error_bound(dtype: torch.dtype) -> float:
+    """A dtype's allowed relative error; raises `BackendError` if unknown."""
     if dtype not in BOUNDS:
         known = ", ".join(str(d).removeprefix("torch.") for d in BOUNDS)
         raise BackendError(f"benchmarks run in {known}, not in {str(dtype).removeprefix('torch.')}")
@@ -172,7 +172,7 @@ def expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor
 def largest_error(
     plan: Plan, task: Task, layout: Layout, results: Sequence[Tensor], expected: Sequence[Tensor]
 ) -> tuple[float, str]:
-    """Return the largest relative error and its result's name; infinite for wrong shapes and NaN."""
+    """The largest relative error and its result's name; infinite for wrong shapes and NaN."""
     triples = zip(task.results, results, expected, strict=False)
     errors = [(_relative_error(result, reorder(plan, layout, name, right)), name) for name, result, right in triples]
     if len(results) != len(expected):

@@ -86,7 +86,7 @@ def completion_command(ctx: click.Context, shell: str) -> None:
 
 
 def completion_script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
-    """Return a shell's completion script for ``words`` by command or option.
+    """A shell's completion script for ``words`` by command or option.
 
     >>> 'plan") words="article" ;;' in completion_script("bash", {"": ("plan",), "plan": ("article",)})
     True
@@ -106,7 +106,7 @@ def _format_cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
 
 
 def known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:
-    """Return the words that may follow each command and option."""
+    """The words that may follow each command and option."""
     if isinstance(command, click.Group):
         below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
         words = {place: tuple(below)}

@@ -71,7 +71,7 @@ class NetworkName(OneOf):
     """Option value: a network's name, or ``package.module:function``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the name; raise `TpgenError` for others."""
+        """The name; raise `TpgenError` for others."""
         if value in self.refused:
             return super().convert(value, param, ctx)
         try:

@@ -143,7 +143,7 @@ class ProblemName(OneOf):
         super().__init__(what, known, messages_for_other_kinds(known))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the name; raise `TpgenError` for others and irreps."""
+        """The name; raise `TpgenError` for others and irreps."""
         if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
             raise TpgenError(
                 f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and "
@@ -185,7 +185,7 @@ _FORMS = {False: (OF_PATHS,), True: (OF_PATHS, OF_MONOMIALS)}  # of plans, by wh
 
 
 def free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
-    """Return the problem of a user's plan; `click.UsageError` for the wrong kind."""
+    """The problem of a user's plan; `click.UsageError` for the wrong kind."""
     if plan.maker.form not in _FORMS[polynomials]:
         raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKE_POLYNOMIALS}")
     if not polynomials and len(plan.inputs) < 2:
@@ -194,7 +194,7 @@ def free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
 
 
 def free_plan(option_values: dict[str, Any]) -> Plan | None:
-    """Return the plan that options describe; None without."""
+    """The plan that options describe; None without."""
     given = [name for name in _FREE_NAMES if option_values[name] not in (None, ())]
     sources = [name for name in ("preset", "instructions", "plan_file") if name in given]
     if not given:

@@ -12,7 +12,7 @@ from rich.live import Live
 
 
 def screen() -> Console:
-    """Return a console for results, 160 columns wide without terminal."""
+    """A console for results, 160 columns wide without terminal."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console() if known else Console(width=160)
 

@@ -23,7 +23,7 @@ class OneOf(click.Choice):
         self.refused = refused or {}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a known name, or raise `TpgenError` with the closest."""
+        """A known name, or raise `TpgenError` with the closest."""
         if value not in self.choices:
             if value in self.refused:
                 raise TpgenError(self.refused[value])
@@ -69,7 +69,7 @@ def capabilities(value: Any) -> tuple[int, ...]:
 
 
 def device(value: Any) -> str:
-    """Return the name of an available device, or raise."""
+    """The name of an available device, or raise."""
     try:
         torch.empty(0, device=value)
     except (RuntimeError, AssertionError) as error:
@@ -87,7 +87,7 @@ class OutputFile(click.ParamType):
         self.inside = inside
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path, or fail if unwritable."""
+        """The path, or fail if unwritable."""
         path = Path(value)
         if self.inside is not None and not names_file(path):
             path = path / self.inside
@@ -112,12 +112,12 @@ def names_file(path: Path) -> bool:
 
 
 def path(value: Any) -> Path:
-    """Return a writable path: a file if the name has a suffix, else a folder."""
+    """A writable path: a file if the name has a suffix, else a folder."""
     return OutputFile().convert(value, None, None) if names_file(Path(value)) else folder(value)
 
 
 def folder(value: Any) -> Path:
-    """Return a writable folder's path, or raise."""
+    """A writable folder's path, or raise."""
     if why := _why_folder_unwritable(Path(value)):
         raise click.BadParameter(f"cannot write into {str(value)!r}: {why}")
     return Path(value)

@@ -99,7 +99,7 @@ def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
 
 
 def convert_potential(channels: int, degree: int) -> tuple[Potential, Potential, Conversion]:
-    """Return a stock potential, its converted and proven copy, and the report."""
+    """A stock potential, its converted and proven copy, and the report."""
     torch.manual_seed(0)
     stock = Potential(channels, degree).eval()
     reports: list[Conversion] = []
@@ -147,7 +147,7 @@ class PairEnergy(nn.Module):
 
 
 def pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
-    """Return a float64 `PairEnergy`, with random points and all pairs."""
+    """A float64 `PairEnergy`, with random points and all pairs."""
     torch.manual_seed(0)
     pairs = torch.combinations(torch.arange(points)).T
     return PairEnergy().double(), [torch.randn(points, 3, dtype=torch.float64), torch.cat([pairs, pairs.flip(0)], 1)]

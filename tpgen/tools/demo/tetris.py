@@ -52,7 +52,7 @@ class Neighbours:
 
 
 def shapes(generator: torch.Generator) -> Tensor:
-    """Return the points of all shapes, rotated at random: ``(8 * 4, 3)``."""
+    """The points of all shapes, rotated at random: ``(8 * 4, 3)``."""
     points = torch.tensor(list(SHAPES.values()), dtype=torch.get_default_dtype())
     turns = [o3.quaternion_to_matrix(nn.functional.normalize(q, dim=0)) for q in torch.randn(8, 4, generator=generator)]
     return torch.einsum("sij,spj->spi", torch.stack(turns).to(points), points).reshape(-1, 3)

@@ -38,7 +38,7 @@ from tpgen.tools.demo.tetris import Tetris, TrainingRun, train
 from tpgen.tools.inspection.explorer.page import write_explorer
 from tpgen.tools.inspection.figures import new_figure, save_figure
 from tpgen.tools.inspection.stages.dump import STAGES, dump_files
-from tpgen.tools.verification.findings import counted
+from tpgen.tools.verification.findings import status_counts_text
 from tpgen.tools.verification.verify import Verification, verify
 
 # Asked of every product and polynomial here; what takes a while is asked of the converted network at the end.
@@ -162,7 +162,7 @@ def _inspect_and_verify(
 def _write_verification(report: Verification, what: str, folder: Path, console: Console) -> list[str]:
     (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
     (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
-    console.print(f"   {what}: verified ({counted(report.findings)})")
+    console.print(f"   {what}: verified ({status_counts_text(report.findings)})")
     return [] if report.passed else [f"{what}: {report.said}"]
 
 

@@ -23,7 +23,7 @@ UNREAD = (
 def choose_reading(
     subject: Subject, values: TensorsByName, declared_kinds: Mapping[str, str], graph_count: int
 ) -> Reading | str:
-    """Return the likeliest reading under which permuted atoms and edges permute results, else the likeliest.
+    """The likeliest reading under which permuted atoms and edges permute results, else the likeliest.
 
     A text says why none exists.
     """
@@ -89,7 +89,7 @@ def _permutation_score(subject: Subject, reading: Reading) -> int:
     if reading.graph.ends is None:
         return OF_ATOMS + OF_EDGES
     try:
-        edges = _within_tolerance(subject, systems.edges(replace(trial, module=subject.fresh_copy())))  # type: ignore[arg-type]
+        edges = _within_tolerance(subject, systems.compare_edge_orders(replace(trial, module=subject.fresh_copy())))  # type: ignore[arg-type]
     except Exception:
         edges = False
     return OF_ATOMS + OF_EDGES * edges

@@ -79,7 +79,7 @@ def is_freed_graph(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "a second time" in str(error)
 
 
-def derivative(order: int, subject: Subject) -> Outcomes:
+def compare_derivative(order: int, subject: Subject) -> Outcomes:
     """Compare gradients of an order with the slow definition, else with differences."""
     return _compare_with_definition(order, subject) if subject.reference else _compare_with_differences(order, subject)
 
@@ -102,7 +102,7 @@ def _compare_with_definition(derivative_order: int, subject: Subject) -> Outcome
 
 def _contract_results(function: NamedFunction, leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
     found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
-    return contracted(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
+    return sum_times_weights(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
 
 
 def gradients(
@@ -111,12 +111,12 @@ def gradients(
     given: TensorsByName,
     cotangents: TensorsByName,
 ) -> TensorsByName:
-    """Return the ``order``-th gradient of ``scalar`` by every operand; zero if independent."""
+    """The ``order``-th gradient of ``scalar`` by every operand; zero if independent."""
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = scalar(leaves, cotangents)
     for level in range(1, order + 1):  # random directions contract gradients of lower orders
         first = _gradient(found, leaves, create_graph=level < order)
-        found = contracted(first, normal_draws(given, seed=level))
+        found = sum_times_weights(first, normal_draws(given, seed=level))
     return first
 
 
@@ -129,7 +129,7 @@ def _gradient(
     return dict(zip(leaves, found, strict=True))
 
 
-def contracted(tensors: TensorsByName, weights: TensorsByName) -> Tensor:
+def sum_times_weights(tensors: TensorsByName, weights: TensorsByName) -> Tensor:
     """Sum all entries of tensors times weights."""
     terms = [(g * weights[name]).sum() for name, g in tensors.items()]
     return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
@@ -149,13 +149,13 @@ def _compare_with_differences(derivative_order: int, subject: Subject) -> Outcom
     cotangents = normal_draws(function(leaves), seed=7)
 
     def scalar(given: TensorsByName, c: TensorsByName) -> Tensor:
-        return contracted(function(given), c)
+        return sum_times_weights(function(given), c)
 
     def lower_order_scalar(given: TensorsByName) -> Tensor:
         if derivative_order == 1:
             return scalar(given, cotangents).detach()
         found = gradients(derivative_order - 1, scalar, given, cotangents)
-        return contracted(found, normal_draws(given, seed=derivative_order - 1)).detach()
+        return sum_times_weights(found, normal_draws(given, seed=derivative_order - 1)).detach()
 
     def compare_gradient_with_differences(at: TensorsByName, names: list[str]) -> Pair:
         gradient, found = gradients(derivative_order, scalar, at, cotangents), list[Pair]()
@@ -208,12 +208,12 @@ def _compare_detached_input(
     directions = [normal_draws({name: leaves[name]}, seed=100 + seed) for seed in range(DIRECTIONS)]
 
     def slope(result: str, along: TensorsByName) -> Tensor:
-        return difference(lambda t: function(_step_along(leaves, along, t))[result].detach())
+        return central_difference(lambda t: function(_step_along(leaves, along, t))[result].detach())
 
     if derivative_order == 1:
         forces = {name: -function(leaves)[subject.forces or ""].detach()}
         expected = [slope(subject.energy or "", v).sum() for v in directions]
-        pair = torch.stack([contracted(forces, v) for v in directions]), torch.stack(expected)
+        pair = torch.stack([sum_times_weights(forces, v) for v in directions]), torch.stack(expected)
         return Noted(pair, f"{why}: compared are its forces, and differences of its energy")
     slopes = [slope(subject.forces or "", v) for v in directions]
     products = torch.stack([torch.stack([(y * v[name]).sum() for v in directions]) for y in slopes])
@@ -248,8 +248,8 @@ def _compare_along_directions(
     got, expected = [], []
     for seed in range(DIRECTIONS):
         along = normal_draws({name: leaves[name] for name in names}, seed=100 + seed)
-        got.append(contracted({name: gradient[name] for name in names}, along))
-        expected.append(difference(lambda t, v=along: function(_step_along(leaves, v, t)), step))  # type: ignore[misc]
+        got.append(sum_times_weights({name: gradient[name] for name in names}, along))
+        expected.append(central_difference(lambda t, v=along: function(_step_along(leaves, v, t)), step))  # type: ignore[misc]
     return torch.stack(got), torch.stack(expected)
 
 
@@ -257,7 +257,7 @@ def _step_along(leaves: TensorsByName, along: TensorsByName, step: float) -> Ten
     return leaves | {name: leaves[name] + step * v for name, v in along.items()}
 
 
-def difference(function: Callable[[float], Tensor], step: float = STEPS[0]) -> Tensor:
+def central_difference(function: Callable[[float], Tensor], step: float = STEPS[0]) -> Tensor:
     """Differentiate a function at zero by a central difference."""
     at = [function(n * step) for n in (-2, -1, 1, 2)]
     return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * step)
@@ -270,7 +270,7 @@ def _inputs_and_parameters(leaves: TensorsByName) -> dict[str, list[str]]:
 
 
 def with_parameters(subject: Subject) -> tuple[NamedFunction, TensorsByName]:
-    """Return a float64 copy as a function of operands and parameters, and these leaves."""
+    """A float64 copy as a function of operands and parameters, and these leaves."""
     exact = subject.in_float64()
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
     places = _parameter_owners(exact.module)
@@ -309,7 +309,7 @@ def differentiable(function: NamedFunction, leaves: TensorsByName) -> NamedFunct
     return lambda given: {name: y for name, y in function(given).items() if name in kept}
 
 
-def hessian(subject: Subject) -> Outcomes:
+def compare_hessian_symmetry(subject: Subject) -> Outcomes:
     """Compare u·Hv with v·Hu for the results' Hessian H."""
     function: NamedFunction | None = subject
     leaves = subject.given
@@ -324,12 +324,12 @@ def hessian(subject: Subject) -> Outcomes:
 def _compare_hessian_products(function: NamedFunction, given: TensorsByName) -> Pair:
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = function(leaves)
-    first = _gradient(contracted(found, normal_draws(found, seed=7)), leaves, create_graph=True)
+    first = _gradient(sum_times_weights(found, normal_draws(found, seed=7)), leaves, create_graph=True)
     directions = [normal_draws(given, seed=200 + n) for n in range(DIRECTIONS)]
-    products = [_gradient(contracted(first, v), leaves, retain_graph=True) for v in directions]
+    products = [_gradient(sum_times_weights(first, v), leaves, retain_graph=True) for v in directions]
     got, expected = [], []
     for a in range(DIRECTIONS):
         for b in range(a):
-            got.append(contracted(products[a], directions[b]))
-            expected.append(contracted(products[b], directions[a]))
+            got.append(sum_times_weights(products[a], directions[b]))
+            expected.append(sum_times_weights(products[b], directions[a]))
     return torch.stack(got), torch.stack(expected)

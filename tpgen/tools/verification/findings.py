@@ -24,7 +24,7 @@ TOLERANCES: dict[torch.dtype, float] = {
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """Return a product's tolerance in a dtype; raises `InputError` for unknown dtypes."""
+    """A product's tolerance in a dtype; raises `InputError` for unknown dtypes."""
     if dtype not in TOLERANCES:
         raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
     return TOLERANCES[dtype]
@@ -63,12 +63,12 @@ class LawFinding:
     why: str = ""
 
 
-def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
+def judge_outcome(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
     """Judge an outcome; errors up to ``floor`` pass."""
     if isinstance(outcome, (str, NotCompared)):
         return LawFinding(law, part, NOT_COMPARED, why=str(outcome))
     if isinstance(outcome, Noted):
-        found = judge(law, part, outcome.pair, tolerance, floor)
+        found = judge_outcome(law, part, outcome.pair, tolerance, floor)
         if outcome.of_failure and found.status == PASSED:
             return found
         return replace(found, why="; ".join(filter(None, (found.why, outcome.why))))
@@ -97,14 +97,14 @@ COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
 
 
 def finding_cells(finding: LawFinding) -> tuple[str, ...]:
-    """Return a finding's table row."""
+    """A finding's table row."""
     numbers = (finding.absolute, finding.relative, finding.tolerance)
     errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
     return (finding.law, finding.part, finding.status, *errors, finding.why)
 
 
 def findings_html(findings: Sequence[LawFinding]) -> str:
-    """Return an HTML table of findings, and a chart of errors."""
+    """An HTML table of findings, and a chart of errors."""
     rows = [COLUMNS, *map(finding_cells, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
     return html_table(
@@ -121,10 +121,10 @@ def _log_share_of_tolerance(finding: LawFinding) -> float:
     return min(max(_POWERS + log10(finding.relative / finding.tolerance), 0.0), _POWERS)
 
 
-def counted(findings: Sequence[LawFinding]) -> str:
+def status_counts_text(findings: Sequence[LawFinding]) -> str:
     """Return numbers of findings by status as text.
 
-    >>> counted([LawFinding("linear", "x1", PASSED)])
+    >>> status_counts_text([LawFinding("linear", "x1", PASSED)])
     '1 passed, 0 failed'
     """
     count = {s: sum(f.status == s for f in findings) for s in (PASSED, FAILED, NOT_COMPARED)}

@@ -187,7 +187,7 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
 
 
 def spacing(graph: AtomGraph) -> float:
-    """Return the shortest edge, else distance, else one."""
+    """The shortest edge, else distance, else one."""
     edges = graph.ends is not None and graph.ends.shape[1] > 0
     if edges:
         lengths = graph.vectors.norm(dim=-1)

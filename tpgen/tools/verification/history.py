@@ -18,7 +18,7 @@ from tpgen.tools.verification.approach import departures_and_arrivals
 from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import AtomGraph, reversed_edges, spacing, with_doubled_edges
-from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
 from tpgen.tools.verification.potentials import stretched_operands
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import Subject, TensorsByName, cloned_tensors, leaf_name
@@ -35,7 +35,7 @@ LEAP = 4.0  # of one atom, by the distance of the nearest points
 WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest points, and how many
 
 
-def forgets(subject: Subject) -> Outcomes:
+def compare_after_other_calls(subject: Subject) -> Outcomes:
     """Compare a network, after other calls, with a fresh copy."""
     first, found = subject.arguments(), dict[str, Outcome]()
     others = _other_inputs(subject, first)
@@ -90,13 +90,13 @@ def _compare_after_many_calls(
     used, held = subject.fresh_copy(), cloned_tensors(inputs)
     for _ in range(_CALLS):
         last = subject.call(used, held)
-    found |= prefixed_parts(f"{part}, {_CALLS} calls", pairs(_float64_copies(last), wanted[0]))
+    found |= prefixed_parts(f"{part}, {_CALLS} calls", pair_results(_float64_copies(last), wanted[0]))
     found |= prefixed_parts("inputs after calls", {n: (held[n].double(), x.double()) for n, x in inputs.items()})
     for given, expected, when in ((other_inputs, wanted[1], "the same memory"), (inputs, wanted[0], "and back")):
         with torch.no_grad():
             for name, x in given.items():
                 held[name].copy_(x)
-        found |= prefixed_parts(f"{part}, {when}", pairs(subject.detached_results(used, held), expected))
+        found |= prefixed_parts(f"{part}, {when}", pair_results(subject.detached_results(used, held), expected))
         if given is other_inputs:
             kept = {
                 name: y
@@ -104,7 +104,7 @@ def _compare_after_many_calls(
                 if _storage_address(last[name]) not in map(_storage_address, held.values())
             }
             found |= prefixed_parts(
-                f"{part}, a result that was kept", pairs(kept, {name: wanted[0][name] for name in kept})
+                f"{part}, a result that was kept", pair_results(kept, {name: wanted[0][name] for name in kept})
             )
     return found
 
@@ -145,7 +145,7 @@ def _compare_after_untracked_call(subject: Subject, inputs: TensorsByName, part:
         found = _results_and_parameter_gradients(subject, used, inputs)
     except Exception as error:
         return {part: error}
-    return {**prefixed_parts(part, pairs(found, wanted))}
+    return {**prefixed_parts(part, pair_results(found, wanted))}
 
 
 def _results_and_parameter_gradients(subject: Subject, module: nn.Module, inputs: TensorsByName) -> TensorsByName:
@@ -250,7 +250,7 @@ def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Call
         )
         for one in given:
             last = _fresh_results("points on their way", partial(subject.detached_results, used, one))
-        return prefixed_parts(part, pairs(last, wanted))
+        return prefixed_parts(part, pair_results(last, wanted))
 
     found = {part: partial(compare_trajectory, way) for part, way in ways.items()}
     return {**found, "one atom draws near": partial(_compare_approach, subject, inputs)}
@@ -272,7 +272,7 @@ def _compare_approach(subject: Subject, inputs: TensorsByName, part: str) -> dic
         {name: torch.stack([one[name] for one in calls]) for name in wanted[0]}
         for calls in (got, wanted * len(departures))
     )
-    return prefixed_parts(part, pairs(found, expected))
+    return prefixed_parts(part, pair_results(found, expected))
 
 
 def _other_graph_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
@@ -286,9 +286,9 @@ def _other_graph_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Cal
         given = {**inputs, **subject.module_operands(reading.written(graph))}
         wanted = _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given))
         straight = cloned_tensors(subject.detached_results(used, inputs))
-        found = prefixed_parts(part, pairs(cloned_tensors(subject.detached_results(used, given)), wanted))
+        found = prefixed_parts(part, pair_results(cloned_tensors(subject.detached_results(used, given)), wanted))
         return found | prefixed_parts(
-            f"after {part}", pairs(cloned_tensors(subject.detached_results(used, inputs)), straight)
+            f"after {part}", pair_results(cloned_tensors(subject.detached_results(used, inputs)), straight)
         )
 
     graphs = {"another graph": altered_graph(reading.graph), "fewer edges": with_shorter_edges(reading.graph)}
@@ -308,7 +308,9 @@ def _compare_after_parameter_step(
         return subject.detached_results(fresh, cloned_tensors(inputs))
 
     wanted = _fresh_results("them", stepped_results)
-    return prefixed_parts(part, pairs(cloned_tensors(subject.detached_results(used, cloned_tensors(inputs))), wanted))
+    return prefixed_parts(
+        part, pair_results(cloned_tensors(subject.detached_results(used, cloned_tensors(inputs))), wanted)
+    )
 
 
 def _step_parameters(network: nn.Module) -> None:

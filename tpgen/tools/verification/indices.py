@@ -79,12 +79,12 @@ class EdgeEnds:
         return tuple(x.shape[: self.axes]) == self.shape
 
     def rows_of_edges(self, x: Tensor) -> Tensor:
-        """Return a tensor's rows, one for each edge."""
+        """A tensor's rows, one for each edge."""
         return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
 
 
 def edges_of(values: TensorsByName, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
-    """Return the edges that atom indices encode, or None."""
+    """The edges that atom indices encode, or None."""
     names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
     names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)
     for find in (

@@ -36,7 +36,7 @@ class Law:
     floored: bool = True  # errors that rounding explains are allowed
 
 
-def pairs(got: TensorsByName, expected: TensorsByName) -> dict[str, Pair]:
+def pair_results(got: TensorsByName, expected: TensorsByName) -> dict[str, Pair]:
     """Pair results with expected ones by name; ``out`` becomes empty."""
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
@@ -54,13 +54,13 @@ def compared_if_accepted(part: str, compare: Callable[[], Mapping[str, Outcome]]
         return {part: str(why)}
 
 
-def definition(subject: Subject) -> Outcomes:
+def compare_with_definition(subject: Subject) -> Outcomes:
     """Compare results with the slow definition."""
     assert subject.reference is not None
-    return pairs(subject(subject.given), subject.reference(subject.given))
+    return pair_results(subject(subject.given), subject.reference(subject.given))
 
 
-def linear(subject: Subject) -> Outcomes:
+def compare_linearity(subject: Subject) -> Outcomes:
     """Compare results of combined operands with combined results."""
     outcomes: dict[str, Pair | str] = {}
     for groups, (a, b) in ((subject.linear, (0.7, -1.3)), (subject.affine, (0.7, 0.3))):
@@ -72,7 +72,7 @@ def linear(subject: Subject) -> Outcomes:
     return outcomes
 
 
-def degree(subject: Subject) -> Outcomes:
+def compare_degree(subject: Subject) -> Outcomes:
     """Compare results along a line with polynomial interpolation."""
     return {name: _compare_with_interpolation(subject, name, degree) for name, degree in subject.degrees.items()}
 
@@ -94,7 +94,7 @@ UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--tur
 _BEHIND = "found behind parameters that are zero now, here random: {}"
 
 
-def equivariant(subject: Subject) -> Outcomes:
+def compare_equivariance(subject: Subject) -> Outcomes:
     """Compare results of turned inputs with turned results."""
     if subject.undeclared:
         return {"": UNDECLARED}
@@ -131,32 +131,32 @@ def _compare_turned(subject: Subject, results: TensorsByName, matrices: list[Ten
         for name, value in subject(turned).items():
             got[name].append(value)
             expected[name].append(subject.result_frame(name).turn(results[name], matrix))
-    return pairs(*({name: torch.stack(values) for name, values in found.items()} for found in (got, expected)))
+    return pair_results(*({name: torch.stack(values) for name, values in found.items()} for found in (got, expected)))
 
 
-def translation(subject: Subject) -> Outcomes:
+def compare_translations(subject: Subject) -> Outcomes:
     """Compare results of shifted positions: only positions may shift."""
     shift = torch.tensor([0.3, -0.7, 0.45], dtype=torch.float64)
     moved = {name: x + shift if subject.turns.get(name, STILL).moves else x for name, x in subject.given.items()}
     straight = subject(subject.given)
     expected = {name: y + shift if subject.result_frame(name).moves else y for name, y in straight.items()}
-    return pairs(subject(moved), expected)
+    return pair_results(subject(moved), expected)
 
 
-def permutation(subject: Subject) -> Outcomes:
+def compare_permutations(subject: Subject) -> Outcomes:
     """Compare results of permuted rows or atoms with permuted results."""
     assert subject.results_of_reordered_rows is not None
-    return pairs(*subject.results_of_reordered_rows(subject))
+    return pair_results(*subject.results_of_reordered_rows(subject))
 
 
-def normalisation(subject: Subject) -> Outcomes:
+def compare_normalisation(subject: Subject) -> Outcomes:
     """Compare mean squares of results with the plan's."""
     assert subject.moments is not None
     return subject.moments()
 
 
-MAX_RIGHT = 2**23  # entries of a result of `right` that is compared
-# e3nn raises NotImplementedError for `right` of these; tpgen's is compared with its forward all the same.
+MAX_RIGHT = 2**23  # entries of a result of `compare_right` that is compared
+# e3nn raises NotImplementedError for `compare_right` of these; tpgen's is compared with its forward all the same.
 E3NN_LACKS_RIGHT = ("uvu<v", "u<vw")
 
 
@@ -178,8 +178,8 @@ def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
     )
 
 
-def e3nn(subject: Subject) -> Outcomes:
-    """Compare a product and its `right` with e3nn's."""
+def compare_with_e3nn(subject: Subject) -> Outcomes:
+    """Compare a product and its `compare_right` with e3nn's."""
     return {"": _compare_forward_with_e3nn(subject), "right": _compare_right_with_e3nn(subject)}
 
 
@@ -204,8 +204,8 @@ def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
     return change_layout(got.transpose(1, 2), plan.irreps_in1, layouts[0], "mul_ir").transpose(1, 2), expected
 
 
-def right(subject: Subject) -> Outcomes:
-    """Compare `right`, applied to input 1, with the product."""
+def compare_right(subject: Subject) -> Outcomes:
+    """Compare `compare_right`, applied to input 1, with the product."""
     given = _first_rows(subject)
     return {"": (torch.einsum("zi,zik->zk", given["x1"], _right_matrices(subject, given)), subject(given)["out"])}
 
@@ -217,7 +217,7 @@ def _right_matrices(subject: Subject, operands: TensorsByName) -> Tensor:
 
 
 def _first_rows(subject: Subject) -> TensorsByName:
-    # as many of the rows as `right` has room for: its result is a matrix for each row, which can be large
+    # as many of the rows as `compare_right` has room for: its result is a matrix for each row, which can be large
     plan = _plan(subject)
     rows = max(1, MAX_RIGHT // max(1, plan.irreps_in1.dim * plan.irreps_out.dim))
     whole = ("w",) if plan.shared_weights else ()

@@ -9,19 +9,19 @@ import torch
 from tpgen.tools.verification.findings import NotCompared, Outcome
 from tpgen.tools.verification.graphs import with_edges
 from tpgen.tools.verification.indices import EDGES
-from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
 from tpgen.tools.verification.reading import tensor_row_count
 from tpgen.tools.verification.subject import Subject, last_dict_key
-from tpgen.tools.verification.systems import edges, network_results, reading_of
+from tpgen.tools.verification.systems import compare_edge_orders, network_results, reading_of
 
 NO_MASK = "more edges where {} is True, or False, change results: padding may count, or both are edges"
 _MASKS = ("mask", "valid", "real", "pad")  # parts of names
 _MORE, _NEUTRAL = 3, 1e-5  # edges that are added, and how far these may move results
 
 
-def edges_and_masks(subject: Subject) -> Outcomes:
-    """Compare as `edges`, and with more masked edges."""
-    return {**edges(subject), **_compare_more_masked_edges(subject)}
+def compare_edges_and_masks(subject: Subject) -> Outcomes:
+    """Compare as `compare_edge_orders`, and with more masked edges."""
+    return {**compare_edge_orders(subject), **_compare_more_masked_edges(subject)}
 
 
 def _compare_more_masked_edges(subject: Subject) -> dict[str, Outcome]:
@@ -39,7 +39,7 @@ def _compare_more_masked_edges(subject: Subject) -> dict[str, Outcome]:
                 graphs = [with_edges(reading.graph, index) for index in (repeated, repeated[: len(x)])]
                 more, straight = (network_results(subject, reading.written(graph)) for graph in graphs)
                 same = {n: y for n, y in straight.items() if tensor_row_count(y, subject.result_frame(n)) != len(x)}
-                compared = prefixed_parts(said, pairs(more, same))
+                compared = prefixed_parts(said, pair_results(more, same))
                 alike = all(torch.allclose(a, b, rtol=_NEUTRAL, atol=_NEUTRAL) for a, b in compared.values())
                 if alike:
                     return {**found, **compared}

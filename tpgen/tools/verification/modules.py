@@ -18,7 +18,7 @@ from tpgen.form.sampling import random_operands
 from tpgen.nn.linear import Linear
 from tpgen.nn.polynomial_module import PolynomialModule, row_shape
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.equivariance import representation
+from tpgen.planner.equivariance import representation_matrix
 from tpgen.planner.plan import OUT, Operand
 from tpgen.tools.verification.moments import linear_moments, product_moments
 from tpgen.tools.verification.subject import Frame, Run, Subject, TensorsByName, derangement, frame, prefix_of
@@ -236,7 +236,7 @@ def _parameter_name_of_each_weight(module: PolynomialModule) -> list[str]:
 def _polynomial_frame(o: Operand) -> Frame:
     def turned(x: Tensor, matrix: Tensor) -> Tensor:
         flat = read_operand(o, x.flatten(1) if o.channels and o.layout == "channel" else x)
-        return write_operand(o, flat @ representation(o.irreps, matrix).T).reshape(x.shape)
+        return write_operand(o, flat @ representation_matrix(o.irreps, matrix).T).reshape(x.shape)
 
     return Frame(str(o.irreps), turned)
 

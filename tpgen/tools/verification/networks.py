@@ -186,7 +186,7 @@ def _input_and_result_frames(
     results = _frames_by_name(irreps_out, _turns_by_known_name(result_tensors), result_tensors, "irreps_out")
     _check_shapes(turns, given)
     _check_shapes(results, result_tensors)
-    _check_results_declared(result_tensors, turns, results)
+    _require_frames_of_results_if_inputs_turn(result_tensors, turns, results)
     return turns, results
 
 
@@ -284,7 +284,7 @@ def _frames_by_name(
     return {name: frame(found) for name, found in {**known, **chosen}.items()}
 
 
-def _check_results_declared(
+def _require_frames_of_results_if_inputs_turn(
     tensors: TensorsByName, input_frames: Mapping[str, Frame], result_frames: Mapping[str, Frame]
 ) -> None:
     # Raise `InputError` where inputs turn, and of a result nobody said how: a single number can only stay.

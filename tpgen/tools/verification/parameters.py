@@ -13,7 +13,7 @@ from tpgen.tools.verification.derivatives import (
     NOT_DIFFERENTIABLE,
     PARAMETER,
     NamedFunction,
-    difference,
+    central_difference,
     is_freed_graph,
     normal_draws,
     with_parameters,
@@ -52,7 +52,7 @@ class _ParameterStep:
         return self.change[result] / (2 * self.size)
 
 
-def by_parameters(subject: Subject) -> Outcomes:
+def compare_parameter_gradients(subject: Subject) -> Outcomes:
     """Compare each result's gradient by each parameter with differences."""
     function, leaves = with_parameters(subject)
     names = [name for name in leaves if name.startswith(PARAMETER)]
@@ -70,9 +70,9 @@ def by_parameters(subject: Subject) -> Outcomes:
         if slopes is None:
             return {"": _MissingGradient(_FREED) if trains else NOT_DIFFERENTIABLE}
         claims[result] = dict(zip(names, slopes, strict=True))
-    further = _compare_without_input_gradients(function, leaves, names, cotangents, claims) | _compare_sum_cotangents(
-        function, leaves, [*claims]
-    )
+    further = _gradient_pairs_without_and_with_input_gradients(
+        function, leaves, names, cotangents, claims
+    ) | _compare_sum_cotangents(function, leaves, [*claims])
     exact = torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps  # of floors: the copy is of float64
     floors = {result: exact * floor for result, floor in subject.floors.items()}
     steps = {name: _step_parameter(function, leaves, name, cotangents, floors) for name in names}
@@ -92,7 +92,7 @@ def by_parameters(subject: Subject) -> Outcomes:
     return outcomes or {"": "no result depends on a parameter"}
 
 
-def _compare_without_input_gradients(
+def _gradient_pairs_without_and_with_input_gradients(
     function: NamedFunction,
     leaves: TensorsByName,
     names: list[str],
@@ -207,7 +207,7 @@ def _compare_parameter_slopes(
         along, slope = slopes[name]
         claimed = (g * along).sum()  # type: ignore[operator]
         if not _is_near_slope(claimed, slope):  # a long step sees bends too
-            slope = difference(lambda t, n=name, v=along: value({**leaves, n: leaves[n] + t * v}))  # type: ignore[misc]
+            slope = central_difference(lambda t, n=name, v=along: value({**leaves, n: leaves[n] + t * v}))  # type: ignore[misc]
         scale = torch.maximum(slope.abs(), claimed.abs())
         got.append(claimed / scale)
         expected.append(slope / scale)

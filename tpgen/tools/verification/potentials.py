@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tpgen.tools.verification.derivatives import hessian, normal_draws
+from tpgen.tools.verification.derivatives import compare_hessian_symmetry, normal_draws
 from tpgen.tools.verification.findings import Outcome, Pair
 from tpgen.tools.verification.graphs import AtomGraph, spacing, with_edges
 from tpgen.tools.verification.laws import Outcomes, prefixed_parts
@@ -41,7 +41,7 @@ SLOPE = "slope"
 _SYMMETRIC = ("polarizability", "alpha", "quadrupole", "dielectric", "dielectric_tensor")
 
 
-def forces(subject: Subject) -> Outcomes:
+def compare_forces(subject: Subject) -> Outcomes:
     """Compare forces with energy slopes, also with two atoms close."""
     exact = subject.in_float64()
     found = {"": _compare_forces_with_slopes(exact)}
@@ -65,7 +65,7 @@ def _compare_forces_with_slopes(subject: Subject) -> Pair:
     for seed in range(_DIRECTIONS):
         direction = normal_draws({name: points}, seed=300 + seed)[name]
         got.append((own * direction).sum().detach())
-        expected.append(-slope(partial(energy, direction), got[-1], -got[-1]))
+        expected.append(-slope_at_zero(partial(energy, direction), got[-1], -got[-1]))
     return torch.stack(got), torch.stack(expected)
 
 
@@ -91,10 +91,10 @@ def _with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName
     return {**subject.given, subject.points or "": points}
 
 
-def slope(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
+def slope_at_zero(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
     """Differentiate a function at 0, by steps for a derivative of size ``scale``; shorter ones if ``claimed`` differs.
 
-    >>> found = slope(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
+    >>> found = slope_at_zero(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
     >>> round(found.item(), 6) == round(torch.tensor(2.0, dtype=torch.float64).exp().item(), 6)
     True
     """
@@ -115,7 +115,7 @@ def _total_energy(subject: Subject, results: TensorsByName) -> Tensor:
     return results[subject.energy or ""].sum().detach()
 
 
-def conservation(subject: Subject) -> Outcomes:
+def compare_conservation(subject: Subject) -> Outcomes:
     """Compare kinetic energy gained with potential energy lost on a trajectory."""
     exact, before = subject.in_float64(), float("inf")
     for finer in FINER:
@@ -186,17 +186,17 @@ def _strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
     return {name: x @ by.T if name in bent else x for name, x in subject.given.items()}
 
 
-def second_derivatives(subject: Subject) -> Outcomes:
+def compare_second_derivatives(subject: Subject) -> Outcomes:
     """Compare Hessian products in both orders, and second derivatives among results with transposes."""
     tensors = {
         name: (y, y.mT)
         for name, y in subject(subject.given).items()
         if last_dict_key(name).lower() in _SYMMETRIC and subject.result_frame(name) is FRAMES["cartesian_tensors"]
     }
-    return {**hessian(subject), **tensors}
+    return {**compare_hessian_symmetry(subject), **tensors}
 
 
-def stress(subject: Subject) -> Outcomes:
+def compare_stress(subject: Subject) -> Outcomes:
     """Compare stress times volume, or minus the virial, with energy slopes by strain."""
     exact = subject.in_float64()
     name, cell = exact.stress or "", exact.given.get(exact.cell or "")
@@ -223,7 +223,7 @@ def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
             along = torch.zeros(3, 3, dtype=torch.float64)
             along[i, j] += 0.5
             along[j, i] += 0.5
-            found[i, j] = found[j, i] = slope(
+            found[i, j] = found[j, i] = slope_at_zero(
                 partial(_strained_energy, subject, along), claimed.abs().max(), claimed[i, j]
             )
     return found
@@ -233,7 +233,7 @@ def _strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tens
     return _total_energy(subject, subject(_strained_operands(subject, amount * direction)))
 
 
-def smooth(subject: Subject) -> Outcomes:
+def check_smoothness(subject: Subject) -> Outcomes:
     """Look for jumps of energy and forces under stretching and on an atom's path."""
     exact = subject.in_float64()
     stretches = torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
@@ -318,7 +318,7 @@ def _bisected_jump(
 
 
 def rounding_floors(subject: Subject, results: TensorsByName) -> dict[str, float]:
-    """Return each result's absolute error by rounding."""
+    """Each result's absolute error by rounding."""
     if subject.energy is None or not isinstance(subject.reading, Reading):
         return {}
     graph, energy = subject.reading.graph, results[subject.energy].detach().sum()

@@ -37,7 +37,7 @@ class Casts(TorchFunctionMode):
     def rewritten_call(
         self, function: Any, given: list[Any], further: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
-        """Return the call unchanged."""
+        """The call unchanged."""
         return function, given, further
 
 
@@ -47,7 +47,7 @@ class Doubled(Casts):
     def rewritten_call(
         self, function: Any, given: list[Any], further: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
-        """Return the call with float64 for narrow dtypes."""
+        """The call with float64 for narrow dtypes."""
         own = Tensor.double if function in _CASTS else function
         return own, list(map(_float64_for_narrow, given)), {name: _float64_for_narrow(x) for name, x in further.items()}
 

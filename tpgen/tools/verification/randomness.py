@@ -32,7 +32,7 @@ _DEEP = 3  # how far within attributes a generator is looked for
 
 
 def shared_states() -> dict[str, str]:
-    """Return the process's random number states as text."""
+    """The process's random number states as text."""
     return {name: _state_text(read()) for name, (read, _, _) in RANDOM.items()}
 
 

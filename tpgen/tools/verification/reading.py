@@ -40,7 +40,7 @@ class Reading:
     unreadable: str = ""  # why atoms cannot be permuted
 
     def named(self, role: str) -> list[str]:
-        """Return the names of arguments with a role."""
+        """The names of arguments with a role."""
         return [name for name, found in self.roles.items() if found == role]
 
     @property
@@ -75,14 +75,14 @@ class Reading:
         return [name for name in free if is_index(self.values[name]) and self.values[name].numel() > 1]
 
     def written(self, graph: AtomGraph) -> TensorsByName:
-        """Return a call's arguments for another graph."""
+        """A call's arguments for another graph."""
         return write_graph(
             self, sorted_by_first_end(graph) if self.edges is not None and self.edges.in_order else graph
         )
 
 
 def tensor_row_count(x: Tensor, frame: Frame) -> int | None:
-    """Return the number of rows; None if all axes turn."""
+    """The number of rows; None if all axes turn."""
     return x.shape[0] if x.dim() > frame.axes else None
 
 

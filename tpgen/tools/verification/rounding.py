@@ -12,7 +12,7 @@ from tpgen.base._torch import DispatchMode
 from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, tolerance_of
 from tpgen.tools.verification.graphs import spacing
-from tpgen.tools.verification.laws import Outcomes, pairs
+from tpgen.tools.verification.laws import Outcomes, pair_results
 from tpgen.tools.verification.precision import Casts, Doubled
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import Subject, TensorsByName
@@ -52,13 +52,13 @@ class _Narrowing(Casts):
         return super().__torch_function__(function, types, args, keywords)
 
 
-def precise(subject: Subject) -> Outcomes:
+def compare_precision(subject: Subject) -> Outcomes:
     """Compare results with a float64 copy's; rounding of large intermediates is reported only."""
     held = {name: x.to(subject.dtype).double() for name, x in subject.given.items()}
     exact = subject.in_float64()
     with Doubled():
         expected = exact(held)
-    compared = pairs(subject(held, subject.fresh_copy()), expected)
+    compared = pair_results(subject(held, subject.fresh_copy()), expected)
     limit = UNEXPLAINED * subject.slack * tolerance_of(subject.dtype)
     distances = {name: _largest_difference(*pair) for name, pair in compared.items()}
     far = {name: apart for name, apart in distances.items() if not apart <= limit * _largest_entry(compared[name][1])}
@@ -88,7 +88,7 @@ def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outc
                 network_results(exact, {**held, name: held[name] + step})
                 for step in (0.0, *(ulp * normal_draws(held, seed=820 + place)[name] for place in range(PLACES)))
             )
-        found = pairs(network_results(subject, held), expected)
+        found = pair_results(network_results(subject, held), expected)
     except NotCompared:
         return {}
     told: dict[str, Outcome] = {}

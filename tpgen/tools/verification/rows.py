@@ -12,18 +12,18 @@ from torch import Tensor
 from tpgen.planner.equivariance import rotation_of
 from tpgen.tools.verification.derivatives import (
     PARAMETER,
-    contracted,
     differentiable,
     gradients,
     normal_draws,
+    sum_times_weights,
     with_parameters,
 )
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pair_results, prefixed_parts
 from tpgen.tools.verification.potentials import SPACE
 from tpgen.tools.verification.reading import CELLS, Reading, tensor_row_count
 from tpgen.tools.verification.subject import STILL, Frame, Subject, TensorsByName, derangement, last_dict_key
-from tpgen.tools.verification.systems import finite_entries, finite_systems, network_results
+from tpgen.tools.verification.systems import check_finite_systems, finite_entries, network_results
 
 NO_ROWS = "no input is said to be points, and inputs and results do not share a first length"
 KNOW = "rows know of each other, as by a mean over them that may be meant"
@@ -43,7 +43,7 @@ def why_no_rows(subject: Subject) -> str:
     return NO_ROWS if _shared_row_count(subject) is None else ""
 
 
-def permuted_rows(subject: Subject) -> Outcomes:
+def compare_permuted_rows(subject: Subject) -> Outcomes:
     """Compare results of permuted, some and single rows with rows of all results."""
     number = _shared_row_count(subject) or 0
     found = subject(subject.given)
@@ -52,7 +52,7 @@ def permuted_rows(subject: Subject) -> Outcomes:
     alone = _results_with_rows(subject, _results_of_selected_rows(subject, torch.arange(first)), first)
     if alone.keys() != straight.keys():
         raise NotCompared(NO_ROWS)
-    moved = pairs(
+    moved = pair_results(
         _results_of_selected_rows(subject, order),
         {name: y[order] if name in straight else y for name, y in found.items()},
     )
@@ -66,11 +66,11 @@ def permuted_rows(subject: Subject) -> Outcomes:
             _results_of_selected_rows(subject, torch.arange(1)),
             {name: y[:1] for name, y in straight.items()},
         )
-        return pairs(*({name: 0 * y if know else y for name, y in one.items()} for one in (got, expected)))
+        return pair_results(*({name: 0 * y if know else y for name, y in one.items()} for one in (got, expected)))
 
     some: dict[str, Outcome] = {"some rows alone": KNOW}
     if not know:
-        some = prefixed_parts("some rows alone", pairs(alone, {name: y[:first] for name, y in straight.items()}))
+        some = prefixed_parts("some rows alone", pair_results(alone, {name: y[:first] for name, y in straight.items()}))
     return {**moved, **some, **compared_if_accepted("one row alone", compare_one_row)}
 
 
@@ -87,18 +87,18 @@ def _results_of_selected_rows(subject: Subject, index: Tensor) -> TensorsByName:
     return network_results(subject, {name: x[index] for name, x in subject.given.items()})
 
 
-def finite_rows(subject: Subject) -> Outcomes:
+def check_finite_rows(subject: Subject) -> Outcomes:
     """Check that vanishing vectors give finite results and gradients, and empty batches run."""
     with _uninitialized_memory_as_nan():
         return _compare_vanishing(subject, list(subject.turns)) | _compare_empty_batch(subject) or {"": NO_ROWS}
 
 
-def finite_points(subject: Subject) -> Outcomes:
+def check_finite_points(subject: Subject) -> Outcomes:
     """Check that degenerate geometries and vanishing vectors give finite results."""
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     others = [name for name in subject.turns if roles.get(name) not in SPACE]
     with _uninitialized_memory_as_nan():
-        return {**finite_systems(subject), **_compare_vanishing(subject, others)}
+        return {**check_finite_systems(subject), **_compare_vanishing(subject, others)}
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _check_finite(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Ten
     tracked = differentiable(function, leaves)
     if tracked is not None:
         cotangents = normal_draws(tracked(leaves), seed=7)
-        slopes = gradients(1, lambda x, c: contracted(tracked(x), c), {**leaves, **given}, cotangents)
+        slopes = gradients(1, lambda x, c: sum_times_weights(tracked(x), c), {**leaves, **given}, cotangents)
         found |= {f"gradient of {name.removeprefix(PARAMETER)}": y for name, y in slopes.items()}
     return finite_entries(found)
 

@@ -23,11 +23,11 @@ from tpgen.compiler.config import Config
 from tpgen.networks.conversion.operations.splines import is_splined
 from tpgen.networks.copies import copy_of
 from tpgen.tools.inspection.report.sections import REMARK, is_missing_length
-from tpgen.tools.inspection.report.values import reason
-from tpgen.tools.verification.derivatives import contracted, gradients, is_freed_graph, normal_draws
+from tpgen.tools.inspection.report.values import error_reason
+from tpgen.tools.verification.derivatives import gradients, is_freed_graph, normal_draws, sum_times_weights
 from tpgen.tools.verification.findings import Outcome, Pair, tolerance_of
 from tpgen.tools.verification.holding import Place, plain_tensors
-from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
 from tpgen.tools.verification.randomness import advanced_random_states, is_torch_generator
 from tpgen.tools.verification.subject import Run, Subject, TensorsByName
 
@@ -37,7 +37,7 @@ CHANGE = 0.1  # of an attribute's entries, relative to the largest or to one
 NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose what is left over by one of them
 
 
-def compiled(subject: Subject) -> Outcomes:
+def compare_compiled(subject: Subject) -> Outcomes:
     """Compare results and gradients under `torch.compile` with eager ones."""
     torch.compiler.reset()  # beyond its limit of compilations torch would run eager code
     run = compile_program(subject.module, Config(backend=subject.backend))
@@ -50,11 +50,11 @@ def compiled(subject: Subject) -> Outcomes:
         if is_missing_length(error):
             return {"": f"stock e3nn's too: {REMARK}"}
         if type(error).__module__.startswith("torch._dynamo"):
-            return {"": f"torch.compile cannot take it: {reason(error)}"}
+            return {"": f"torch.compile cannot take it: {error_reason(error)}"}
         if subject.kind == "network" and _is_torch_error(error):
-            return {"": f"torch cannot compile it: {reason(error)}"}
+            return {"": f"torch cannot compile it: {error_reason(error)}"}
         raise
-    return {**pairs(got, compared(subject)), **({"gradients": WITHIN} if within else {})}
+    return {**pair_results(got, compared(subject)), **({"gradients": WITHIN} if within else {})}
 
 
 _TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
@@ -111,7 +111,7 @@ def _results_and_gradients(subject: Subject, run: Run | None = None) -> TensorsB
     # Results, and the gradients of their combination with a cotangent, if the network keeps its graph.
 
     def scalar(leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
-        return contracted({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
+        return sum_times_weights({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
 
     found = _detached_results(subject, run)
     try:
@@ -142,10 +142,10 @@ def _needs_matching_default_dtype(subject: Subject, result_function: Callable[[S
     return False
 
 
-def repeated(subject: Subject) -> Outcomes:
+def compare_repeated_calls(subject: Subject) -> Outcomes:
     """Compare bits of repeated calls, also on moved inputs."""
     if is_random_in_training_alone(subject):
-        return {**repeated(subject.in_evaluation()), "training": RANDOM_LAWS}
+        return {**compare_repeated_calls(subject.in_evaluation()), "training": RANDOM_LAWS}
     subject = subject.with_advancing_randomness()
     compared = _choose_result_function(subject)
     bits: dict[str, Outcome] = dict(_compare_calls([compared(subject) for _ in range(REPEATS)]))
@@ -201,7 +201,7 @@ def _compare_calls(calls: list[TensorsByName]) -> dict[str, Pair]:
     # Results of several calls, each beside those of the first.
     first, *again = calls
     got = {name: torch.stack([one[name] for one in again]) for name in first}
-    return pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
+    return pair_results(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
 
 
 def _default_dtype_remark(subject: Subject, result_function: Callable[[Subject], TensorsByName]) -> dict[str, str]:
@@ -220,14 +220,14 @@ def _compare_training_with_evaluation(subject: Subject) -> dict[str, str]:
             subject.detached_results(subject.fresh_copy().train(mode), subject.arguments()) for mode in (True, False)
         )
     except Exception as error:
-        return {"modes": f"it does not run in both modes: {reason(error)}"}
+        return {"modes": f"it does not run in both modes: {error_reason(error)}"}
     apart = {name: float((y - other[name]).abs().max()) for name, y in one.items() if y.numel()}
     limit = subject.slack * tolerance_of(subject.dtype)
     differ = [f"{n} by {d:.1e}" for n, d in apart.items() if not d <= limit * float(one[n].abs().max())]
     return {"modes": f"training and evaluation differ: {', '.join(differ)}; it may be meant"} if differ else {}
 
 
-def threads(subject: Subject) -> Outcomes:
+def compare_threads(subject: Subject) -> Outcomes:
     """Compare results on one thread and on several."""
     found, compared = [], _choose_result_function(subject)
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
@@ -246,17 +246,17 @@ def _running_on_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def saved(subject: Subject) -> Outcomes:
+def compare_saved_copies(subject: Subject) -> Outcomes:
     """Compare bits of the module and copies from a state_dict and a file."""
     found: dict = {}
     expected = _detached_results(subject)
-    for part, again in (("state_dict", _copy_from_state_dict), ("file", from_file)):
+    for part, again in (("state_dict", _copy_from_state_dict), ("file", reload_saved)):
         try:
             module = again(subject.module)
         except Exception as error:
-            found[part] = reason(error)
+            found[part] = error_reason(error)
             continue
-        found |= prefixed_parts(part, pairs(_detached_results(subject, module), expected))
+        found |= prefixed_parts(part, pair_results(_detached_results(subject, module), expected))
     held, buffers = subject.module.state_dict(), subject.module.named_buffers()
     left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
     if subject.kind == "network" and left:
@@ -278,7 +278,9 @@ def _copy_after_call(subject: Subject) -> dict[str, Outcome]:
     try:
         deepcopy(module)
     except Exception as error:
-        return {"copy after a call": f"a call keeps tensors with their graph, and deepcopy fails: {reason(error)}"}
+        return {
+            "copy after a call": f"a call keeps tensors with their graph, and deepcopy fails: {error_reason(error)}"
+        }
     return {}
 
 
@@ -307,11 +309,11 @@ def _copy_from_state_dict(module: nn.Module) -> nn.Module:
         for parameter in copy.parameters():
             parameter.zero_()
     further = {name: x for name, x in copy.state_dict().items() if name not in saved}
-    copy.load_state_dict({**further, **from_file(saved, weights_only=True)})
+    copy.load_state_dict({**further, **reload_saved(saved, weights_only=True)})
     return copy
 
 
-def from_file(saved: Any, weights_only: bool = False) -> Any:
+def reload_saved(saved: Any, weights_only: bool = False) -> Any:
     """Save a module or state, and load the copy."""
     held = io.BytesIO()
     torch.save(saved, held)

@@ -18,7 +18,7 @@ from tpgen.tools.verification.graphs import (
     with_atoms,
 )
 from tpgen.tools.verification.indices import GRAPHS
-from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs
+from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pair_results
 from tpgen.tools.verification.padding import UnknownPadding
 from tpgen.tools.verification.reading import Reading, tensor_row_count
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, last_dict_key
@@ -46,7 +46,7 @@ APART = "energies do not add up: atoms know of others that no edge joins, or far
 _INTENSIVE = "the same of two systems as of one, which may be meant: say irreps_out={{{!r}: 'energy'}} of an energy"
 
 
-def copies(subject: Subject) -> Outcomes:
+def compare_copies_of_system(subject: Subject) -> Outcomes:
     """Compare a doubled cell, or two distant copies, with one."""
     found, name = _compare_with_one(subject), subject.energy or ""
     pair = found.get(name)
@@ -146,7 +146,7 @@ def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph
         return {name: (found[0][name], expected[name]) for name in expected}
     errors = [sum(float((one[name] - y).abs().max()) for name, y in expected.items() if y.numel()) for one in found]
     best = found[errors.index(min(errors))]
-    return pairs({name: best[name] for name in expected}, expected)
+    return pair_results({name: best[name] for name in expected}, expected)
 
 
 def _possibly_extensive_arguments(subject: Subject) -> set[str]:
@@ -184,7 +184,7 @@ class Refused(Exception):
     """A network rejects a batch of graphs accepted alone."""
 
 
-def batch(subject: Subject) -> Outcomes:
+def compare_batch(subject: Subject) -> Outcomes:
     """Compare graphs in a batch with each alone."""
     reading = reading_of(subject)
     cell = next((reading.values[name] for name in reading.named("cell")), None)
@@ -228,7 +228,7 @@ def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str,
 
 
 def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
-    # The same graphs with a number between theirs that no atom has, where nothing but `batch` counts graphs.
+    # The same graphs with a number between theirs that no atom has, where nothing but `compare_batch` counts graphs.
     reading, energy = reading_of(subject), subject.energy
     batches = reading.named("batch")
     if energy is None or len(batches) != 1 or {"cell", "pointers", GRAPHS} & set(reading.roles.values()):

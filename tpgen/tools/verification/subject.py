@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError
 from tpgen.networks.copies import copy_of
-from tpgen.planner.equivariance import representation
+from tpgen.planner.equivariance import representation_matrix
 from tpgen.planner.instruction import parse_irreps
 from tpgen.tools.verification.findings import NotCompared
 from tpgen.tools.verification.precision import double_of, in_double
@@ -58,7 +58,7 @@ STILL = Frame("stays", lambda x, matrix: x)
 
 
 def frame(declared: Any, layout: str = "mul_ir") -> Frame:
-    """Return the frame of a name in `FRAMES`, of irreps, or of None (invariant).
+    """The frame of a name in `FRAMES`, of irreps, or of None (invariant).
 
     >>> frame("2x0e+1o").said, frame(None).said, frame("cartesian_points").moves
     ('2x0e+1x1o', 'stays', True)
@@ -99,7 +99,7 @@ def _turn_by_segment(x: Tensor, irreps: Irreps, layout: str, target_layout: str,
         piece = x[..., where].reshape(*x.shape[:-1], *shape)
         piece = piece.transpose(-1, -2) if transposed else piece
         if matrix is not None:
-            piece = piece @ representation(Irreps([(1, ir)]), matrix).T
+            piece = piece @ representation_matrix(Irreps([(1, ir)]), matrix).T
         piece = piece if target_layout == "mul_ir" else piece.transpose(-1, -2)
         pieces.append(piece.flatten(-2))
     return torch.cat(pieces, dim=-1) if pieces else x
@@ -115,7 +115,7 @@ def leaf_name(path: Sequence[Any]) -> str:
 
 
 def last_dict_key(name: str) -> str:
-    """Return the last dict key in a leaf's name, else the name.
+    """The last dict key in a leaf's name, else the name.
 
     >>> last_dict_key("data['positions']"), last_dict_key("positions")
     ('positions', 'positions')
@@ -128,7 +128,7 @@ def cloned_tensors(tensors: TensorsByName) -> TensorsByName:
 
 
 def derangement(size: int) -> Tensor:
-    """Return a permutation without a fixed point.
+    """A permutation without a fixed point.
 
     >>> derangement(3)
     tensor([1, 2, 0])
@@ -138,7 +138,7 @@ def derangement(size: int) -> Tensor:
 
 
 def prefix_of(run: Run) -> str:
-    """Return the prefix of parameter names by `torch.compile`, if any."""
+    """The prefix of parameter names by `torch.compile`, if any."""
     return "_orig_mod." if hasattr(run, "_orig_mod") else ""
 
 
@@ -206,7 +206,7 @@ class Subject:
         return copy_of(self.fresh)
 
     def in_float64(self) -> Subject:
-        """Return the subject of a float64 copy; raises `NotCompared` if none runs."""
+        """The subject of a float64 copy; raises `NotCompared` if none runs."""
         if self.dtype == torch.float64 and self.exact is None:
             return self
         if self.inexact:
@@ -216,11 +216,11 @@ class Subject:
         return replace(self, module=copy, dtype=torch.float64, exact=None, call=call, narrow=False)
 
     def with_advancing_randomness(self) -> Subject:
-        """Return the subject whose calls draw new random numbers."""
+        """The subject whose calls draw new random numbers."""
         return self if self.drawing is None else replace(self, call=self.drawing, drawing=None)
 
     def in_evaluation(self) -> Subject:
-        """Return the subject of a copy in evaluation mode."""
+        """The subject of a copy in evaluation mode."""
         module, fresh = copy_of(self.module).eval(), self.fresh_copy().eval()
         return replace(self, module=module, fresh=fresh, exact=lambda: double_of(fresh))
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
-from tpgen.tools.inspection.report.values import reason
+from tpgen.tools.inspection.report.values import error_reason
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
 from tpgen.tools.verification.randomness import RANDOM, held_states, is_torch_generator, shared_states
 from tpgen.tools.verification.subject import Subject, TensorsByName, leaf_name
 
@@ -45,7 +45,7 @@ class Touched(Exception):
     """A call changes state outside its module."""
 
 
-def untouched(subject: Subject) -> Outcomes:
+def check_untouched(subject: Subject) -> Outcomes:
     """Check that calls change no parameters, inputs, random states or process settings."""
     subject = subject.with_advancing_randomness()
     module, given = subject.fresh_copy(), subject.arguments()
@@ -175,7 +175,7 @@ MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def memory(subject: Subject) -> Outcomes:
+def compare_memory_layouts(subject: Subject) -> Outcomes:
     """Compare results of inputs with other strides and offsets."""
     found: dict = {}
     expected = subject.detached_results(subject.module, subject.arguments())
@@ -185,7 +185,7 @@ def memory(subject: Subject) -> Outcomes:
         except RuntimeError as error:  # such as a view: it says so, and is not silently wrong
             found[part] = f"it does not take them: {str(error).strip().splitlines()[0][:120]}"
             continue
-        found |= prefixed_parts(part, pairs(got, expected))
+        found |= prefixed_parts(part, pair_results(got, expected))
     return found
 
 
@@ -194,7 +194,7 @@ def _arguments_requiring_gradients(subject: Subject) -> TensorsByName:
     return {name: x.requires_grad_() if x.is_floating_point() else x for name, x in given.items()}
 
 
-def same_values(subject: Subject) -> Outcomes:
+def compare_gradient_modes(subject: Subject) -> Outcomes:
     """Compare results under no_grad, inference_mode, input gradients and frozen parameters."""
     expected = subject.detached_results(subject.module, subject.arguments())
     frozen = None if subject.fresh is None else subject.fresh_copy().requires_grad_(False)
@@ -213,9 +213,9 @@ def same_values(subject: Subject) -> Outcomes:
             got = called()
         except Exception as error:
             if not any(said in str(error) for said in UNTRACKED):
-                found[part] = f"it does not run so: {reason(error)}"
+                found[part] = f"it does not run so: {error_reason(error)}"
             continue
-        found |= prefixed_parts(part, pairs(got, expected))
+        found |= prefixed_parts(part, pair_results(got, expected))
     return found
 
 

@@ -24,7 +24,7 @@ from tpgen.tools.verification.graphs import (
     with_atoms_in_other_cells,
     with_edges,
 )
-from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pair_results, prefixed_parts
 from tpgen.tools.verification.potentials import energy_and_forces
 from tpgen.tools.verification.reading import PERIODIC, Reading, tensor_row_count
 from tpgen.tools.verification.subject import Subject, TensorsByName, derangement, last_dict_key
@@ -55,7 +55,7 @@ _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
 
 
 def needs(*parts: str) -> Callable[[Subject], str]:
-    """Return a function that says which ``parts`` a subject lacks."""
+    """A function that says which ``parts`` a subject lacks."""
 
     def lacking(subject: Subject) -> str:
         if subject.points is None:
@@ -71,7 +71,7 @@ def needs(*parts: str) -> Callable[[Subject], str]:
 
 
 def reading_of(subject: Subject) -> Reading:
-    """Return the subject's reading, which must exist."""
+    """The subject's reading, which must exist."""
     assert isinstance(subject.reading, Reading)
     return subject.reading
 
@@ -102,7 +102,7 @@ def permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
 
 
 def species_of_atoms(x: Tensor) -> Tensor | None:
-    """Return each atom's species, from integers or one-hot rows, or None."""
+    """Each atom's species, from integers or one-hot rows, or None."""
     if not x.is_floating_point():
         return x.flatten()
     single = x.dim() == 2 and bool(((x == 0) | (x == 1)).all()) and bool((x.sum(1) == 1).all())
@@ -126,9 +126,9 @@ def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
     return {}
 
 
-def permuted_systems(subject: Subject) -> Outcomes:
+def compare_permuted_systems(subject: Subject) -> Outcomes:
     """Compare results of permuted rows or atoms; note equal species."""
-    found = dict(laws.permutation(subject))
+    found = dict(laws.compare_permutations(subject))
     if isinstance(subject.reading, Reading):
         found |= _equal_species_remark(subject)
     graph = subject.reading.graph if isinstance(subject.reading, Reading) else None
@@ -149,7 +149,7 @@ def permuted_systems(subject: Subject) -> Outcomes:
         order = torch.cat([order[:atom], order[atom + 1 :], order[atom : atom + 1]])
         got = network_results(subject, reading_of(subject).written(with_atoms(lone, order)))
         found |= prefixed_parts(
-            "an atom without edges last", pairs(got, _reordered_results(subject, straight, got, order))
+            "an atom without edges last", pair_results(got, _reordered_results(subject, straight, got, order))
         )
     return found
 
@@ -160,11 +160,11 @@ def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pai
     straight, got = (
         network_results(exact, reading_of(exact).written(one)) for one in (graph, with_atoms(graph, order))
     )
-    return pairs(got, _reordered_results(exact, straight, got, order))
+    return pair_results(got, _reordered_results(exact, straight, got, order))
 
 
 def dense_graph(reading: Reading) -> AtomGraph | None:
-    """Return a crowded graph, or None for networks that take edges."""
+    """A crowded graph, or None for networks that take edges."""
     if reading.graph.ends is not None or reading.indices or reading.unread or reading.unclear:
         return None
     one = single_graph(reading.graph, 0)
@@ -200,16 +200,18 @@ def _largest_difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max())
 
 
-def edges(subject: Subject) -> Outcomes:
+def compare_edge_orders(subject: Subject) -> Outcomes:
     """Compare results of permuted edges with permuted results."""
     reading = reading_of(subject)
     assert reading.graph.edges is not None
     order = derangement(len(reading.graph.edges))
     got, straight = subject(reading.written(with_edges(reading.graph, order))), subject(subject.given)
-    return pairs(got, {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()})
+    return pair_results(
+        got, {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()}
+    )
 
 
-def images(subject: Subject) -> Outcomes:
+def compare_moved_images(subject: Subject) -> Outcomes:
     """Compare results after points move to other cells."""
     reading = reading_of(subject)
     graph, axes = reading.graph, list(reading.periodic)
@@ -218,7 +220,8 @@ def images(subject: Subject) -> Outcomes:
     first[0, axes] = 1
     every[:, axes] = (numbers[:, None] // 2 ** torch.arange(3)).remainder(2)[:, axes].to(every)
     found, moved = (
-        pairs(subject(reading.written(with_atoms_in_other_cells(graph, steps))), straight) for steps in (first, every)
+        pair_results(subject(reading.written(with_atoms_in_other_cells(graph, steps))), straight)
+        for steps in (first, every)
     )
     found = {**found, **prefixed_parts("all atoms", moved)}
     said = [name for name, x in reading.values.items() if last_dict_key(name) == PERIODIC and x.numel() % 3 == 0]
@@ -241,14 +244,16 @@ def _compare_longer_open_axis(subject: Subject, periodic_name: str) -> dict[str,
         for cells in (longer, graph.cells)
     )
     names = [name for name in two if name == subject.energy or name == subject.forces]
-    return pairs({name: one[name] for name in names}, {name: two[name] for name in names})
+    return pair_results({name: one[name] for name in names}, {name: two[name] for name in names})
 
 
-def basis(subject: Subject) -> Outcomes:
+def compare_lattice_bases(subject: Subject) -> Outcomes:
     """Compare results for other basis vectors of a lattice."""
     reading = reading_of(subject)
     axis, other = reading.periodic[:2]
-    found: Outcomes = pairs(subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given))
+    found: Outcomes = pair_results(
+        subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given)
+    )
     crystal = one_atom_crystal(reading)
     return (
         found
@@ -258,7 +263,7 @@ def basis(subject: Subject) -> Outcomes:
 
 
 def one_atom_crystal(reading: Reading) -> AtomGraph | None:
-    """Return a cubic crystal of one atom, or None for networks that take edges."""
+    """A cubic crystal of one atom, or None for networks that take edges."""
     graph = reading.graph
     if graph.ends is not None or len(reading.periodic) < 3 or graph.number > 1:
         return None
@@ -270,7 +275,7 @@ def _compare_sheared_crystal(subject: Subject, crystal: AtomGraph) -> dict[str, 
     # far from a cube
     axes = [(0, 1), (0, 1), (1, 2), (1, 2), (0, 2)]
     other = reduce(lambda found, pair: sheared(found, *pair), axes, crystal)
-    return pairs(
+    return pair_results(
         network_results(subject, reading_of(subject).written(other)),
         network_results(subject, reading_of(subject).written(crystal)),
     )
@@ -293,7 +298,7 @@ def with_shorter_edges(graph: AtomGraph) -> AtomGraph:
     return with_edges(graph, lengths <= lengths.median() * (1 + 1e-6)) if len(lengths) else graph
 
 
-def finite_systems(subject: Subject) -> Outcomes:
+def check_finite_systems(subject: Subject) -> Outcomes:
     """Check that isolated, close and collinear atoms give finite results."""
     graph = reading_of(subject).graph
     cases: dict[str, AtomGraph] = {}
@@ -362,7 +367,7 @@ def finite_entries(results: TensorsByName) -> dict[str, Pair]:
     return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in results.items() if y.numel()}
 
 
-def summed_systems(subject: Subject) -> Outcomes:
+def compare_summed_systems(subject: Subject) -> Outcomes:
     """Compare sums of atomic energies with graph energies."""
     found = subject(subject.given)
     graph, energy = reading_of(subject).graph, found[subject.energy or ""]

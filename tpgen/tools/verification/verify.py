@@ -31,10 +31,10 @@ from tpgen.tools.verification.findings import (
     NOT_COMPARED,
     PASSED,
     LawFinding,
-    counted,
     finding_cells,
     findings_html,
-    judge,
+    judge_outcome,
+    status_counts_text,
     tolerance_of,
 )
 from tpgen.tools.verification.laws import Law
@@ -127,7 +127,7 @@ class Verification(Shown):
         return next(f for f in self.findings if (f.law, f.part) == (law, part))
 
     def worst(self) -> tuple[LawFinding, ...]:
-        """Return each law's finding of largest error over tolerance."""
+        """Each law's finding of largest error over tolerance."""
         found: dict[str, LawFinding] = {}
         for finding in self.findings:
             if finding.law not in found or _share_of_tolerance(finding) > _share_of_tolerance(found[finding.law]):
@@ -144,7 +144,7 @@ class Verification(Shown):
         return json.dumps(fields, allow_nan=False)
 
     def shown(self) -> tuple[LawFinding, ...]:
-        """Return each law's worst finding and parts without comparison."""
+        """Each law's worst finding and parts without comparison."""
         worst = self.worst()
         left = [f for f in self.findings if f.status == NOT_COMPARED and f not in worst]
         return tuple(f for one in worst for f in (one, *(also for also in left if also.law == one.law)))
@@ -166,7 +166,7 @@ class Verification(Shown):
     def _summary_line(self) -> str:
         unseen = UNSEEN.get(self.kind, "").format(mode=self.mode)
         cause = f"\n{REMEMBERS}" * ("history" in self.failed and len(self.failed) > 1)
-        return f"largest error of each law; of all comparisons {counted(self.findings)}{cause}{unseen}"
+        return f"largest error of each law; of all comparisons {status_counts_text(self.findings)}{cause}{unseen}"
 
 
 def _share_of_tolerance(finding: LawFinding) -> float:
@@ -310,7 +310,8 @@ def _findings_of_law(name: str, law: Law, subject: Subject, own_norms: bool = Fa
     except Exception as error:
         outcomes = {"": FREED if is_freed_graph(error) else error}
     found = [
-        judge(name, part, outcome, tolerance, _rounding_floor(law, part, subject)) for part, outcome in outcomes.items()
+        judge_outcome(name, part, outcome, tolerance, _rounding_floor(law, part, subject))
+        for part, outcome in outcomes.items()
     ]
     if name == "equivariant" and subject.dtype == torch.float64:
         found = [

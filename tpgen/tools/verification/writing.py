@@ -106,7 +106,7 @@ def _renumber_all_or_raise(reading: Any, graph: AtomGraph, kind: str, indices: T
 
 
 def tuple_axis(tuples: Tensor) -> int:
-    """Return the axis that lists index tuples.
+    """The axis along which tuples of indices follow each other.
 
     >>> tuple_axis(torch.ones(3, 8)), tuple_axis(torch.ones(8, 3))
     (1, 0)
@@ -216,7 +216,7 @@ WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
 
 
 def write_graph(reading: Any, graph: AtomGraph) -> TensorsByName:
-    """Return a call's arguments for another graph."""
+    """A call's arguments for another graph."""
     found = {}
     for name, x in reading.values.items():
         kind, _, rows = reading.roles[name].partition(" by ")

@@ -43,7 +43,7 @@ def of_elements(call: FormCall, index: Tensor | None) -> FormCall:
 def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """By Python, which enters the kernel, and then by C++ alone."""
     kernels = kernels_of(call.description)
-    return kernels._run(call), kernels.quick(call)
+    return kernels._run(call), kernels.compute_in_cpp(call)
 
 
 @pytest.mark.parametrize("name", ["forward", "backward", "second"])
@@ -52,11 +52,11 @@ def test_all_calls(name: str, indexed: bool, channels: int, native_gpu: Polynomi
     """Channels in one chunk and in two; an index that is met first, and one that is known."""
     call = call_of(name, indexed, channels)
     kernels = kernels_of(call.description)
-    assert not kernels.quick(call)
+    assert not kernels.compute_in_cpp(call)
     by_python = kernels._run(call)
     launched = list(native_gpu.launched)
     for times in (2, 3):
-        assert same(kernels.quick(call), by_python)
+        assert same(kernels.compute_in_cpp(call), by_python)
         assert native_gpu.launched == launched * times
 
 
@@ -108,9 +108,9 @@ def test_frames_of_python_on_a_users_call(silent: Any) -> None:
     for take, launches in ((lambda: rows, 3), (lambda: call, 1), (elements.taken, 2)):
         kernels = kernels_of(take().description)
         kernels.run(take())
-        assert bool(kernels.quick(take()))
+        assert bool(kernels.compute_in_cpp(take()))
         use(silent)
-        assert frames(kernels.quick, take()) == ["quick", "call"][: 1 + len(take().at)]
+        assert frames(kernels.compute_in_cpp, take()) == ["compute_in_cpp", "call"][: 1 + len(take().at)]
         assert silent.fake_count(0) == launches
 
 
@@ -124,12 +124,12 @@ def test_known_elements_are_those_of_a_version_a_part_and_a_size(native_gpu: Pol
         assert elements.known() == known
     more = elements.taken()
     wider = [torch.cat([x, x[:1]]) if x.shape[0] == 3 else x for x in more.tensors]  # another element, without rows
-    assert not elements.kernels.quick(more._replace(tensors=wider))
+    assert not elements.kernels.compute_in_cpp(more._replace(tensors=wider))
     for call in (more._replace(tensors=wider), more):
         by_python, by_runtime = both(call)
         assert same(by_runtime, by_python)
     elements.whole[0, 0] = 2
-    assert not elements.kernels.quick(elements.taken())
+    assert not elements.kernels.compute_in_cpp(elements.taken())
     by_python, by_runtime = both(elements.taken())
     assert same(by_runtime, by_python)
     assert elements.known() == 1
@@ -146,8 +146,8 @@ def test_known_elements_are_those_of_a_stream_and_of_no_graph(change: dict[str, 
     for again in (False, True):
         use(silent, **(change if again else {}))
         for _ in range(2):
-            elements.kernels.quick(elements.taken())
-        assert (len(frames(elements.kernels.quick, elements.taken())) == 2) == (not again)
+            elements.kernels.compute_in_cpp(elements.taken())
+        assert (len(frames(elements.kernels.compute_in_cpp, elements.taken())) == 2) == (not again)
 
 
 def test_tensors_that_are_not_taken_are_let_go(silent: Any) -> None:

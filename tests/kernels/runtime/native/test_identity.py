@@ -12,7 +12,7 @@ import pytest
 from tests.machine import needs_compiler
 from tpgen.kernels.runtime.native import identity
 from tpgen.kernels.runtime.native.identity import ABSENT, WatchedNames, by_table, make_identity_test, names_now
-from tpgen.kernels.runtime.native.words import Word, list_words
+from tpgen.kernels.runtime.native.words import MemoryWord, list_words
 
 pytestmark = needs_compiler
 
@@ -152,7 +152,7 @@ def test_what_is_watched_is_kept_as_long_as_the_function() -> None:
 
     x = Kept()
     table, seen = {"a": x}, ref(x)
-    stands = make_identity_test([Word(id(x), 0, x)], [WatchedNames(table, ["a"], [x])])
+    stands = make_identity_test([MemoryWord(id(x), 0, x)], [WatchedNames(table, ["a"], [x])])
     del x
     table.clear()
     gc.collect()

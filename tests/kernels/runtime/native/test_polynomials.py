@@ -51,7 +51,7 @@ def by_runtime(plan: Plan, name: str, tensors: list[Tensor], index: Tensor | Non
     """A call by the runtime alone, which knows its kernel once Python has run it."""
     kernels, call = kernels_of(plan.to_json()), call_of(plan, name, tensors, index)
     kernels.run(call)
-    return list(kernels.quick(call))
+    return list(kernels.compute_in_cpp(call))
 
 
 def in_python(
@@ -119,7 +119,7 @@ def test_what_is_not_usual_is_left_to_python() -> None:
     kernels = kernels_of(plan.to_json())
 
     def at_once(*given: Tensor, index: Tensor | None = INDEX) -> int:
-        return len(kernels.quick(call_of(plan, "forward", given, index)))
+        return len(kernels.compute_in_cpp(call_of(plan, "forward", given, index)))
 
     first, *weights = tensors
     assert at_once(*tensors) == 1
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_left_to_python() -> None:
         "a number": ([first.sum(), *weights], INDEX),
     }
     for why, (tensors, index) in others.items():
-        assert not kernels.quick(call_of(plan, "forward", tensors, index)), why
+        assert not kernels.compute_in_cpp(call_of(plan, "forward", tensors, index)), why
     for number in (-1, 2**40):
         assert not native.runtime().form([first, *weights, INDEX], number)
 

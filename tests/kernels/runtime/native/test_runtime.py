@@ -45,7 +45,7 @@ def by_runtime(call: FormCall) -> list[Tensor]:
     """The same by the runtime alone."""
     product = kernels_of(call.description)
     product.run(call)  # builds the kernel
-    return list(product.quick(call))
+    return list(product.compute_in_cpp(call))
 
 
 ALL, GRADIENTS = "x1 x2 w out", "x1 x2 w"
@@ -126,7 +126,7 @@ def test_products_and_both_their_derivatives_go_without_python(edges: bool, requ
     leaves = [x.requires_grad_() for x in call.tensors]
 
     def second() -> list[Tensor]:
-        (made,) = forms.form(call)
+        (made,) = forms.compute(call)
         first = torch.autograd.grad(made.sin().sum(), leaves, create_graph=True)
         return list(torch.autograd.grad(sum(x.cos().sum() for x in first), leaves))
 
@@ -150,7 +150,7 @@ def test_a_product_that_was_forgotten_gets_its_number_again() -> None:
 
 def at_once(x1: Tensor, call: FormCall) -> int:
     """How many results the runtime returns."""
-    return len(kernels_of(call.description).quick(call._replace(tensors=[x1, *call.tensors[1:]])))
+    return len(kernels_of(call.description).compute_in_cpp(call._replace(tensors=[x1, *call.tensors[1:]])))
 
 
 def test_what_is_not_usual_is_left_to_python() -> None:
@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_left_to_python() -> None:
     changed.append(with_index(forward, 1, size=-1))
     product = kernels_of(call.description)
     for one in changed:
-        assert not product.quick(one), one
+        assert not product.compute_in_cpp(one), one
     for number in (-1, 2**40):
         assert not native.runtime().form([*call.tensors, src, dst], number)
 
@@ -210,7 +210,7 @@ def test_few_tensors_need_no_list(edges: bool) -> None:
         assert not runtime.few(x1, *rest, place, call.nodes, *call.at)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "form", None)  # usual calls are of few tensors
-        assert torch.equal(kernels_of(call.description).quick(call)[0], wanted)
+        assert torch.equal(kernels_of(call.description).compute_in_cpp(call)[0], wanted)
 
 
 def large_call(opened: str) -> FormCall:
@@ -232,7 +232,7 @@ def test_large_results_stand_on_pages_that_are_kept(opened: str, monkeypatch: py
     assert size
     del found, large
     assert memory.kept_bytes() >= before + size  # nothing else holds them
-    again = kernels_of(call.description).quick(call)
+    again = kernels_of(call.description).compute_in_cpp(call)
     assert places & {x.data_ptr() for x in again}
 
 
@@ -288,7 +288,7 @@ def test_products_without_it_are_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(runtime_of_forms, "runtime", lambda: None)
     kernels_of.cache_clear()
     assert same([ops.kernel_product(*call.tensors, call.description)], wanted)
-    assert not kernels_of(call.description).quick(call)
+    assert not kernels_of(call.description).compute_in_cpp(call)
     kernels_of.cache_clear()
 
 

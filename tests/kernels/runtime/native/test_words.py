@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 from tpgen.kernels.runtime.native.words import (
-    Word,
+    MemoryWord,
     bases_word,
     cell_words,
     class_word,
@@ -62,7 +62,7 @@ def closed() -> tuple[Callable[[], float], Callable[[float], None]]:
     return get, put
 
 
-def stand(words: Sequence[Word | None]) -> bool:
+def stand(words: Sequence[MemoryWord | None]) -> bool:
     """Whether words are what they were; each has to be known."""
     assert all(words)
     return all(ctypes.c_size_t.from_address(word.address).value == word.value for word in words if word)
@@ -72,7 +72,7 @@ def of_class(*bases: type) -> Any:
     return type("Kind", bases or (Plain,), {})
 
 
-CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Sequence[Word | None]], Callable[[Any], object]]] = {
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Sequence[MemoryWord | None]], Callable[[Any], object]]] = {
     "the class": (Plain, lambda x: [class_word(x)], lambda x: setattr(x, "__class__", Other)),
     "the class of a module": (nn.Tanh, lambda x: [class_word(x)], lambda x: setattr(x, "__class__", nn.ReLU)),
     "the dict": (Plain, lambda x: [dict_word(x)], lambda x: setattr(x, "__dict__", {})),

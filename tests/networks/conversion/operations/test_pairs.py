@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tests.machine import needs_compiler
 from tpgen.networks.conversion.operations import pairs
 from tpgen.networks.conversion.operations.pairs import (
-    carry_over,
+    carry_over_marks,
     convolved,
     count_in_pairs,
     local_rows,
@@ -271,7 +271,7 @@ def test_a_mark_is_on_one_tensor_as_it_was() -> None:
     mark(x, edges, shifts)
     assert pairs_of(x) is not None
     assert pairs_of(x * 1.0) is None
-    carry_over(x, made := 2 * x)
+    carry_over_marks(x, made := 2 * x)
     assert pairs_of(made) is not None
     x.add_(1)
     assert pairs_of(x) is None

@@ -43,9 +43,9 @@ def _nequip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "nequip": {},
         "nequip.nn": {},
         "nequip.nn._tp_scatter_base": {"TensorProductScatter": TensorProductScatter},
-        f"{ADAPTER}_types": {"self_connections": lambda network, options: ()},  # tests of their own
-        f"{ADAPTER}_scalars": {"scalar_layers": lambda network, options: ()},
-        f"{ADAPTER}_edges": {"nequip_paired_edges": lambda network, options: ()},
+        f"{ADAPTER}_types": {"self_connection_swaps": lambda network, options: ()},  # tests of their own
+        f"{ADAPTER}_scalars": {"scalar_layer_swaps": lambda network, options: ()},
+        f"{ADAPTER}_edges": {"nequip_edge_swaps": lambda network, options: ()},
     }
     for name, names in held.items():
         module = ModuleType(name)

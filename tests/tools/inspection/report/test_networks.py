@@ -8,8 +8,8 @@ from e3nn import o3
 from torch import nn
 
 import tpgen
-from tpgen.compiler.probe import capture
-from tpgen.networks.trial import step
+from tpgen.compiler.probe import capture_graphs
+from tpgen.networks.trial import run_forward_and_backward
 from tpgen.tools.cli.networks import find_network
 from tpgen.tools.inspection.report.compile_report import compile_report
 
@@ -19,7 +19,7 @@ def test_capture_of_a_whole_network() -> None:
     rows = torch.randn(3, 6)
     width = network[0](rows).shape[-1]
     network[1] = nn.Linear(width, 2)
-    found = capture(network, [rows])
+    found = capture_graphs(network, [rows])
     assert len(found.graphs) == 1
     assert not found.breaks
 
@@ -132,11 +132,11 @@ def test_inputs_in_dicts_are_varied_and_differentiated() -> None:
 
 def test_a_step_has_gradients_of_parameters_and_inputs() -> None:
     module = OfDict()
-    results, gradients = step(module, [{"x": torch.randn(4, 3), "scale": 2.0}], module.parameters())
+    results, gradients = run_forward_and_backward(module, [{"x": torch.randn(4, 3), "scale": 2.0}], module.parameters())
     assert [tuple(result.shape) for result in results] == [(4, 2)]
     assert gradients is not None
     assert [tuple(gradient.shape) for gradient in gradients] == [(2, 3), (4, 3)]
-    assert step(nn.Identity(), [torch.ones(2, dtype=torch.int64)]) == ([], None)
+    assert run_forward_and_backward(nn.Identity(), [torch.ones(2, dtype=torch.int64)]) == ([], None)
 
 
 def test_what_has_no_gradients_is_timed_without() -> None:

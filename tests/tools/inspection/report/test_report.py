@@ -14,7 +14,7 @@ from tpgen.planner.problems import PROBLEMS
 from tpgen.tools.inspection.report import sections
 from tpgen.tools.inspection.report.compile_report import ReportError, compile_report
 from tpgen.tools.inspection.report.sections import SECTIONS, SectionMaker
-from tpgen.tools.inspection.report.values import reason
+from tpgen.tools.inspection.report.values import error_reason
 from tpgen.tools.inspection.stages.dump import example_arguments
 from tpgen.tools.inspection.stages.request import Request
 
@@ -249,7 +249,7 @@ def test_an_error_without_words_says_where() -> None:
     with pytest.raises(NotImplementedError) as caught:
         refused()
     line = caught.traceback[-1].lineno + 1
-    assert reason(caught.value) == f"NotImplementedError: no reason given at test_report.py:{line} in refused"
+    assert error_reason(caught.value) == f"NotImplementedError: no reason given at test_report.py:{line} in refused"
 
 
 @pytest.mark.parametrize("problem", ["mace-large", "tetris-1"])

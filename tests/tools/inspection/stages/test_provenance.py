@@ -166,7 +166,7 @@ def test_lines_of_an_unknown_kind_are_unexplained(monkeypatch: pytest.MonkeyPatc
     class Scripted:
         code = "def forward(self,\n    x1: Tensor) -> Tensor:\n  print(x1)\n  return x1"
 
-    monkeypatch.setattr(request, "script", lambda module: Scripted)
+    monkeypatch.setattr(request, "script_module", lambda module: Scripted)
     stage = provenance(small(), ["script"], strategy="einsum").stage("script")
     assert [bool(origin) for origin in stage.origins] == [True, True, False, True]
     assert stage.explained == 0.75

@@ -12,7 +12,7 @@ from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
 from tpgen.kernels.runtime.native.functions import native_function
-from tpgen.kernels.runtime.native.words import Word, shared_words, version_address
+from tpgen.kernels.runtime.native.words import MemoryWord, shared_words, version_address
 
 _FUNCTIONS = ("PyDict_GetItemWithError", "PyDict_Next", "PyLong_AsVoidPtr", "PyBool_FromLong")
 _WITHOUT_ARGUMENTS = 4  # METH_NOARGS
@@ -54,7 +54,7 @@ def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[Watche
     return [WatchedNames(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
 
 
-def make_identity_test(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[[], bool] | None:
+def make_identity_test(words: Sequence[MemoryWord], tables: Sequence[WatchedNames]) -> Callable[[], bool] | None:
     """Return a function that tells whether words and names hold the same objects; None without a compiler.
 
     The function may return False after a change of order, or of equal names.

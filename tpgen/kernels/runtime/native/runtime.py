@@ -21,7 +21,7 @@ from torch import Tensor
 from tpgen.base import _torch
 from tpgen.base.errors import BackendError
 from tpgen.base.locks import ForkedLock
-from tpgen.base.remember import setting
+from tpgen.base.remember import integer_setting
 from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
@@ -149,7 +149,7 @@ def _operator_function(name: str, overload: str = "") -> Callable[..., list[Tens
 
 def memory_limit() -> int | None:
     """Bytes that ``TPGEN_REUSE_MB`` allows to keep, or None."""
-    asked = setting("TPGEN_REUSE_MB", "MB")
+    asked = integer_setting("TPGEN_REUSE_MB", "MB")
     return None if asked is None else asked * 2**20
 
 

@@ -16,34 +16,34 @@ _OF_PYTHON = 1 << 9  # the flag of a class that code in Python has made
 _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
-class Word(NamedTuple):
-    """A memory word: address, present value, objects pointed to."""
+class MemoryWord(NamedTuple):
+    """A word of memory: address, value when read, and objects kept alive."""
 
     address: int
     value: int
     kept: Any = None
 
 
-def class_word(x: Any) -> Word | None:
+def class_word(x: Any) -> MemoryWord | None:
     """Pointer from an object to its class."""
     return _word_that_points_to(x, _class_offset(), type(x))
 
 
-def dict_word(x: Any) -> Word | None:
+def dict_word(x: Any) -> MemoryWord | None:
     """Pointer from an object to its dict."""
     held = object.__getattribute__(x, "__dict__")
     if _read_word(id(x) - _BEFORE) == id(held):  # where classes of Python's have it from 3.11 on
-        return Word(id(x) - _BEFORE, id(held), held)
+        return MemoryWord(id(x) - _BEFORE, id(held), held)
     found = [at for at in range(id(x) - _BEFORE, id(x) + object.__sizeof__(x), _SIZE) if _read_word(at) == id(held)]
-    return Word(found[0], id(held), held) if len(found) == 1 else None
+    return MemoryWord(found[0], id(held), held) if len(found) == 1 else None
 
 
-def bases_word(kind: type) -> Word | None:
+def bases_word(kind: type) -> MemoryWord | None:
     """Pointer from a class to its ``__mro__``."""
     return _word_that_points_to(kind, _bases_offset(), kind.__mro__)
 
 
-def function_words(function: FunctionType) -> list[Word] | None:
+def function_words(function: FunctionType) -> list[MemoryWord] | None:
     """Pointers from a function to code and defaults."""
     found = [
         _word_that_points_to(function, at, getattr(function, name))
@@ -52,7 +52,7 @@ def function_words(function: FunctionType) -> list[Word] | None:
     return _all_or_none(found)
 
 
-def cell_words(cell: CellType) -> list[Word] | None:
+def cell_words(cell: CellType) -> list[MemoryWord] | None:
     """Pointer from a closure's cell to the content."""
     try:
         content = cell.cell_contents
@@ -61,25 +61,25 @@ def cell_words(cell: CellType) -> list[Word] | None:
     return _all_or_none([_word_that_points_to(cell, _cell_offset(), content)])
 
 
-def list_words(x: list[Any]) -> list[Word] | None:
+def list_words(x: list[Any]) -> list[MemoryWord] | None:
     """Words of a list's length and items; read an item only while earlier words are unchanged."""
     if not _can_read_list_heads():
         return None
-    size, items = (Word(at, _read_word(at)) for at in _list_head_addresses(x))
-    return [size, items, *(Word(items.value + n * _SIZE, id(item), item) for n, item in enumerate(x))]
+    size, items = (MemoryWord(at, _read_word(at)) for at in _list_head_addresses(x))
+    return [size, items, *(MemoryWord(items.value + n * _SIZE, id(item), item) for n, item in enumerate(x))]
 
 
-def order_words(x: OrderedDict[Any, Any]) -> list[Word] | None:
+def order_words(x: OrderedDict[Any, Any]) -> list[MemoryWord] | None:
     """Words of an ordered dict that change with the order."""
-    return [Word(at, _read_word(at)) for at in _order_addresses(x)] if _can_read_dict_order() else None
+    return [MemoryWord(at, _read_word(at)) for at in _order_addresses(x)] if _can_read_dict_order() else None
 
 
-def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
+def slot_words(x: Any, values: Sequence[Any]) -> list[MemoryWord] | None:
     """Words of an object of plain Python classes, whose slots hold ``values``."""
     begin, kept = _class_offset(), (type(x), *values)
     if begin is None or not all(kind.__flags__ & _OF_PYTHON for kind in type(x).__mro__[:-1]):
         return None
-    return [Word(at, _read_word(at), kept) for at in range(id(x) + begin, id(x) + type(x).__basicsize__, _SIZE)]
+    return [MemoryWord(at, _read_word(at), kept) for at in range(id(x) + begin, id(x) + type(x).__basicsize__, _SIZE)]
 
 
 def version_address(table: dict[Any, Any]) -> int | None:
@@ -87,7 +87,7 @@ def version_address(table: dict[Any, Any]) -> int | None:
     return id(table) + _version_offset() if _can_read_dict_versions() else None
 
 
-def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | None:
+def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[MemoryWord] | None:
     """Words by which an object holds ``values`` of its dict, from Python 3.13 on.
 
     Empty for a dict with its own values; None for an unknown layout.
@@ -97,14 +97,14 @@ def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | N
     return _inline_value_words(table, values) if _can_read_inline_values() else None
 
 
-def _inline_value_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word]:
+def _inline_value_words(table: dict[Any, Any], values: Iterable[Any]) -> list[MemoryWord]:
     # the place of the values, their number, and the words that point to wanted values
-    place = Word(id(table) + 5 * _SIZE, _read_word(id(table) + 5 * _SIZE))
+    place = MemoryWord(id(table) + 5 * _SIZE, _read_word(id(table) + 5 * _SIZE))
     if not place.value:
         return []
     wanted = {id(x): x for x in values}
     most = ctypes.c_uint8.from_address(place.value).value
-    words = [Word(at, _read_word(at)) for at in range(place.value, place.value + (1 + most) * _SIZE, _SIZE)]
+    words = [MemoryWord(at, _read_word(at)) for at in range(place.value, place.value + (1 + most) * _SIZE, _SIZE)]
     return [place, words[0], *(word._replace(kept=wanted[word.value]) for word in words[1:] if word.value in wanted)]
 
 
@@ -112,15 +112,15 @@ def _read_word(address: int) -> int:
     return ctypes.c_size_t.from_address(address).value
 
 
-def _word_that_points_to(x: Any, offset: int | None, value: Any) -> Word | None:
+def _word_that_points_to(x: Any, offset: int | None, value: Any) -> MemoryWord | None:
     # None may be a null pointer
     if offset is None:
         return None
     found = _read_word(id(x) + offset)
-    return Word(id(x) + offset, found, value) if found == id(value) or (value is None and not found) else None
+    return MemoryWord(id(x) + offset, found, value) if found == id(value) or (value is None and not found) else None
 
 
-def _all_or_none(words: Sequence[Word | None]) -> list[Word] | None:
+def _all_or_none(words: Sequence[MemoryWord | None]) -> list[MemoryWord] | None:
     found = [word for word in words if word is not None]
     return found if len(found) == len(words) else None
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.networks.recording import Recording, recorded_program
@@ -75,12 +75,12 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
         return
     if torch.compiler.is_compiling() or not _are_rows_of_edges(x, edge_index, vectors) or len(x) < WORTH_PAIRS:
         return
-    pairs = _find_pairs_of_equal_rows(edge_index, vectors, x)
+    pairs = _find_edge_pairs_with_equal_rows(edge_index, vectors, x)
     if pairs is not None and len(x) <= SHARE * pairs.pairs:
         _marks[x] = pairs, writes_to(x)
 
 
-def _find_pairs_of_equal_rows(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | None:
+def _find_edge_pairs_with_equal_rows(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | None:
     if not count_in_pairs():
         return find_pairs(edge_index, vectors, x)
     vectors = vectors.float()
@@ -102,7 +102,7 @@ def _mark_in_program(program: Recording, x: Tensor, edge_index: Tensor, vectors:
         _marks[x] = program.given["pairs"], writes_to(x)
 
 
-def carry_over(x: Tensor, result: Tensor) -> None:
+def carry_over_marks(x: Tensor, result: Tensor) -> None:
     """Mark ``result``, computed from ``x`` row by row, with the pairs of ``x``."""
     pairs = pairs_of(x)
     # the shape comes last: a traced length would be fixed
@@ -208,14 +208,14 @@ def _mean_of_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
 
 def _compute_means(x: Tensor, pairs: EdgePairs) -> Tensor:
     if not _differentiates_by_own_rules(x):
-        return _halve_pairs(_sum_over_edges(x, pairs), pairs)
+        return _halve_rows_of_pairs(_sum_over_edges(x, pairs), pairs)
     # of one row, as both are the same
     return _linear_map(
-        x, lambda x: _select_rows(x, pairs.first), lambda g: _expand_to_edges(_halve_pairs(g, pairs), pairs)
+        x, lambda x: _select_rows(x, pairs.first), lambda g: _expand_to_edges(_halve_rows_of_pairs(g, pairs), pairs)
     )
 
 
-def _halve_pairs(y: Tensor, pairs: EdgePairs) -> Tensor:
+def _halve_rows_of_pairs(y: Tensor, pairs: EdgePairs) -> Tensor:
     # half of each row of a pair, all of the others
     if pairs.numbers == pairs.pairs:
         return y * 0.5
@@ -266,7 +266,7 @@ def _differentiates_by_own_rules(x: Tensor) -> bool:
 def _select_rows(x: Tensor, rows: Tensor) -> Tensor:
     if not has_plain_numbers(x):
         return x.index_select(0, rows)
-    out = empty((len(rows), *x.shape[1:]), x.dtype)
+    out = empty_tensor((len(rows), *x.shape[1:]), x.dtype)
     return torch.index_select(x, 0, rows, out=out)
 
 

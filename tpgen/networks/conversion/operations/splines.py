@@ -29,7 +29,7 @@ _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
 def with_splines(swaps: Iterable[Swap]) -> list[Swap]:
     """Let nets among swapped modules use splines; raises `OptionError` without such nets."""
-    found = [_request_splines(swap) if hasattr(swap.cls, SPLINED) else swap for swap in swaps]
+    found = [_swap_with_splines(swap) if hasattr(swap.cls, SPLINED) else swap for swap in swaps]
     if not any(SPLINED in swap.extra for swap in found):
         raise OptionError(
             "radial='spline' is for networks whose weights of edges are made of lengths by nets that tpgen converts, "
@@ -66,7 +66,7 @@ def _splined_nets(network: nn.Module) -> list[nn.Module]:
     return [module for module in network.modules() if getattr(module, SPLINED, False)]
 
 
-def _request_splines(swap: Swap) -> Swap:
+def _swap_with_splines(swap: Swap) -> Swap:
     return replace(swap, now=_describe_net_or_spline, extra={**swap.extra, SPLINED: True})
 
 

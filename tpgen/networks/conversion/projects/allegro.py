@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.networks.conversion.notices import kernels_take, kernels_take_or_warn
 from tpgen.networks.conversion.obstacles import kernel_plan, polynomial_attributes, why_patched
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package
 from tpgen.nn.plain_tensors import is_traced, writes_to
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
@@ -99,7 +99,7 @@ def allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapO
         if type(module) is Contracter:
             yield _swap_contracter(module, options)
         elif isinstance(module, Contracter) and type(module) is not TpgenContracter:
-            yield Kept(module, f"a {qualified(type(module))}, which another modifier has put there")
+            yield Kept(module, f"a {class_name_in_package(type(module))}, which another modifier has put there")
 
 
 def _swap_contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:

@@ -22,7 +22,7 @@ from torch import Tensor
 from tpgen._version import __version__
 from tpgen.base.errors import InputError, OptionError
 from tpgen.base.locks import cached_property
-from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.networks.conversion.operations.pairs import local_rows
 
 PROJECTS = {  # classes of what LAMMPS calls, with their modules here
@@ -236,7 +236,7 @@ class DeduplicatedAtoms:
             out[: self.nlocal] = sent[: self.nlocal]
 
     def _expand_to_all_atoms(self, rows: Tensor) -> Tensor:
-        every = empty((self._data.ntotal, rows.shape[1]), rows.dtype).zero_()
+        every = empty_tensor((self._data.ntotal, rows.shape[1]), rows.dtype).zero_()
         every[self._owners.atoms[: len(rows)]] = rows
         return every
 

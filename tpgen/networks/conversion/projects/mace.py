@@ -52,7 +52,7 @@ def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKe
     """Yield swaps of a MACE model."""
     for module in network.modules():
         if _gathers_itself(module):
-            yield from _swap_interaction(network, module, options)
+            yield from _swaps_of_interaction(network, module, options)
         elif is_contraction(module):
             yield contraction_swap(module, options)
         elif is_reshape(module):
@@ -67,7 +67,7 @@ def _gathers_itself(module: nn.Module) -> bool:
     return isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) and not hasattr(module, _FUSION)
 
 
-def _swap_interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def _swaps_of_interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
     asks_for_fusion = code is not None and _FUSION in code.co_consts
     why = not_fused(network, block, "conv_tp") if asks_for_fusion else _TOO_OLD

@@ -32,7 +32,7 @@ from tpgen.networks.conversion.obstacles import (
     polynomial_attributes,
     why_patched,
 )
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package
 from tpgen.networks.recording import recorded_program
 from tpgen.nn.plain_tensors import has_plain_numbers, is_traced
 from tpgen.nn.symmetric_contraction import (
@@ -195,7 +195,7 @@ def _why_contraction_stays(module: Any) -> str | None:
     why = why_patched(module)
     for child in module.contractions:
         if why is None and not _is_mace_class(child, "Contraction"):
-            why = f"of a child that is a {qualified(type(child))}, whose own code a swap would skip"
+            why = f"of a child that is a {class_name_in_package(type(child))}, whose own code a swap would skip"
         why = why or why_patched(child) or next((HOOKED for m in child.modules() if has_hooks(m)), None)
     return why
 
@@ -322,7 +322,7 @@ def is_reshape(module: nn.Module) -> bool:
 
 
 def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
-    """`Swap` of a `reshape_irreps`, or `Kept`; None without a kernel."""
+    """`Swap` of a `reshape_irreps`, or `Kept` if patched; None if no kernel can run."""
     plan = _layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
     if not allows_kernels(options) or kernel_supported(plan):
         return None

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tpgen.base.remember import remembered
 from tpgen.emitter.leaf import has_proxy
-from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
+from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
 from tpgen.networks.conversion.joined import JoinedLayers, join_layers
 from tpgen.networks.conversion.linears import ConvertedLinear, linear_plan_of
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
@@ -55,7 +55,7 @@ class _SetsCallContext(_StockConstructor):
         if torch.compiler.is_compiling():
             return super().__call__(*args, **given)  # type: ignore[misc]
         asked = _arguments_by_name(self, args, given)
-        before = _graph.set(_graph_for_pairs(asked)), _evaluates.set(not asked.get("training", False))
+        before = _graph.set(_graph_if_pairs_may_be_used(asked)), _evaluates.set(not asked.get("training", False))
         try:
             return super().__call__(*args, **given)  # type: ignore[misc]
         finally:
@@ -73,7 +73,7 @@ def _arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mappin
         return {}
 
 
-def _graph_for_pairs(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
+def _graph_if_pairs_may_be_used(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
     graph = asked.get("data")
     if not isinstance(graph, dict) or (not count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
         return None
@@ -112,7 +112,7 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
 
 def _embed_by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
     basis, cutoff = embedding.bessel_fn, embedding.cutoff_fn
-    if not (_is_cut_bessel(embedding) and takes(lengths, basis.bessel_weights)):
+    if not (_is_cut_bessel(embedding) and bessel_kernel_takes(lengths, basis.bessel_weights)):
         return None
     shape = CutBessel(basis.prefactor.item(), cutoff.r_max.item(), cutoff.p.item())
     return cut_bessel(lengths, basis.bessel_weights, shape)[0], None
@@ -128,7 +128,7 @@ def _is_cut_bessel(embedding: Any) -> bool:
 
 
 def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
-    return now_cut_bessel() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
+    return name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
 
 
 def _describe_paired_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
@@ -270,10 +270,10 @@ def dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[n
         return type(block), {}
     if cls is not RealAgnosticInteractionBlock:
         return cls, {}
-    return cls, {_JOINED: _join_with_skip(block, options)}
+    return cls, {_JOINED: _join_linear_and_skip_product(block, options)}
 
 
-def _join_with_skip(block: Any, options: Mapping[str, Any]) -> JoinedLayers | None:
+def _join_linear_and_skip_product(block: Any, options: Mapping[str, Any]) -> JoinedLayers | None:
     # the linear layer of a first block and the product that follows it, if one layer can be made of them
     linear, skip = block.linear, block.skip_tp
     if not (isinstance(linear, o3.Linear) and isinstance(skip, o3.FullyConnectedTensorProduct)):

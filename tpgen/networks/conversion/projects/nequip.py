@@ -38,8 +38,8 @@ def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOr
     for module in network.modules():
         if type(module) is TensorProductScatter:
             why = not_fused(network, module, "tp")
-            yield Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp")
-    yield from _keep_compiled(network)
+            yield (Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp"))
+    yield from _kept_compiled_modules(network)
     for where, find in _FURTHER.items():
         try:
             found = getattr(import_module(where), find)
@@ -50,7 +50,7 @@ def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOr
             yield from found(network, options)
 
 
-def _keep_compiled(network: nn.Module) -> Iterator[Kept]:
+def _kept_compiled_modules(network: nn.Module) -> Iterator[Kept]:
     # a stock model that NequIP has compiled for training would run its program
     if not any(map(mark_of, network.modules())):
         for module in network.modules():
@@ -72,7 +72,7 @@ def _nequip_version() -> str:
 
 # What asks for modules that not all versions of NequIP have where these look for them.
 _FURTHER = {
-    "tpgen.networks.conversion.projects.nequip_types": "self_connections",
-    "tpgen.networks.conversion.projects.nequip_scalars": "scalar_layers",
-    "tpgen.networks.conversion.projects.nequip_edges": "nequip_paired_edges",
+    "tpgen.networks.conversion.projects.nequip_types": "self_connection_swaps",
+    "tpgen.networks.conversion.projects.nequip_scalars": "scalar_layer_swaps",
+    "tpgen.networks.conversion.projects.nequip_edges": "nequip_edge_swaps",
 }

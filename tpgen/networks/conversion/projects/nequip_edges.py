@@ -19,10 +19,16 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpgen.emitter.leaf import has_proxy
-from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
+from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
 from tpgen.functions.lengths import lengths_of, note_lengths
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
-from tpgen.networks.conversion.operations.pairs import FEEDS, carry_over, count_in_pairs, mark, once_for_pairs
+from tpgen.networks.conversion.operations.pairs import (
+    FEEDS,
+    carry_over_marks,
+    count_in_pairs,
+    mark,
+    once_for_pairs,
+)
 from tpgen.networks.conversion.operations.splines import net_or_spline
 from tpgen.networks.conversion.radial import TAKER, convolves
 from tpgen.networks.conversion.swap import Swap
@@ -88,7 +94,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
                 return compute({self.norm_length_field: x})[name]
 
             data[name] = once_for_pairs(field_of_lengths, lengths)
-        carry_over(lengths, data[self.edge_invariant_field])
+        carry_over_marks(lengths, data[self.edge_invariant_field])
         return data
 
     def _wants_edge_gradients(self, data: dict[str, Tensor]) -> bool:
@@ -102,7 +108,7 @@ def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | 
     """Radial functions and cutoff of lengths; None without a kernel."""
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
-    if not (_is_cut_bessel(encoding) and takes(lengths, frequencies)):
+    if not (_is_cut_bessel(encoding) and bessel_kernel_takes(lengths, frequencies)):
         return None
     if given.dtype != lengths.dtype and not _cutoff_is_finite(encoding.cutoff, given):
         return None
@@ -121,7 +127,7 @@ def _is_cut_bessel(encoding: Any) -> bool:
 
 
 def _describe_encoding(encoding: Any, extra: Mapping[str, Any]) -> str:
-    own = now_cut_bessel() if extra["_tpgen_kernels"] and _is_cut_bessel(encoding) else "its own code"
+    own = name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(encoding) else "its own code"
     return f"{own}; {FEEDS}"
 
 
@@ -132,7 +138,7 @@ class TpgenApplyFactor(ApplyFactor):
         rows = data[self.in_field]
         data = super().__call__(data)
         if not _any_hooked_or_patched(self):
-            carry_over(rows, data[self.out_field])
+            carry_over_marks(rows, data[self.out_field])
             lengths = lengths_of(rows)
             if lengths is not None:
                 note_lengths(data[self.out_field], lengths.times(float(self.factor)))
@@ -161,7 +167,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 }
 
 
-def nequip_paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
+def nequip_edge_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
     """Yield swaps of nets of edges, and modules before."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}

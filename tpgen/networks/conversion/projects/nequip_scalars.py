@@ -36,7 +36,7 @@ class TpgenSiLU(nn.SiLU):
         return nn.functional.silu(input)
 
 
-def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def scalar_layer_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield swaps in nets whose last layer widens: this layer, and SiLUs."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)

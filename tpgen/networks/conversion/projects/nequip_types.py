@@ -124,7 +124,7 @@ _UNUSUAL = (
 )
 
 
-def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def self_connection_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield swaps of blocks and self-connections, given one embedding of types."""
     blocks: list[Any] = [
         m for m in network.modules() if type(m) is InteractionBlock and type(m.sc) is o3.FullyConnectedTensorProduct

@@ -41,10 +41,10 @@ def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap
     """Yield swaps of a SevenNet model."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
-            yield from _swap_convolution(network, module, options)
+            yield from _swaps_of_convolution(network, module, options)
     if any(type(module).__module__ == _EDGES for module in network.modules()):
         edges = import_module("tpgen.networks.conversion.projects.sevennet_edges")
-        yield from (*edges.sevennet_paired_edges(network, options), *edges.size_free_outputs(network))
+        yield from (*edges.sevennet_edge_swaps(network, options), *edges.size_free_output_swaps(network))
 
 
 def to_float64(network: nn.Module) -> None:
@@ -58,7 +58,7 @@ def _cast_to_float64(_module: nn.Module, _given: Any, data: dict[str, Any]) -> d
     return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 
-def _swap_convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def _swaps_of_convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     fused = getattr(sys.modules[type(module).__module__], _FUSED, None)
     if fused is None:
         yield Kept(module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn")

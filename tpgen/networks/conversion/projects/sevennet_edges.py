@@ -15,7 +15,7 @@ from sevenn.nn.force_output import ForceStressOutputFromEdge
 from sevenn.nn.linear import AtomReduce
 from torch import Tensor, nn
 
-from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
+from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import FEEDS, count_in_pairs, mark
 from tpgen.networks.conversion.swap import Swap
@@ -48,7 +48,7 @@ def _embed_by_kernel(embedding: Any, data: Any) -> bool:
         return False
     vectors = data[keys.EDGE_VEC]
     lengths = torch.linalg.norm(vectors, dim=-1)
-    if not takes(lengths, basis.coeffs):
+    if not bessel_kernel_takes(lengths, basis.coeffs):
         return False
     shape = CutBessel(basis.prefactor, cutoff.cutoff_length, int(cutoff.p), ends=False)
     data[keys.EDGE_LENGTH] = lengths
@@ -68,7 +68,7 @@ def _is_cut_bessel(embedding: Any) -> bool:
 
 
 def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
-    own = now_cut_bessel() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
+    own = name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
     return f"{own}; {FEEDS}"
 
 
@@ -88,7 +88,7 @@ def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
     return bool(outputs) and not asked
 
 
-def sevennet_paired_edges(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+def sevennet_edge_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
     """Yield swaps of edge embeddings, which mark rows for pairs; ``options`` allow kernels."""
     holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
     for module, holder in holders.items():
@@ -140,7 +140,7 @@ def _virial_of_structures(output: Any, data: Any, virial: Tensor) -> Tensor:
     return virial.new_zeros(data[keys.NUM_ATOMS].shape[0], 6).index_add(0, data[keys.BATCH], virial)
 
 
-def size_free_outputs(network: Any) -> Iterator[Swap]:
+def size_free_output_swaps(network: Any) -> Iterator[Swap]:
     """Yield swaps of outputs, for programs of any size."""
     kinds: dict[type, type[nn.Module]] = {AtomReduce: TpgenAtomReduce, ForceStressOutputFromEdge: TpgenForceStress}
     for module in network.modules():

@@ -173,7 +173,7 @@ def _describe_path_code(request: Request) -> dict[int, str]:
 
 
 def _coefficient_factors(path: Path) -> dict[str, float]:
-    """Return the factors of a path's coefficient by name.
+    """The factors of a path's coefficient by name.
 
     Square roots of irrep normalisation, one over the summed elements, output variance, and path weight.
 

@@ -40,7 +40,7 @@ from tpgen.tools.inspection.costs.watched import (
     modules_to_watch,
     preserve_state,
 )
-from tpgen.tools.inspection.report.values import check_call, reason
+from tpgen.tools.inspection.report.values import check_call, error_reason
 from tpgen.tools.inspection.stages.calls import request_of
 
 _WARM, _ROUNDS = 2, 9  # calls that are not timed, and that are
@@ -101,7 +101,7 @@ class NetworkExplanation(Shown):
         return max(self.products, key=lambda p: p.flops)
 
     def __getitem__(self, module: str) -> Explanation:
-        """Return a module's explanation."""
+        """A module's explanation."""
         found = {p.module: p.explanation for p in self.products}
         check_known("product", [module], found)
         return found[module]
@@ -217,7 +217,7 @@ def explain_network(
             run()
         except Exception as error:  # whatever the network says of its inputs
             raise TpgenError(
-                f"the network fails on the inputs given ({reason(error)}); give inputs it takes"
+                f"the network fails on the inputs given ({error_reason(error)}); give inputs it takes"
             ) from error
         seen = {path: tuple(calls) for path, calls in watch.calls.items()}
         passes = dict(watch.passes)
@@ -251,7 +251,9 @@ def with_products(network: nn.Module) -> nn.Module:
     try:
         copied = copy_of(network)
     except Exception as error:
-        raise TpgenError(f"{type(network).__name__} cannot be copied ({reason(error)}): convert it first") from error
+        raise TpgenError(
+            f"{type(network).__name__} cannot be copied ({error_reason(error)}): convert it first"
+        ) from error
     return convert(copied, program=False)
 
 

@@ -47,7 +47,7 @@ class Explanation(Shown, Explained):
         draw_explanation(self, path)
 
     def __str__(self) -> str:
-        return "\n".join([*_head_lines(self), "", table(*_table_cells(self)), "", *_align_facts(totals(self))])
+        return "\n".join([*_head_lines(self), "", table(*_table_cells(self)), "", *_align_facts(product_totals(self))])
 
     def _repr_html_(self) -> str:
         rows, left = _table_cells(self)
@@ -56,7 +56,11 @@ class Explanation(Shown, Explained):
             "bytes": [p.bytes for p in self.paths],
             "alone": [p.seconds or 0.0 for p in self.paths],
         }
-        shown = div_lines(*_head_lines(self)) + html_table(rows, left, bars) + div_lines(*_align_facts(totals(self)))
+        shown = (
+            div_lines(*_head_lines(self))
+            + html_table(rows, left, bars)
+            + div_lines(*_align_facts(product_totals(self)))
+        )
         return shown + roofline(self)
 
 
@@ -101,7 +105,7 @@ def _table_cells(found: Explanation) -> tuple[list[list[str]], list[int]]:
     return [heads, *map(list, zip(*columns.values(), strict=True))], [n for n, h in enumerate(columns) if h in _LEFT]
 
 
-def totals(found: Explanation) -> dict[str, str]:
+def product_totals(found: Explanation) -> dict[str, str]:
     """Return texts on the whole product by name."""
     facts = {
         f"for {found.batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "

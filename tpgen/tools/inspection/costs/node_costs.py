@@ -58,19 +58,19 @@ def traced_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
         if isinstance(value, Tensor):
             args, kwargs = pytree.tree_map_only(fx.Node, lambda n: n.meta.get("val"), (node.args, node.kwargs))
             is_call = isinstance(node.target, OpOverload)
-            flops = operations(node.target, args, kwargs, value) if is_call else 0
+            flops = count_operations(node.target, args, kwargs, value) if is_call else 0
             is_view = _returns_view(node.target) if is_call else node.target is operator.getitem  # of a split
             found[node.name] = _node_cost(value, flops, is_view)
     return found
 
 
-def operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], result: Any) -> int:
+def count_operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], result: Any) -> int:
     """Count an aten call's operations: matrix products by size, else one per number of pointwise calls and reductions.
 
     >>> a = torch.ones(2, 3)
-    >>> operations(torch.ops.aten.mm.default, (a, a.T), {}, a @ a.T)
+    >>> count_operations(torch.ops.aten.mm.default, (a, a.T), {}, a @ a.T)
     24
-    >>> operations(torch.ops.aten.t.default, (a,), {}, a.T)
+    >>> count_operations(torch.ops.aten.t.default, (a,), {}, a.T)
     0
     """
     counted: Callable[..., int] | None = flop_registry.get(function.overloadpacket)
@@ -102,7 +102,7 @@ class _FlopCounter(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.flops += operations(func, args, kwargs or {}, result)
+        self.flops += count_operations(func, args, kwargs or {}, result)
         return result
 
 

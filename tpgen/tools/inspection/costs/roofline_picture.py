@@ -23,7 +23,7 @@ _ToPixels = Callable[[float, float], tuple[float, float]]  # where a point of in
 
 
 def roofline(found: Explained, interactive: bool = False) -> str:
-    """Return an SVG of operations per second over operations per byte; empty without ceilings."""
+    """An SVG of operations per second over operations per byte; empty without ceilings."""
     ceilings = found.ceilings
     if ceilings is None or not found.intensity:
         return ""

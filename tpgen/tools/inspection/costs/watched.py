@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from tpgen.base._torch import pytree, replaced_attribute
 from tpgen.networks.conversion.postponed import Postponed
 from tpgen.networks.conversion.products import ConvertedTensorSquare
-from tpgen.networks.conversion.swap import class_before
-from tpgen.networks.trial import is_floating, restored
+from tpgen.networks.conversion.swap import class_before_conversion
+from tpgen.networks.trial import is_floating, restore_module_after
 from tpgen.nn.planned import PROGRAM, PlannedModule
 from tpgen.planner.plan import Plan
 from tpgen.planner.read import read_plan
@@ -45,7 +45,7 @@ class WatchedModule:
     plan: Plan
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NetworkCall:
-        """Return the sizes of a call."""
+        """The sizes of a call."""
         names = getattr(self.module, "program_arguments", None)
         if names is not None:  # a convolution, whose arguments are those of a project
             given = dict(zip(names, (*args, *kwargs.values()), strict=True))
@@ -102,7 +102,9 @@ class CallWatch:
     def for_modules(cls, network: nn.Module, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
         inside = {part for watched in modules.values() for part in watched.module.modules()}
         others = {
-            m: class_before(m) for m in network.modules() if m not in inside and not isinstance(m, torch.fx.GraphModule)
+            m: class_before_conversion(m)
+            for m in network.modules()
+            if m not in inside and not isinstance(m, torch.fx.GraphModule)
         }
         return cls(Stopwatch(device), {watched.module: path for path, watched in modules.items()}, modules, others)
 
@@ -180,7 +182,7 @@ def _run_backward(out: Any, by: Sequence[Any]) -> None:
 def preserve_state(network: nn.Module) -> Iterator[None]:
     """Restore buffers, gradients and random numbers on exit."""
     gradients = [(p, p.grad) for p in network.parameters()]
-    with restored(network):
+    with restore_module_after(network):
         try:
             for p, _ in gradients:
                 p.grad = None

@@ -19,13 +19,13 @@ from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration
 from tpgen.tools.inspection.costs.explain import explain
 from tpgen.tools.inspection.costs.explained import PathExplanation
-from tpgen.tools.inspection.costs.explanation import ExplainedOptions, Explanation, totals
+from tpgen.tools.inspection.costs.explanation import ExplainedOptions, Explanation, product_totals
 from tpgen.tools.inspection.costs.node_costs import node_costs, traced_costs
 from tpgen.tools.inspection.costs.roofline_picture import roofline
 from tpgen.tools.inspection.stages.calls import Inspected, request_of
 from tpgen.tools.inspection.stages.compiled_origins import joint_of_request
 from tpgen.tools.inspection.stages.origins import Origin, TracedStage
-from tpgen.tools.inspection.stages.provenance import trace
+from tpgen.tools.inspection.stages.provenance import trace_stage
 from tpgen.tools.inspection.stages.request import Request
 
 TITLES = {
@@ -130,7 +130,7 @@ _BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[floa
 
 
 def bars(found: Explanation) -> str:
-    """Return an HTML table of paths with bars of costs."""
+    """An HTML table of paths with bars of costs."""
     shown = {
         name: (value, text)
         for name, (value, text) in _BARS.items()
@@ -167,7 +167,7 @@ _CLASSES: dict[_TokenType, str] = {
 
 
 def highlighted(text: str, language: str) -> list[str]:
-    """Return each line as HTML with syntax classes.
+    """Each line as HTML with syntax classes.
 
     >>> highlighted("return 1 < 2", "python")
     ['<i class=k>return</i> <i class=m>1</i> &lt; <i class=m>2</i>']
@@ -201,13 +201,13 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 def product_sheet(
     subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> Sheet:
-    """Return the explorer's sheet of a product, linear layer, polynomial or plan."""
+    """The explorer's sheet of a product, linear layer, polynomial or plan."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
     request = replace(request_of(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)
     panes = _make_panes(request, inductor)
     written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
-    machine = {"strategy": written, **totals(found)}.items()
+    machine = {"strategy": written, **product_totals(found)}.items()
     paths = [{"index": path.index, "facts": _path_facts(path)} for path in found.paths]
     data = {"paths": paths, "costliest": _costliest_path_index(found), "noun": found.noun}
     parts = {
@@ -226,13 +226,13 @@ def product_sheet(
 def _make_panes(request: Request, inductor: bool) -> list[_Pane]:
     # graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any
     readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
-    traced = {name: trace(name, readable) for name in (*_GRAPHS, *(["inductor"] if inductor else []))}
+    traced = {name: trace_stage(name, readable) for name in (*_GRAPHS, *(["inductor"] if inductor else []))}
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
     notes = _value_costs(readable)
     remark = f"as strategy {readable.strategy} writes it"
     graphs = [_Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
     written = replace(request, strategy="kernel")
-    kernels = {name: trace(name, written) for name in _KERNELS}
+    kernels = {name: trace_stage(name, written) for name in _KERNELS}
     reason = request.why_no_kernel()
     if reason:
         kernels |= {name: TracedStage(name, missing=reason) for name in _ON_DEVICE}

@@ -21,9 +21,9 @@ from tpgen.base._torch import pytree
 from tpgen.base.clock import with_threads
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.progress import ProgressOption, step_reporter
-from tpgen.networks.trial import draws_random_numbers, forward, is_index, restored
+from tpgen.networks.trial import call_without_gradients, draws_random_numbers, is_index, restore_module_after
 from tpgen.tools.inspection.report.sections import REMARK, SECTIONS, ReportSubject, describe_inputs, irreps_with_length
-from tpgen.tools.inspection.report.values import CompileReport, Section, check_call, reason
+from tpgen.tools.inspection.report.values import CompileReport, Section, check_call, error_reason
 
 _RANDOM = (
     "the module draws random numbers at a call (dropout?), so errors compare different numbers, and compiled code "
@@ -79,8 +79,8 @@ def compile_report(
     others = _inputs_with_other_row_counts(given) if varied is None else tuple(tuple(v) for v in varied)
     subject = ReportSubject(module, given, others, inductor, repeats)
     made = []
-    with restored(module), with_threads(threads), step_reporter(progress, len(names)) as begin:
-        is_random = draws_random_numbers(lambda: forward(module, given))
+    with restore_module_after(module), with_threads(threads), step_reporter(progress, len(names)) as begin:
+        is_random = draws_random_numbers(lambda: call_without_gradients(module, given))
         for name in (n for n in SECTIONS if n in names):
             begin(name)
             made.append(_make_section(name, subject))
@@ -104,7 +104,7 @@ def _make_section(name: str, subject: ReportSubject) -> Section:
                 text, data = part.write(subject)
             missing = ""
         except Exception as error:  # compilers fail in many ways; the other sections are still worth having
-            text, data, missing = "", {}, reason(error)
+            text, data, missing = "", {}, error_reason(error)
         finally:
             logger.setLevel(level)
     heard = tuple(dict.fromkeys(str(w.message).splitlines()[0] for w in said if str(w.message)))
@@ -114,12 +114,12 @@ def _make_section(name: str, subject: ReportSubject) -> Section:
 def _check_module_runs(module: nn.Module, inputs: Sequence[Any]) -> None:
     check_call("compile_report(module, [x, y])", module, inputs, ReportError)
     try:
-        with restored(module):
-            forward(module, inputs)
+        with restore_module_after(module):
+            call_without_gradients(module, inputs)
     except Exception as error:
         raise ReportError(
             f"{type(module).__name__} fails on these inputs before anything is compiled "
-            f"({reason(error)}); give inputs that it takes: "
+            f"({error_reason(error)}); give inputs that it takes: "
             f"{', '.join(describe_inputs(inputs)) or 'none'} were given"
         ) from error
 

@@ -21,11 +21,11 @@ from tpgen.base.locks import cached_property
 from tpgen.base.text import duration, quantity, table
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
-from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
+from tpgen.compiler.probe import Capture, capture_graphs, generated_code, list_recompilations
 from tpgen.networks.copies import copy_of
-from tpgen.networks.trial import forward, is_floating, is_index, step
+from tpgen.networks.trial import call_without_gradients, is_floating, is_index, run_forward_and_backward
 from tpgen.tools.inspection.report.joint import Joint, joint_graph, joint_of_captured
-from tpgen.tools.inspection.report.values import reason
+from tpgen.tools.inspection.report.values import error_reason
 
 REMARK = (
     "torch.compile stops at this module with an internal error: a guard asks an irrep for its length, and e3nn's Irrep "
@@ -35,7 +35,7 @@ REMARK = (
 
 
 def irreps_with_length() -> AbstractContextManager[Any]:
-    """Return a context in which ``len(irrep)`` is 2, for Dynamo's guards.
+    """A context in which ``len(irrep)`` is 2, for Dynamo's guards.
 
     >>> with irreps_with_length():
     ...     len(Irrep("1o"))
@@ -78,7 +78,7 @@ class ReportSubject:
 
     @cached_property
     def captured(self) -> Capture:
-        return capture(self.module, self.inputs)
+        return capture_graphs(self.module, self.inputs)
 
     @cached_property
     def joints(self) -> _JointGraphs:
@@ -88,7 +88,7 @@ class ReportSubject:
         except TpgenError:
             raise
         except Exception as error:  # of many classes: what fake tensors cannot run
-            why = reason(error)
+            why = error_reason(error)
         with irreps_with_length() if self.needs_length else nullcontext():
             programs = self.captured.programs
         found, without = {}, {}
@@ -96,7 +96,7 @@ class ReportSubject:
             try:
                 found[f"graph {number}"] = joint_of_captured(program)
             except Exception as error:  # one graph may have no backward where the others have
-                without[f"graph {number}"] = reason(error)
+                without[f"graph {number}"] = error_reason(error)
         if not found:
             raise TpgenError(why)
         return _JointGraphs(found, without, why)
@@ -135,7 +135,7 @@ def _write_backends(subject: ReportSubject) -> _TextAndData:
         try:
             built[name] = _prepare_backend(subject, name, exact)
         except Exception as error:  # one backend may fail where the others run
-            missing[name] = reason(error)
+            missing[name] = error_reason(error)
     rows = _time_backends(subject, built)
     torch.compiler.reset()
     head = ("backend", "first step", "forward", "forward+backward", "error", "error of gradients")
@@ -160,11 +160,11 @@ BackendTasks = tuple[dict[str, Callable[[], Any]], dict[str, Any]]  # a backend'
 def _prepare_backend(subject: ReportSubject, backend: str, exact: ResultsAndGradients) -> BackendTasks:
     run = compile_program(subject.module, Config(backend=backend))
     device = device_of(subject.module, subject.inputs)
-    train = partial(step, run, subject.inputs, tuple(subject.module.parameters()))
+    train = partial(run_forward_and_backward, run, subject.inputs, tuple(subject.module.parameters()))
     start = now(device)
     results, gradients = train()
     first = now(device) - start
-    tasks: dict[str, Callable[[], Any]] = {"forward": partial(forward, run, subject.inputs)}
+    tasks: dict[str, Callable[[], Any]] = {"forward": partial(call_without_gradients, run, subject.inputs)}
     if gradients is not None:
         tasks["step"] = train
     tasks["forward"]()  # may compile once more
@@ -241,7 +241,7 @@ def _write_recompilations(subject: ReportSubject) -> _TextAndData:
         parts.append(f"  {_NOT_VARIED}")
     data: dict[str, Any] = {"calls": shapes}
     for name, dynamic in _DYNAMIC.items():
-        found = recompilations(subject.module, calls, dynamic)
+        found = list_recompilations(subject.module, calls, dynamic)
         parts.append(f"{name} (dynamic={dynamic}): {len(found)} compilations")
         parts += [f"  call {c.call}, {c.function}: {c.reason or 'compiled first'}" for c in found]
         data[name] = [asdict(c) for c in found]
@@ -290,7 +290,7 @@ def _write_kernels(subject: ReportSubject) -> _TextAndData:
     if not subject.inductor:
         raise TpgenError("left out, as inductor=False asks")
     parameters = tuple(subject.module.parameters())
-    sources = generated_code(subject.module, subject.inputs, partial(step, parameters=parameters))
+    sources = generated_code(subject.module, subject.inputs, partial(run_forward_and_backward, parameters=parameters))
     kernels = [
         {"name": m["name"], "kind": m["kind"], "source": m["source"].strip()}
         for source in sources
@@ -346,7 +346,7 @@ def _float64_results(subject: ReportSubject) -> ResultsAndGradients:
     try:
         module = copy_of(subject.module).double()
         inputs = pytree.tree_map(lambda a: a.double() if is_floating(a) else a, list(subject.inputs))
-        return step(module, inputs, tuple(module.parameters()))
+        return run_forward_and_backward(module, inputs, tuple(module.parameters()))
     except Exception:  # a module without float64 only leaves a column of the report empty
         return None
 

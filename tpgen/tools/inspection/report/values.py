@@ -57,7 +57,7 @@ def _verdict_on_compilations(data: Data) -> str:
     return f"for {shapes} shape{'s' * (shapes > 1)}: {counts}"
 
 
-def _saved_bytes_by_partitioner(data: Data) -> dict[str, int]:
+def _sum_saved_bytes_by_partitioner(data: Data) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for partition in data["partitions"]:
         sizes[partition["partitioner"]] = sizes.get(partition["partitioner"], 0) + partition["bytes"]
@@ -77,7 +77,7 @@ LINES: dict[str, tuple[str, Callable[[Data], str]]] = {
     "saved for backward": (
         "partition",
         lambda data: ", ".join(
-            f"{quantity(size, 'B')} {name}" for name, size in _saved_bytes_by_partitioner(data).items()
+            f"{quantity(size, 'B')} {name}" for name, size in _sum_saved_bytes_by_partitioner(data).items()
         ),
     ),
     "forward / forward+backward": (
@@ -98,10 +98,10 @@ LINES: dict[str, tuple[str, Callable[[Data], str]]] = {
 Bar = tuple[str, float, str]  # label, value, value as text
 
 
-def figures(found: Found) -> dict[str, list[Bar]]:
+def bars_by_group(found: Found) -> dict[str, list[Bar]]:
     """Return bars of a report's data by group: label, value, text.
 
-    >>> figures({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
+    >>> bars_by_group({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
     {'graphs': [('graphs', 2.0, '2'), ('breaks', 1.0, '1')]}
     """
     drawn = {title: [*bars(found[section])] for title, (section, bars) in FIGURES.items() if section in found}
@@ -125,7 +125,7 @@ FIGURES: dict[str, tuple[str, Callable[[Data], Iterator[Bar]]]] = {
     "saved for backward": (
         "partition",
         lambda data: (
-            (name, float(size), quantity(size, "B")) for name, size in _saved_bytes_by_partitioner(data).items()
+            (name, float(size), quantity(size, "B")) for name, size in _sum_saved_bytes_by_partitioner(data).items()
         ),
     ),
     "time of a call": ("backends", _time_bars),
@@ -167,7 +167,7 @@ def _advise_inaccurate_backends(data: Data) -> str:
 
 
 def _advise_min_cut(data: Data) -> str:
-    sizes = _saved_bytes_by_partitioner(data)
+    sizes = _sum_saved_bytes_by_partitioner(data)
     default, least = sizes.get("default", 0), sizes.get("min-cut", 0)
     if default <= 2 * least or default == 0:
         return ""
@@ -258,7 +258,7 @@ class CompileReport(Shown):
     def _repr_html_(self) -> str:
         table = html_table([("", ""), *self.verdict.items()], left=range(2))
         parts = [collapsible(section.title, str(section)) for section in self.sections]
-        return div_lines(*self._head()) + table + bar_groups(figures(self._data_of_sections())) + "".join(parts)
+        return div_lines(*self._head()) + table + bar_groups(bars_by_group(self._data_of_sections())) + "".join(parts)
 
     def _data_of_sections(self) -> dict[str, dict[str, Any]]:
         return {section.name: section.data for section in self.sections if section.data}
@@ -273,7 +273,7 @@ class CompileReport(Shown):
         return "\n\n".join(["\n".join(self._head()), "\n".join(lines), *(str(self[name]) for name in names)])
 
     def to_json(self) -> str:
-        """Return the report as JSON, sections by name."""
+        """The report as JSON, sections by name."""
         told = {"subject": self.subject, "inputs": self.inputs, "remarks": self.remarks, "verdict": self.verdict}
         return json.dumps({**told, "sections": {section.name: asdict(section) for section in self.sections}})
 
@@ -293,10 +293,10 @@ _REMEDIES = {
 }
 
 
-def reason(error: Exception) -> str:
+def error_reason(error: Exception) -> str:
     """Describe an error in one line, with any known remedy.
 
-    >>> reason(TpgenError("left out")), reason(OSError("no compiler"))
+    >>> error_reason(TpgenError("left out")), error_reason(OSError("no compiler"))
     ('left out', 'OSError: no compiler')
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

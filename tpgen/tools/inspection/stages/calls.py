@@ -33,7 +33,7 @@ Terms = frozenset[int]
 
 
 def _terms_of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
-    """Return the terms with a monomial's weights, or else inputs and output component.
+    """The terms with a monomial's weights, or else inputs and output component.
 
     >>> from tpgen.planner.problems import POLYNOMIALS
     >>> plan = POLYNOMIALS["small-contraction"].plan
@@ -93,7 +93,7 @@ class PolynomialRequest(Request):
     shared: ClassVar[str] = "all terms"  # products of components are shared between them
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
-        """Return the plan's calls; for graphs, forward."""
+        """The plan's calls; for graphs, forward."""
         return POLYNOMIAL_CALLS[:1] if shows == GRAPHS else POLYNOMIAL_CALLS
 
     def check_direction(self, stage: str, shows: str) -> None:
@@ -116,7 +116,7 @@ class PolynomialRequest(Request):
         return [(str(m), _terms_of_factors(self.plan, m.factors)) for m in self.form.monomials]
 
     def emission(self, backend: str | None = None) -> Emission:
-        """Return the emitted program."""
+        """The emitted program."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_polynomial(self.plan, strategy, self.elements > 1)
 
@@ -126,7 +126,7 @@ class PolynomialRequest(Request):
         return self.plan.to_json()
 
     def shape(self, argument: str) -> tuple[int, ...] | None:
-        """Return an argument's shape; None for an index."""
+        """Shape of an argument's tensor; None for the argument ``index``."""
         if argument == "index":
             return None
         return polynomial_shape(self.plan.operand(argument), self.rows, self.channels, self.elements)
@@ -202,7 +202,7 @@ REQUESTS: dict[str, type[Request]] = {OF_PATHS: Request, OF_MONOMIALS: Polynomia
 
 
 def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Request:
-    """Return the request for a plan; raises `EmitError` for an unknown option."""
+    """The request for a plan; raises `EmitError` for an unknown option."""
     kind = REQUESTS[plan.maker.form]
     kind.check(options)
     made = kind(plan, direction, **options)
@@ -220,7 +220,7 @@ def _plan_in(subject: Any) -> Plan | None:
 
 
 def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Request:
-    """Return the request of a product, linear layer, polynomial or plan, with ``auto`` resolved.
+    """The request of a product, linear layer, polynomial or plan, with ``auto`` resolved.
 
     Raises `TpgenError` for other subjects, unknown options and absent devices.
 

@@ -22,25 +22,25 @@ _UNKNOWN = 90  # what kernels are shown for where there is no GPU
 
 
 def shown_chip() -> Chip:
-    """Return the chip of the current GPU, else an H200."""
+    """The chip of the current GPU, else an H200."""
     return chip_of(_UNKNOWN if why_no_driver() else capability(torch.cuda.current_device()))
 
 
 def number_type(dtype: torch.dtype) -> str:
-    """Return the C name of a dtype; raises `BackendError` for unsupported dtypes."""
+    """The C name of a dtype; raises `BackendError` for unsupported dtypes."""
     if dtype not in DTYPES:
         raise BackendError(f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}")
     return DTYPES[dtype]
 
 
 def ptx_of(source: CudaSource, numbered: bool = False) -> str:
-    """Return a kernel's PTX; ``numbered`` adds source lines."""
+    """A kernel's PTX; ``numbered`` adds source lines."""
     arch = source.placement.chip.arch
     return need_nvrtc(arch).ptx(source.text, arch, numbered).strip()
 
 
 def sass_of(source: CudaSource) -> str:
-    """Return a kernel's machine instructions; raises `BackendError` without nvdisasm."""
+    """A kernel's machine instructions; raises `BackendError` without nvdisasm."""
     tool = next(disassemblers(), None)
     if tool is None:
         raise BackendError(

@@ -36,7 +36,7 @@ class Stage:
         return bool(self.shows)
 
     def file(self, name: str, direction: str) -> str:
-        """Return the stage's file name."""
+        """The stage's file name."""
         part = f".{direction.replace('->', 'to').replace(' ', '_')}" if self.by_direction else ""
         return f"{name}{part}.{self.suffix}"
 
@@ -106,7 +106,7 @@ STAGES: dict[str, Stage] = {
 
 
 def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
-    """Return the text of a plan's stage for a direction (a polynomial's call).
+    """The text of a plan's stage for a direction (a polynomial's call).
 
     ``options``: strategy, dtype, device, rows; layout, backend (products); channels, elements (polynomials).  Raises
     `EmitError` for an unknown stage or direction.
@@ -156,7 +156,7 @@ def dump_files(
 
 
 def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
-    """Return the stage ``cpp`` for a kernel, ``code`` for a graph.
+    """The stage ``cpp`` for a kernel, ``code`` for a graph.
 
     >>> from tpgen.planner.presets import full
     >>> default_stage(full("1o", "1o"), strategy="einsum")
@@ -167,7 +167,7 @@ def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[Stag
 
 
 def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
-    """Return a program's random arguments, from a fixed seed."""
+    """A program's random arguments, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
 
     def random_argument(name: str) -> Any:

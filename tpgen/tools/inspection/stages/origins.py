@@ -85,7 +85,7 @@ def with_origins(lines: Iterable[tuple[str, tuple[int, ...]]], shared: str) -> l
 
 
 def node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
-    """Return each node's origin in an emitted graph."""
+    """Each node's origin in an emitted graph."""
     written: dict[fx.Node, NodeOrigin] = {n: n.meta["tpgen"] for n in graph.nodes if "tpgen" in n.meta}
     served = {n: set(written[n].instructions if n in written else ()) for n in graph.nodes}
     # a node that prepares operands serves its readers' paths; one that assembles the output, its inputs' paths

@@ -65,14 +65,14 @@ DEFAULT_STAGES = tuple(name for name in TRACED_STAGES if name not in ("inductor"
 
 @dataclass(frozen=True)
 class Provenance:
-    """A product's traced stages by name."""
+    """Stages of a product's code, with the instructions that each line serves."""
 
     plan: Plan
     strategy: str
     stages: dict[str, TracedStage]
 
     def stage(self, name: str) -> TracedStage:
-        """Return a stage; raises `EmitError` for an unknown or missing one."""
+        """The stage ``name``; raises `EmitError` if unknown or not written here."""
         check_known("stage", [name], self.stages, EmitError)
         stage = self.stages[name]
         if stage.missing:
@@ -80,7 +80,7 @@ class Provenance:
         return stage
 
     def trace_back(self, stage: str, line: int) -> tuple[int, ...]:
-        """Return the instructions that a line (from 1) serves; empty for a shared line.
+        """The instructions that a line (from 1) serves; empty for a shared line.
 
         Raises `EmitError` for a missing stage or line.
         """
@@ -90,7 +90,7 @@ class Provenance:
         return origins[line - 1].instructions
 
     def trace_forward(self, instruction: int) -> dict[str, tuple[int, ...]]:
-        """Return each stage's lines (from 1) that serve an instruction."""
+        """Each stage's lines (from 1) that serve an instruction."""
         if not 0 <= instruction < len(self.plan.instructions):
             raise EmitError(f"the product has instructions 0 to {len(self.plan.instructions) - 1}, not {instruction}")
         return {name: stage.lines_of(instruction) for name, stage in self.stages.items() if not stage.missing}
@@ -136,10 +136,10 @@ def provenance(
     check_known("stage", chosen, TRACED_STAGES, EmitError)
     request = request_of(subject, **options)
     check_known("direction", [request.direction], request.directions(GRAPHS), EmitError)
-    return Provenance(request.plan, request.strategy, {name: trace(name, request) for name in chosen})
+    return Provenance(request.plan, request.strategy, {name: trace_stage(name, request) for name in chosen})
 
 
-def trace(name: str, request: Request) -> TracedStage:
+def trace_stage(name: str, request: Request) -> TracedStage:
     """Trace a stage, or give the reason for a missing one."""
     language, lines = TRACED_STAGES[name]
     try:

@@ -10,7 +10,7 @@ import torch
 
 from tpgen.base.errors import EmitError, check_known, unknown
 from tpgen.compiler.autotune import choose_strategy
-from tpgen.compiler.backends import script
+from tpgen.compiler.backends import script_module
 from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_of, emit_plan
 from tpgen.form.call import Call
@@ -22,7 +22,7 @@ from tpgen.kernels.cuda.target import place_kernel as place_on_gpu
 from tpgen.kernels.rows import RULES, RowRules
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
-from tpgen.kernels.runtime.description import describe, described
+from tpgen.kernels.runtime.description import describe, description_of_plan
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.planner.plan import ELEMENT, SHARED, Leg, Plan
 from tpgen.tools.inspection.stages.cuda import number_type, shown_chip
@@ -59,7 +59,7 @@ class Request(Config):
     # --- directions -----------------------------------------------------------------------------------------------
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
-        """Return the plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
+        """The plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
         own = product_directions(self.plan)
         joint = tuple(joint for joint, form in JOINT.items() if form in own)
         left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[shows]
@@ -119,7 +119,7 @@ class Request(Config):
         return choose_strategy(self.computed, self)
 
     def emission(self, backend: str | None = None) -> Emission:
-        """Return the emitted program for a backend."""
+        """The emitted program for a backend."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
 
@@ -127,7 +127,7 @@ class Request(Config):
         return emission.module().to(device=self.device, dtype=self.dtype)
 
     def scripted(self, emission: Emission) -> Any:
-        return script(self.module(emission))
+        return script_module(self.module(emission))
 
     @property
     def described(self) -> str:
@@ -135,7 +135,7 @@ class Request(Config):
         return describe(self.form.plan, self.form.layout)
 
     def shape(self, argument: str) -> tuple[int, ...] | None:
-        """Return an argument's shape; None for an index."""
+        """An argument's shape; None for an index."""
         if argument not in _OPERANDS:
             return None
         operand = self.form.operand(_OPERANDS[argument])
@@ -161,7 +161,7 @@ class Request(Config):
     @property
     def kernels(self) -> Any:
         """The plan's kernel description."""
-        return described(self.computed, self.layouts)
+        return description_of_plan(self.computed, self.layouts)
 
     @property
     def call(self) -> Call:
@@ -267,7 +267,7 @@ class Request(Config):
 
 
 def product_directions(plan: Plan) -> tuple[str, ...]:
-    """Return a plan's directions; ``grad_w`` needs weights.
+    """A plan's directions; ``grad_w`` needs weights.
 
     >>> from tpgen.planner.presets import elementwise
     >>> product_directions(elementwise("1o", "1o"))
