@@ -323,6 +323,42 @@ def test_hooks_of_gradients_run_where_stock_runs_them() -> None:
     assert found[0] == found[1]
 
 
+class Linear(nn.Module):
+    """A gradient that is zero, whatever the cotangent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.idle = nn.Parameter(torch.ones(3).double()), nn.Parameter(torch.ones(3).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.square() * self.weight).sum() + (0 * self.idle).sum()
+
+
+def _linear(network: nn.Module, x: Tensor) -> list[Tensor | None]:
+    network.zero_grad()
+    x = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(network(x), x, create_graph=True)
+    slope.square().sum().backward()
+    return [slope, x.grad, *(p.grad for p in network.parameters())]
+
+
+def _idle(network: nn.Module, x: Tensor) -> list[Tensor | None]:
+    network.zero_grad()
+    network(x).backward()
+    return [p.grad for p in network.parameters()]
+
+
+@pytest.mark.parametrize("way", [_linear, _idle])
+def test_gradients_that_are_zero_are_no_none(way: Callable) -> None:
+    stock, own = Linear(), Linear()
+    serve(own, "auto")
+    x = torch.randn(4, 3).double()
+    for _ in range(3):
+        assert_equal(way(own, x), way(stock, x))
+        tpgen.ready(own)
+    assert kind_of(own).program is not None
+
+
 class Shared(nn.Module):
     """Two parameters of equal gradients."""
 

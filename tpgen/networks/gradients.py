@@ -157,7 +157,7 @@ class ServedCall:
             return None
         given = {n for n, x in zip(numbers, slopes, strict=True) if x is not None}
         rows = zip(self.stage_places(stage), made, of.depends, strict=False)
-        found = {n: x for n, x, depends in rows if not given.isdisjoint(depends)}
+        found = {n: x for n, x, depends in rows if not (depends and given.isdisjoint(depends))}  # zeros depend on none
         return _apart(found, (known | more).values()), more | dict(zip(of.saves, made[len(of.places) :], strict=True))
 
     def stage_places(self, stage: int) -> list[int]:
@@ -207,12 +207,11 @@ class _Results(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         """Compute gradients of the sources, by programs or by the network."""
-        call: ServedCall = ctx.call
+        call, inner = ctx.call, ctx.inner.pop(get_ident(), [])
         link, *saved = ctx.saved_tensors
         sources = dict(zip(call.places, saved, strict=False))
         known = dict(zip(ctx.numbers, saved[len(sources) :], strict=True))
         given = {n: g for n, g in zip(call.led, cotangents, strict=False) if g is not None}
-        inner = ctx.inner.pop(get_ident(), [])
         found: Any = _gradients_by_programs(ctx, given, inner, sources, known, link)
         if found is None:
             found = _gradients_by_network(ctx, given, inner, sources)
