@@ -36,6 +36,12 @@ def test_a_fault_is_caught_by_its_law(name: str) -> None:
     assert all(torch.equal(x, y) for x, y in zip(given, before, strict=True)), "the caller's own tensors were changed"
 
 
+def check_caught(planted: Any) -> None:
+    report = verified(planted, planted.given())
+    assert report.failed == (planted.law,), str(report)
+    assert planted.why in " ".join(finding.why for finding in report.findings)
+
+
 def check_told(planted: Planted) -> Verification:
     """No law accuses the network, and one that is not compared says why."""
     report = verified(planted, planted.given())
