@@ -36,7 +36,7 @@ def test_a_fault_is_caught_by_its_law(name: str) -> None:
     assert all(torch.equal(x, y) for x, y in zip(given, before, strict=True)), "the caller's own tensors were changed"
 
 
-def check_caught(planted: Any) -> None:
+def check_caught(planted: Planted) -> None:
     report = verified(planted, planted.given())
     assert report.failed == (planted.law,), str(report)
     assert planted.why in " ".join(finding.why for finding in report.findings)
