@@ -37,8 +37,8 @@ ADDITIONS = {
         [
             (
                 "emitter/strategies.py",
-                '"einsum": framed(einsum),\n',
-                '"einsum": framed(einsum),\n"mine": framed(einsum),\n',
+                '"einsum": strategy_of_body(einsum),\n',
+                '"einsum": strategy_of_body(einsum),\n"mine": strategy_of_body(einsum),\n',
             )
         ],
         "import torch; from tpgen import TensorProduct; "

@@ -10,7 +10,7 @@ from tpgen.kernels.build.processor import SETS
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
-READS = {"get", "getenv", "setting", "__getitem__"}
+READS = {"get", "getenv", "integer_setting", "__getitem__"}
 
 
 def variables() -> set[str]:

@@ -177,9 +177,7 @@ def _apart(found: dict[int, Tensor], others: Iterable[Tensor]) -> dict[int, Tens
 
 
 class _InnerPass(NamedTuple):
-    """A pass that recorded a graph: tensors for the next stage, and cotangents of the gradients."""
-
-    known: dict[int, Tensor]
+    known: dict[int, Tensor]  # for the next stage
     cotangents: tuple[Tensor | None, ...]
 
 
@@ -196,7 +194,7 @@ class _Results(torch.autograd.Function):
     def forward(
         ctx: Any, call: ServedCall, made: list[Tensor], known: dict[int, Tensor], *sources: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return ``made`` unchanged, and a tensor that leads gradients of gradients here."""
+        # the last result leads gradients of gradients here
         ctx.set_materialize_grads(False)
         link = torch.zeros(())
         ctx.save_for_backward(link, *sources, *known.values())
@@ -206,7 +204,6 @@ class _Results(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        """Compute gradients of the sources, by programs or by the network."""
         call, inner = ctx.call, ctx.inner.pop(get_ident(), [])
         link, *saved = ctx.saved_tensors
         sources = dict(zip(call.places, saved, strict=False))
@@ -273,7 +270,6 @@ class _Gradients(torch.autograd.Function):
     def forward(
         ctx: Any, inner: dict[int, list[_InnerPass]], known: dict[int, Tensor], _link: Tensor, *found: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return gradients ``found`` unchanged."""
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*known.values())
         ctx.inner, ctx.numbers = inner, list(known)
@@ -281,7 +277,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        """Leave the cotangents to the results' node, which runs next."""
+        # the results' node runs next
         known = dict(zip(ctx.numbers, ctx.saved_tensors, strict=True))
         ctx.inner.setdefault(get_ident(), []).append(_InnerPass(known, cotangents))
         return (None,) * (3 + len(cotangents))

@@ -208,7 +208,6 @@ class _TracedCall:
         found: list[list[Tensor]],
         cotangents: list[list[Tensor]],
     ) -> list[Tensor]:
-        """Return results, gradients, new values of buffers, checks and sources of findings."""
         slots, findings = self.slots, self.findings
         args, options = self.signature.arguments(_detached_leaves(given, self.asks))
         parameters = [x.clone() if n in self.written else x for n, x in enumerate(parameters)]
@@ -226,7 +225,6 @@ class _TracedCall:
         return [*made, *(x for name in there for x in program.sources[name])]
 
     def searches(self, graph: fx.GraphModule) -> dict[str, _Search]:
-        """Extract searches from a graph of `compute`."""
         found, begin = {}, self.results
         for name, count in self.counts.items():
             few = _shorten_group_sources(graph.graph, begin, count) if name == "groups" else count
@@ -239,7 +237,6 @@ class _TracedCall:
         return found
 
     def watch(self, graph: fx.GraphModule) -> None:
-        """Watch all that the network has read."""
         self.ahead.settle_objects(self.reach)
         self.reads.follow(self.reach, self.slots.modules)
         _need_parameters(self.reads.tensors() if self.slots.gradients else ())
@@ -268,8 +265,6 @@ def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
 
 
 class _FakeInputs(NamedTuple):
-    """Fake tensors of a program's inputs, contiguous and without numbers."""
-
     parameters: list[Tensor]
     given: list[Tensor]
     found: list[list[Tensor]]
@@ -282,7 +277,7 @@ class _FakeInputs(NamedTuple):
         found: Sequence[Sequence[Tensor]],
         cotangents: Sequence[Sequence[Tensor]],
     ) -> _FakeInputs:
-        """Make fake tensors; sizes from 2 on are open, except those of parameters."""
+        # contiguous and without numbers; sizes from 2 on are open, except those of parameters
         mode = fake_mode(duck_shape=False)
 
         def with_open_sizes(x: Tensor, name: str) -> Tensor:
@@ -297,7 +292,6 @@ class _FakeInputs(NamedTuple):
         )
 
     def without_unused(self, graph: fx.Graph, used: Sequence[bool]) -> _FakeInputs:
-        """Drop findings that only the example's call asked for."""
         placeholders = iter(list(graph.find_nodes(op="placeholder"))[len(self.parameters) + len(self.given) :])
         for yes, of in zip(used, self.found, strict=True):
             for node in islice(placeholders, len(of)):

@@ -24,7 +24,7 @@ def read_fields(fields: Mapping[str, Any], readers: Mapping[str, Reader]) -> dic
 
     Raises `PlanError` naming the wrong field.
 
-    >>> read_fields({"on": True}, {"on": boolean})
+    >>> read_fields({"on": True}, {"on": read_boolean})
     {'on': True}
     """
     known = ", ".join(readers)
