@@ -420,6 +420,15 @@ def test_tensors_that_a_network_keeps_are_never_old(counted: list[int], recomput
     assert (len(counted), len(recomputed)) == (1, 0)
 
 
+def test_a_program_that_is_built_within_a_call_leaves_what_the_call_kept(counted: list[int]) -> None:
+    stock, own = Aside().double(), Aside().double()
+    serve(own, True)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    for n in range(ENOUGH_CALLS + 3):
+        assert_equal(_aside(own, n * x), _aside(stock, n * x))
+    assert counted, "the tenth call has built a program"
+
+
 class Norms(nn.Module):
     """Two kinds of batch norm, whose buffers each call in training changes."""
 

@@ -104,12 +104,12 @@ def _differentiate(
         outcome = outcome_of(network, args, options)[1]
         leaves, sources = flatten(outcome)[0], sources_of(network, tensors)
         for n, request in enumerate(requests):
-            results = [leaves[n] for n in sorted(request.given)] + [x for x in chain(*found[-1:]) if x is not None]
+            results = [leaves[k] for k in sorted(request.given)] + [x for x in chain(*found[-1:]) if x is not None]
             slopes.append([x.detach() for x in results] if cotangents is None else cotangents[n])
-            wanted = {n: sources[n] for n in sorted(request.wanted)}
-            asked, again = [x for x in wanted.values() if x.requires_grad], n + 1 < len(requests)
+            wanted = [sources[k] for k in sorted(request.wanted)]
+            asked, again = [x for x in wanted if x.requires_grad], n + 1 < len(requests)
             made = iter(torch.autograd.grad(results, asked, slopes[-1], create_graph=again, allow_unused=True))
-            found.append([next(made) if x.requires_grad else None for x in wanted.values()])
+            found.append([next(made) if x.requires_grad else None for x in wanted])
     return outcome, slopes, found
 
 

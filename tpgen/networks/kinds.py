@@ -23,6 +23,7 @@ from tpgen.networks.results import Given, unflatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.sizes import tensor_guards
 from tpgen.networks.step_program import Program
+from tpgen.networks.trial import is_floating
 
 ENOUGH_CALLS = 10  # that a program is built after
 _MORE = 4  # times as many, before the next program is built of calls whose network has changed
@@ -61,7 +62,7 @@ class CallKind:
     def watch(self, leaves: Sequence[Any], sources: Callable[[], Sequence[Tensor]]) -> bool:
         """Note backward passes through an outcome; return whether a floating leaf requires no gradient."""
         watch_passes(self, leaves, sources)
-        return not all(x.requires_grad for x in leaves if isinstance(x, Tensor) and x.is_floating_point())
+        return not all(x.requires_grad for x in filter(is_floating, leaves))
 
     def knows_leaves(self, leaves: frozenset[int], again: bool) -> bool:
         """Whether the next program serves passes from these leaves, or none."""
@@ -104,15 +105,15 @@ class CallKind:
         self.need *= _MORE
         self.drop()
 
-    def adopt(self, program: Program, graphs: LeavesWithGraphs) -> None:
-        """Store a program of the present request; `DeployError` unless its result has the network's structure."""
+    def adopt(self, program: Program, graphs: LeavesWithGraphs, requests: Requests) -> None:
+        """Store a program that serves requests; `DeployError` unless its result has the network's structure."""
         if program.written.result != graphs.spec:
             raise DeployError("its program returns something else")
         self._asks, self._alike = [x.requires_grad for x in program.slots.tensors()], None
         self.program, self._graphs = program, graphs
-        self._served, missing = self.requests, list[int]()
-        if self._served and self._served[-1].given.issuperset(graphs.led):
-            missing = program.written.stages[-1].missing(sorted(self._served[-1].wanted))
+        self._served, missing = requests, list[int]()
+        if requests and requests[-1].given.issuperset(graphs.led):
+            missing = program.written.stages[-1].missing(sorted(requests[-1].wanted))
         self._unused = frozenset(missing)
 
     def holds(self, parameters: list[Tensor]) -> bool:
@@ -136,7 +137,8 @@ class CallKind:
             if not program.is_unchanged():
                 return self.put_off()
             parameters = program.slots.tensors()
-            if graphs.led and any(x._backward_hooks for x in (*parameters, *tensors)):  # of what has no gradient, too
+            sources = [*parameters, *tensors]
+            if graphs.led and any(x._backward_hooks for x in sources):  # of what has no gradient, too
                 return None
             made = program.run_call(tensors) if self.holds(parameters) else None
             if made is None:
@@ -147,10 +149,9 @@ class CallKind:
         for x in (*(leaves[n] for n in graphs.asking), *(tensors[n] for n in graphs.asked)):
             x.requires_grad_()
         if graphs.led:
-            places = [n for n, x in enumerate((*parameters, *tensors)) if x.requires_grad and n not in self._unused]
+            places = [n for n, x in enumerate(sources) if x.requires_grad and n not in self._unused]
             call = ServedCall(program, self._served, graphs.led, tuple(places), recompute(program, graphs.led))
-            sources = [(*parameters, *tensors)[n] for n in places]
-            found = attach_graph(call, known, [leaves[n] for n in graphs.led], sources)
+            found = attach_graph(call, known, [leaves[n] for n in graphs.led], [sources[n] for n in places])
             for n, x in zip(graphs.led, found, strict=True):
                 leaves[n] = x
         return unflatten(leaves, program.written.result)

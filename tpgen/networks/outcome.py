@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,14 @@ from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.objects import objects_with_dicts
+from tpgen.networks.reads import FIXED
 from tpgen.networks.results import Given, flatten, unflatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.step_trace import Evaluate
+from tpgen.networks.trial import is_floating
 
-_OURS = ("tpgen.nn.", "tpgen.kernels.", "tpgen.emitter.", "tpgen.networks.", "torch.jit")
+_Tables = list[tuple[dict[str, Any], dict[str, Any]]]  # attributes of modules, now and before
+_OURS = (*FIXED, "tpgen.networks.")
 
 
 def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -> tuple[Any, tuple]:
@@ -43,15 +47,14 @@ class StateBefore:
     held: list[tuple[Any, dict[str, Any]]]
     contents: list[dict[str, Any]]
     places: dict[int, Given]
-    attributes: list[tuple[dict[str, Any], dict[str, Any]]]  # now and before
+    attributes: _Tables
 
     @staticmethod
     def of(call: Any, args: tuple, options: dict[str, Any]) -> StateBefore:
         """Note the state."""
         held, (_, tensors) = objects_with_dicts(args, options), Signature.of(args, options)
         places = {id(x): Given(n) for n, x in enumerate(tensors)}
-        attributes = [(vars(module), dict(vars(module))) for module in _user_modules(call)]
-        return StateBefore(held, [dict(names) for _, names in held], places, attributes)
+        return StateBefore(held, [dict(names) for _, names in held], places, _attribute_tables(call))
 
     def outcome(self, found: Any) -> tuple:
         """Return the outcome of the call, whose result is ``found``."""
@@ -63,7 +66,7 @@ class StateBefore:
         inner = [x for x, _ in objects_with_dicts(within, {}) if not isinstance(x, dict)]
         if any(x is one for x in inner for one, _ in self.held):
             raise DeployError("the network gives an object back that it was given, inside of another value")
-        written = {n: _changes(*of, kind=_is_floating) for n, of in enumerate(self.attributes)}
+        written = {n: _changes(*of, kind=is_floating) for n, of in enumerate(self.attributes)}
         aside = {n: names for n, names in written.items() if names}
         leaves, spec = flatten((whole, None if whole is not None else found, changes, lost, aside))
         marked = [self.places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
@@ -76,12 +79,25 @@ def _user_modules(call: Any) -> list[nn.Module]:
     return [module for module in modules if not type(module).__module__.startswith(_OURS)]
 
 
+def _attribute_tables(call: Any) -> _Tables:
+    return [(vars(module), dict(vars(module))) for module in _user_modules(call)]
+
+
+@contextmanager
+def restored_attributes(network: nn.Module) -> Iterator[None]:
+    """Undo the block's writes of floating tensors into attributes of modules."""
+    tables = _attribute_tables(network)
+    try:
+        yield
+    finally:
+        for now, was in tables:
+            for name in _changes(now, was, kind=is_floating):
+                del now[name]
+            now.update({name: x for name, x in was.items() if name not in now})
+
+
 def _changes(now: dict[str, Any], was: dict[str, Any], kind: Callable[[Any], bool] = lambda _: True) -> dict[str, Any]:
     return {name: x for name, x in now.items() if (name not in was or was[name] is not x) and kind(x)}
-
-
-def _is_floating(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point()
 
 
 def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any], network: Any = None) -> Any:

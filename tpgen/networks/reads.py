@@ -20,7 +20,7 @@ from tpgen.networks.reach import NamedPlace, Reach, Whole, is_library_code
 from tpgen.networks.watch import Watch, is_unchanged
 
 # modules that decide by nothing but their plan and tensors, or cannot be changed
-_FIXED = ("tpgen.nn.", "tpgen.kernels.", "tpgen.emitter.", "torch.jit")
+FIXED = ("tpgen.nn.", "tpgen.kernels.", "tpgen.emitter.", "torch.jit")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _HOOK = "a hook"
 _HELD = ("_parameters", "_buffers", "_modules")
@@ -158,7 +158,7 @@ def reading(modules: Sequence[nn.Module], kept: bool = False) -> Iterator[Reads]
 
     def note_and_get_attribute(module: nn.Module, name: str) -> Any:
         plain = not name.startswith("__") or (name == "__dict__" and not is_library_code(_getframe(1).f_code))
-        if get_ident() == writer and plain and not type(module).__module__.startswith(_FIXED):
+        if get_ident() == writer and plain and not type(module).__module__.startswith(FIXED):
             reads.add(module, name)
         return found(module, name)
 

@@ -29,7 +29,14 @@ from tpgen.networks.gradients import BackwardPass, sources_of
 from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import CallKind
 from tpgen.networks.libraries import only_cached
-from tpgen.networks.outcome import LeavesWithGraphs, StateBefore, apply_outcome, evaluation, outcome_of
+from tpgen.networks.outcome import (
+    LeavesWithGraphs,
+    StateBefore,
+    apply_outcome,
+    evaluation,
+    outcome_of,
+    restored_attributes,
+)
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten
 from tpgen.networks.signature import ParameterSlots, Signature
@@ -123,18 +130,19 @@ class Calls:
             )
         kind.note_pass(found)
         args, options = kind.signature.arguments(tensors)
-        with bypassing_programs(), self._gate.calling(), program.slots.restored():
+        with bypassing_programs(), self._gate.calling(), program.slots.restored(), restored_attributes(network):
             leaves, _ = flatten(outcome_of(network, args, options)[1])
         return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
 
     def _call_network_and_count(
         self, network: Any, kind: CallKind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
     ) -> Any:
+        if kind.program is not None:  # it does not hold for this call
+            with self._gate.calling(), bypassing_programs():
+                return network._call_impl(*args, **options)
         given, versions, begun = StateBefore.of(network, args, options), [x._version for x in tensors], perf_counter()
         with self._gate.calling(), bypassing_programs(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
-        if kind.program is not None:  # it does not hold for this call
-            return result
         kind.count, kind.seconds = kind.count + 1, min(kind.seconds, perf_counter() - begun)
         if versions != [x._version for x in tensors]:
             kind.refuse("the network writes into a tensor that it is given")
@@ -220,20 +228,20 @@ class Calls:
         if failure:
             self._refuse(network, kind, failure)
             return
-        with self._gate.writing() as free:
+        with self._gate.writing() as free, restored_attributes(network):
             if not free or kind.program is not None:
                 return
             try:
-                outcome, graphs = self._example_outcome(network, kind)
+                requests, (outcome, graphs) = kind.requests, self._example_outcome(network, kind)
                 args, options, tensors = kind.example()
                 with how():
-                    program = build(network, kind.grad, args, options, kind.requests)
+                    program = build(network, kind.grad, args, options, requests)
                 if not program.serves:
                     raise DeployError("its program does not compile")
                 if on_gpu((*network.parameters(), *tensors)):
                     _need_equal_results(program, tensors, outcome)
                 kind.drop()
-                kind.adopt(program, graphs)
+                kind.adopt(program, graphs, requests)
             except Exception as error:
                 self._refuse(network, kind, str(error))
                 return
