@@ -82,6 +82,15 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     return f"unknown {what} {name!r}{meant} {plural}: {', '.join(known)}"
 
 
+def first_line(error: BaseException) -> str:
+    """First line of an error's text, else the error's class.
+
+    >>> first_line(KeyError()), first_line(ValueError("no atoms\\nsee above"))
+    ('KeyError', 'no atoms')
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def a_kind(value: object) -> str:
     """A value's type name with article.
 

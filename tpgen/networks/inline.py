@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from tpgen.base.errors import TraceError
+from tpgen.base.errors import TraceError, first_line
 from tpgen.emitter.emit import EmittedModule, emit_plan
 from tpgen.networks.cse import cse, dce
 from tpgen.networks.frames import drop_frames, undisturbed
@@ -120,8 +120,9 @@ def _check_runs(graph_module: object, inputs: Sequence[Any] | None) -> None:
         with undisturbed(graph_module):
             graph_module(*inputs)
     except Exception as error:  # whatever the network says of them
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TraceError(f"the network fails on the inputs given ({reason}); give inputs that it takes") from error
+        raise TraceError(
+            f"the network fails on the inputs given ({first_line(error)}); give inputs that it takes"
+        ) from error
 
 
 class _Inliner:

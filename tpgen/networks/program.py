@@ -11,7 +11,7 @@ from torch.export import Dim, ExportedProgram, export
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
 from tpgen.base._torch import ConstantSource, pytree, with_small_sizes
-from tpgen.base.errors import DeployError
+from tpgen.base.errors import DeployError, first_line
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.copies import copy_of
 from tpgen.networks.dependent import plain_words, user_line
@@ -51,7 +51,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
     except Exception as error:
         raise DeployError(
             f"{type(network).__name__} cannot be called with these inputs, in evaluation and under torch.no_grad() "
-            f"({type(error).__name__}: {_first_line(error)}): give the arguments of one call, each of them"
+            f"({type(error).__name__}: {first_line(error)}): give the arguments of one call, each of them"
         ) from error
     try:
         given, spec = pytree.tree_flatten(list(inputs))
@@ -78,7 +78,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         raise DeployError(f"{type(network).__name__} cannot be written as one program: {error}") from error
     except Exception as error:
         raise DeployError(
-            f"{type(network).__name__} cannot be written as one program: {_first_line(error)}{user_line(error)}; take "
+            f"{type(network).__name__} cannot be written as one program: {first_line(error)}{user_line(error)}; take "
             "what depends on values, such as a search for neighbours, out of forward and give its result as an input"
         ) from error
 
@@ -109,10 +109,6 @@ def _guard_squeezes(graph: fx.Graph) -> None:
             for dim in [dims] if isinstance(dims, int) else dims:
                 if x.dim():
                     bool(x.shape[dim] != 1)  # which is a condition from here on
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _fake_constants(graph: fx.GraphModule, mode: Any) -> None:

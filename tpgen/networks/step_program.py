@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain, pairwise, starmap
 from threading import RLock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tpgen.base._torch import has_tangents, is_functorch_wrapped_tensor, is_tracing
-from tpgen.base.errors import DeployError, KernelError, TpgenError
+from tpgen.base.errors import DeployError, KernelError, TpgenError, first_line
 from tpgen.base.locks import ForkedLock, cached_property
 from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.networks.dependent import user_line
@@ -30,8 +30,7 @@ from tpgen.networks.step_trace import Evaluate, TracedEvaluation, trace_evaluati
 
 WRITING = ForkedLock(RLock)  # while a network is written down, other tensors stand in the places of its own
 
-_Gradients = tuple["GradientPrograms | None", InputSizes]  # and conditions on inputs of all programs
-_Made = TypeVar("_Made")
+_Compiled = tuple[RunLibrary, "GradientPrograms | None", InputSizes]  # and conditions on inputs
 DOES_NOT_COMPILE = "which does not compile"
 _AUTOCASTS = ("cpu", "cuda")
 
@@ -119,23 +118,22 @@ class Program:
         except TpgenError:
             raise
         except Exception as error:
-            why = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise DeployError(
-                f"{title} cannot be written as one program: {why}{user_line(error)}; take what depends on values out "
-                "of forward, or use the network as it is"
+                f"{title} cannot be written as one program: {first_line(error)}{user_line(error)}; take what "
+                "depends on values out of forward, or use the network as it is"
             ) from error
         parameters = slots.tensors()
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
         assert inputs is not None, "the program holds for its example"
-        sizes = written.sizes.part(0, len(inputs))
-        alone: _Gradients = None, sizes
-        if written.stages:
-            gradients, sizes = _compile(title, partial(_gradient_programs, written, inputs, cotangents), alone)
-        else:
-            gradients = None
+        known = written.sizes.part(0, len(inputs))
         make = partial(_function_on_gpu, len(parameters)) if on_gpu(inputs) else library_of
-        none: Library = _serve_no_call, sizes
-        function, sizes = _compile(title, partial(make, written.program, sizes, inputs), none)
+
+        def compile_all() -> _Compiled:
+            held = _gradient_programs(written, inputs, cotangents) if written.stages else (None, known)
+            function, of_all = make(written.program, held[1], inputs)
+            return function, held[0], of_all
+
+        function, gradients, sizes = _compiled_or_none(title, compile_all, known)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
         program = Program(title, evaluate, signature, slots, written, before, behind, function, gradients)
         if written.padding is not None and not program._has_neutral_edges(written.padding, list(tensors)):
@@ -145,7 +143,7 @@ class Program:
     @property
     def serves(self) -> bool:
         """Whether the program was compiled."""
-        return self.function is not _serve_no_call and (self.gradients is None) == (not self.written.stages)
+        return self.function is not _serve_no_call
 
     def is_unchanged(self) -> bool:
         """Whether the network is unchanged, except values of parameters and buffers."""
@@ -293,28 +291,28 @@ class BuiltOnce:
         return self._program
 
 
-# -- compiled halves ---------------------------------------------------------------------------------------------------
+# -- compiled stages ---------------------------------------------------------------------------------------------------
 
 
-def _compile(title: str, make: Callable[[], _Made], otherwise: _Made) -> _Made:
+def _compiled_or_none(title: str, make: Callable[[], _Compiled], sizes: InputSizes) -> _Compiled:
     try:
         with torch.autocast("cpu", enabled=False):
             return make()
     except TpgenError:  # of a kernel: the program is written again without it, or refused
         raise
     except Exception as error:
-        why = next(iter(str(error).strip().splitlines()), type(error).__name__)
         warnings.warn(
-            f"{title} was written as one program, {DOES_NOT_COMPILE} ({type(error).__name__}: {why}): the network "
-            "itself serves all calls",
+            f"{title} was written as one program, {DOES_NOT_COMPILE} ({type(error).__name__}: {first_line(error)}): "
+            "the network itself serves all calls",
             stacklevel=2,
         )
-    return otherwise
+    return _serve_no_call, None, sizes
 
 
 def _gradient_programs(
     written: TracedEvaluation, inputs: list[Tensor], cotangents: Sequence[Sequence[Tensor]]
-) -> _Gradients:
+) -> tuple[GradientPrograms, InputSizes]:
+    # and conditions on inputs, which hold for all stages
     known, sizes, functions = [*inputs, *chain.from_iterable(cotangents)], written.sizes, []
     saved = written.saved(written.program.of(inputs))
     for stage in written.stages:

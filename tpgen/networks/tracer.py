@@ -24,7 +24,7 @@ from e3nn.math import soft_one_hot_linspace
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-from tpgen.base.errors import TpgenError, TraceError
+from tpgen.base.errors import TpgenError, TraceError, first_line
 from tpgen.emitter.emit import EmittedModule
 from tpgen.emitter.leaf import is_kept_whole, traced_root_error
 from tpgen.networks.inline import inline_products, product_of
@@ -257,11 +257,10 @@ _OTHERWISE = (
 
 
 def _error_message(error: Exception, tracer: NetworkTracer) -> str:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     way_out = next((advice for part, advice in _WAYS_OUT if part in str(error)), _OTHERWISE)
     if helper := _outermost_function(error):
         way_out = f"keep {helper} as one node of the graph: functions=[{helper}]"
-    return f"cannot trace {_traced_location(error, tracer)}: {reason.rstrip('.')}; {way_out}"
+    return f"cannot trace {_traced_location(error, tracer)}: {first_line(error).rstrip('.')}; {way_out}"
 
 
 def _outermost_function(error: Exception) -> str:

@@ -98,3 +98,13 @@ def test_what_the_calculator_does_not_call_is_named() -> None:
         tpgen.convert(Potential(ByKeyword(), scale=1.0), measure=ATOMS, **GRAPHS)
     with pytest.raises(InputError, match=r"prove: give the arguments of a call as a tuple, .* got an Atoms"):
         tpgen.convert(Positional(), prove=ATOMS, **GRAPHS)
+
+
+def test_what_the_calculator_cannot_compute_is_an_error_that_converts_nothing() -> None:
+    network = Positional()
+    with pytest.raises(
+        InputError, match=r"prove: Potential cannot compute an int \('int' .*: give atoms that it takes"
+    ):
+        tpgen.convert(Potential(network), prove=42, **GRAPHS)
+    assert type(network.square) is o3.TensorSquare
+    assert not network._forward_pre_hooks

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
-from tpgen.base.errors import InputError, a_kind
+from tpgen.base.errors import InputError, a_kind, first_line
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.holders import calculators_in
 
@@ -47,6 +47,13 @@ def arguments_by_network(option: str, holder: Any, networks: Sequence[nn.Module]
     try:
         with bypassing_programs():
             get_property("energy", given)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{option}: {type(holder).__name__} cannot compute {a_kind(given)} ({first_line(error)}): give atoms that "
+            "it takes, or the arguments of a call of its network as a tuple"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()
