@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -14,12 +12,7 @@ from tpgen.tools.verification.approach import departures_and_arrivals
 from tpgen.tools.verification.networks import network_subject
 from tpgen.tools.verification.verify import LAWS, verify
 
-
-@pytest.fixture(autouse=True)
-def _double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -13,12 +11,7 @@ from tpgen.tools.verification.verify import Verification, verify
 LAWS = ["equivariant", "stress", "edges", "memory", "surroundings", "history"]
 
 
-@pytest.fixture(autouse=True)
-def _double() -> Iterator[None]:
-    """Couplings of e3nn are as exact as the dtype in which modules are made."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def verified(made: type[Messages], laws: list[str]) -> Verification:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 
 import pytest
-import torch
 
 from tests.tools.verification.newcomers import DROPPED, FAULTS, NOISY, ORDERED, RIGHT, TOLD, Cut, _pushed
 from tests.tools.verification.strangers import VECTORS, rows
@@ -15,12 +13,7 @@ from tests.tools.verification.test_strangers import check_caught, check_passed, 
 from tpgen.base.errors import InputError
 from tpgen.tools.verification.verify import verify
 
-
-@pytest.fixture(autouse=True)
-def _double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.mark.parametrize("name", FAULTS)

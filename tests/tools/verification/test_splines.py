@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,15 +18,8 @@ from tpgen.networks.conversion.convert import convert
 from tpgen.networks.conversion.operations.splines import is_splined
 from tpgen.tools.verification.verify import WITHOUT_SPLINES, Verification, verify
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.usefixtures("double")]
 TABLES = ("forces", "stress", "repeated", "threads", "memory", "smooth")
-
-
-@pytest.fixture(autouse=True)
-def _double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 class Radial(Messages):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -13,12 +11,7 @@ from tpgen.tools.verification import runs
 from tpgen.tools.verification.findings import NOT_COMPARED
 from tpgen.tools.verification.verify import Verification, verify
 
-
-@pytest.fixture(autouse=True)
-def _double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def verified(planted: Planted, given: Given) -> Verification:
