@@ -147,7 +147,7 @@ def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
     return _orders.of(index, owners, order_of, capture)
 
 
-def remember_orders_of_both_ends(
+def remember_both_orders(
     src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0, check: bool = False
 ) -> None:
     """Remember orders by receiver and by sender from one sort, if new and needed.

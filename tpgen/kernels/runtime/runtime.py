@@ -21,7 +21,7 @@ from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.build.rehearsal import begin_if_rehearsing, need_no_rehearsal
 from tpgen.kernels.cuda import captures
-from tpgen.kernels.cuda.orders import remember_orders_of_both_ends
+from tpgen.kernels.cuda.orders import remember_both_orders
 from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, RowRules, names_of_rules
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
@@ -142,7 +142,7 @@ class Kernels:
 
     def build_or_raise(self, call: str, dtype: torch.dtype, rules: RowRules) -> None:
         """Build a call's kernels; raise `KernelError` on failure."""
-        self._build_in_parallel(self.signature(call, rules).parts, dtype, rules, "cpu")
+        self._build_all(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
             raise KernelError(
                 f"the kernel of {name_of(self.description.plan)}: {why}\n"
@@ -193,9 +193,7 @@ class Kernels:
             self._report_failures()
             return made(call)
 
-    def _build_in_parallel(
-        self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str
-    ) -> list[Kernel]:
+    def _build_all(self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str) -> list[Kernel]:
         _run_parallel(self._functions_that_build_missing_kernels(calls, dtype, rules, device))
         self._report_failures()
         return [self.kernel(call, dtype, rules, device) for call in calls]
@@ -234,7 +232,7 @@ class Kernels:
         device = like.device.type
         if begin_if_rehearsing(self._functions_that_build_missing_kernels(calls, dtype, rules, device)):
             return False
-        kernels = self._build_in_parallel(calls, dtype, rules, device)
+        kernels = self._build_all(calls, dtype, rules, device)
         _run_parallel([partial(_compile_ahead, k, like) for k in kernels if hasattr(k, "compile")])
         return True
 
@@ -250,9 +248,7 @@ class Kernels:
         usual = all(x.dtype in INDEX_DTYPES and x.is_contiguous() and x.device == x1.device for x in (src, dst))
         if usual and len(src) == len(dst):
             capture = captures.capture_of(x1.get_device())
-            remember_orders_of_both_ends(
-                src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index
-            )
+            remember_both_orders(src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index)
 
     def fuses_second_derivatives(self, dtype: torch.dtype, device: str) -> bool:
         """Whether one kernel computes second derivatives of a product."""
@@ -311,7 +307,7 @@ class Kernels:
             return [x.zero_() for x in results]
         if begin_if_rehearsing(self._functions_that_build_missing_kernels(signature.parts, dtype, rules, device)):
             return [x.zero_() for x in results]
-        kernels = self._build_in_parallel(signature.parts, dtype, rules, device)
+        kernels = self._build_all(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         given = dict(zip(signature.call.given, map(_as_contiguous, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))
