@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.networks.served import counted
+from tests.networks.served import counted, recomputed
 
-__all__ = ["counted"]
+__all__ = ["counted", "recomputed"]

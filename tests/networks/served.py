@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
+from tpgen.networks import gradients
 from tpgen.networks.kinds import CallKind
 from tpgen.networks.served import Calls, serve
 
@@ -68,6 +69,15 @@ def counted() -> Iterator[list[int]]:
     """An entry for each call that a program has served."""
     with served_calls() as calls:
         yield calls
+
+
+@pytest.fixture
+def recomputed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An entry for each backward pass that the network computes after a program has served the call."""
+    calls: list[int] = []
+    compute = gradients._gradients_by_network
+    monkeypatch.setattr(gradients, "_gradients_by_network", lambda *of: (calls.append(0), compute(*of))[1])
+    return calls
 
 
 def twins(network: Callable[[], nn.Module] = Field, when: Any = True) -> tuple[nn.Module, nn.Module]:

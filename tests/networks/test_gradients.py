@@ -15,7 +15,6 @@ import tpgen
 from tests.machine import needs_compiler
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.served import given, kind_of, twins
-from tpgen.networks import gradients as module
 from tpgen.networks import step_program
 from tpgen.networks.kinds import ENOUGH_CALLS
 from tpgen.networks.libraries import library_of
@@ -82,15 +81,6 @@ WAYS: dict[str, Way] = {
     "forces outside": _forces_outside,
     "forces outside alone": _forces_outside_alone,
 }
-
-
-@pytest.fixture
-def recomputed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An entry for each backward pass that the network computes after a program has served the call."""
-    calls: list[int] = []
-    compute = module._gradients_by_network
-    monkeypatch.setattr(module, "_gradients_by_network", lambda *of: (calls.append(0), compute(*of))[1])
-    return calls
 
 
 def assert_equal(found: list[Tensor | None], wanted: list[Tensor | None]) -> None:

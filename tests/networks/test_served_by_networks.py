@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 class Noisy(Field):
     def forward(self, data: dict[str, Tensor], **options: Any) -> dict[str, Any]:
         found = super().forward(data, **options)
-        return {**found, "energy": found["energy"] + torch.rand(())}
+        return {**found, "energy": found["energy"] + torch.bernoulli(torch.full((), 0.5))}
 
 
 class Writes(Field):

@@ -21,6 +21,7 @@ from torch import SymInt, Tensor
 from tpgen.base._torch import DispatchMode, has_kernel, pytree
 from tpgen.base.errors import DeployError
 from tpgen.networks import lengths
+from tpgen.networks.draws import Draw, GeneratorOrder, draws_by_shape
 from tpgen.networks.reach import OWN_CODE, TORCH_CODE
 from tpgen.networks.recording import Finding, Recording
 
@@ -41,11 +42,20 @@ class Dependent(DispatchMode):
         self._count: Counter[str] = Counter()
         # of masks, which are kept, in each version
         self._columns: dict[tuple[int, int], tuple[Tensor, Sequence[Tensor]]] = {}
+        self.order = GeneratorOrder()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        if raised[0] is None:
+            self.order.check()
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        options, rule = kwargs or {}, _RULES.get(function) or (_record_as_finding if _is_dependent(function) else None)
+        options = kwargs or {}
+        if draws_by_shape(function):
+            return _record_draw_as_finding(self, function, *args, **options)
+        rule = _RULES.get(function) or (_record_as_finding if _is_dependent(function) else None)
         if rule is None or not _caller_location():
             return function(*args, **options)
         return rule(self, function, *args, **options)
@@ -127,6 +137,22 @@ def _record_number_as_finding(mode: Dependent, function: Any, x: Tensor) -> Any:
     return mode.find(function, function, (x,), number_as_finding)
 
 
+def _record_draw_as_finding(mode: Dependent, function: Any, *args: Any, **options: Any) -> Tensor:
+    draw = Draw(function, args, options)
+    mode.order.check()
+    numbers = mode.find(function, draw.numbers, [draw.source()], lambda _: draw.finding())
+    mode.order.advance()
+    return args[0].copy_(numbers) if function._schema.is_mutable else numbers
+
+
+def _drop_out(mode: Dependent, _function: Any, x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    # the mask that torch draws outside of a trace
+    if not train:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = _record_draw_as_finding(mode, _aten.bernoulli_.float, torch.empty_like(x), 1 - p)
+    return x * (mask / (1 - p)), mask.bool()
+
+
 def _sized_tensor_unless_negative(count: int) -> list[Tensor] | None:
     return [torch.zeros((), dtype=torch.uint8).expand(count + _LEAST)] if count >= 0 else None
 
@@ -137,6 +163,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.index_put_.default: _index_by_mask,
     _aten._index_put_impl_.default: _index_by_mask,
     _aten.masked_select.default: _masked_select,
+    _aten.native_dropout.default: _drop_out,
     _aten._local_scalar_dense.default: _record_number_as_finding,
 }
 

@@ -128,7 +128,9 @@ class CallKind:
         self._alike = tensor_guards(parameters)
         return True
 
-    def served(self, tensors: list[Tensor], recompute: Callable[[Program, Sequence[int]], Recompute]) -> Any:
+    def served(
+        self, tensors: list[Tensor], recompute: Callable[[Program, Tensor | None, Sequence[int]], Recompute]
+    ) -> Any:
         """Compute a call's outcome by the program; None if the program does not fit."""
         program, graphs = self.program, self._graphs
         assert program is not None
@@ -150,7 +152,9 @@ class CallKind:
             x.requires_grad_()
         if graphs.led:
             places = [n for n, x in enumerate(sources) if x.requires_grad and n not in self._unused]
-            call = ServedCall(program, self._served, graphs.led, tuple(places), recompute(program, graphs.led))
+            call = ServedCall(
+                program, self._served, graphs.led, tuple(places), recompute(program, made.generator, graphs.led)
+            )
             found = attach_graph(call, known, [leaves[n] for n in graphs.led], [sources[n] for n in places])
             for n, x in zip(graphs.led, found, strict=True):
                 leaves[n] = x

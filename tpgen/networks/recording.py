@@ -88,7 +88,8 @@ def _edge_pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, sec
 class Finding(NamedTuple):
     """How a call finds tensors, and the object ``made`` of these for modules.
 
-    ``wrong`` of finding and sources is positive for an invalid reuse.  ``fixed`` findings depend on parameters alone.
+    ``wrong`` of finding and sources is positive for an invalid reuse.  ``fixed`` findings depend on parameters alone;
+    random numbers are drawn.
     """
 
     find: Callable[..., list[Tensor] | None]
@@ -96,6 +97,7 @@ class Finding(NamedTuple):
     wrong: Callable[..., Tensor] | None = None
     fixed: bool = False
     line: str = ""  # of the user's code
+    is_drawn: bool = False
 
 
 FINDINGS = {

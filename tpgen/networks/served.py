@@ -119,6 +119,7 @@ class Calls:
         kind: CallKind,
         tensors: list[Tensor],
         program: Program,
+        generator: Tensor | None,
         led: Sequence[int],
         found: BackwardPass,
     ) -> list[Tensor | None]:
@@ -130,7 +131,15 @@ class Calls:
             )
         kind.note_pass(found)
         args, options = kind.signature.arguments(tensors)
-        with bypassing_programs(), self._gate.calling(), program.slots.restored(), restored_attributes(network):
+        with (
+            bypassing_programs(),
+            self._gate.calling(),
+            program.slots.restored(),
+            restored_attributes(network),
+            torch.random.fork_rng(devices=[], enabled=generator is not None),
+        ):
+            if generator is not None:
+                torch.set_rng_state(generator)
             leaves, _ = flatten(outcome_of(network, args, options)[1])
         return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
 
@@ -228,7 +237,7 @@ class Calls:
         if failure:
             self._refuse(network, kind, failure)
             return
-        with self._gate.writing() as free, restored_attributes(network):
+        with self._gate.writing() as free, restored_attributes(network), torch.random.fork_rng(devices=[]):
             if not free or kind.program is not None:
                 return
             try:
@@ -249,13 +258,10 @@ class Calls:
 
     def _example_outcome(self, network: nn.Module, kind: CallKind) -> tuple[tuple, LeavesWithGraphs]:
         args, options, tensors = kind.example()
-        flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
+        flags = [x.requires_grad for x in tensors]
         held = ParameterSlots(network, gradients=False).restored()
         with bypassing_programs(), torch.set_grad_enabled(kind.grad), held:
             outcome = outcome_of(network, args, options)[1]
-        if not torch.equal(numbers, torch.get_rng_state()):
-            torch.set_rng_state(numbers)
-            raise DeployError("it takes random numbers")
         return outcome, LeavesWithGraphs.of(outcome, flags, tensors)
 
     def _refuse(self, network: nn.Module, kind: CallKind, why: str) -> None:

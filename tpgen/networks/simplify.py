@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import SymInt, Tensor, fx
+
+from tpgen.networks.sizes import open_sizes
 
 _aten = torch.ops.aten
 _ZEROS = {_aten.zeros.default, _aten.new_zeros.default, _aten.zeros_like.default}
@@ -35,6 +38,23 @@ def simplify_graph(graph: fx.Graph) -> None:
                 zeros.add(node)
             elif (same := _equal_operand(node, zeros)) is not None:
                 node.replace_all_uses_with(same)
+    graph.eliminate_dead_code()
+
+
+def read_sizes_of_inputs(graph: fx.Graph) -> None:
+    """Replace sizes of intermediate tensors by those of the first inputs that have these."""
+    inputs, found = list(graph.find_nodes(op="placeholder")), dict[str, fx.Node]()
+    with graph.inserting_after(inputs[-1]) if inputs else nullcontext():
+        for x in inputs:
+            for axis, size in enumerate(open_sizes(x.meta["val"])):
+                if size is not None and size not in found:
+                    found[size] = graph.call_function(_aten.sym_size.int, (x, axis))
+                    found[size].meta["val"] = x.meta["val"].shape[axis]
+    for node in graph.nodes:
+        size = node.meta.get("val")
+        known = found.get(str(size.node.expr)) if isinstance(size, SymInt) else None
+        if known is not None and node is not known:
+            node.replace_all_uses_with(known)
     graph.eliminate_dead_code()
 
 

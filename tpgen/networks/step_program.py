@@ -36,10 +36,11 @@ _AUTOCASTS = ("cpu", "cuda")
 
 
 class ProgramRun(NamedTuple):
-    """Inputs of a program, findings included, and outputs."""
+    """Inputs of a program, findings included, outputs, and the state of torch's generator before a call that draws."""
 
     inputs: list[Tensor]
     outputs: list[Tensor]
+    generator: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +99,8 @@ class Program:
         while True:
             failures = failures_seen()
             try:
-                return Program._trace_and_compile(title, evaluate, slots, signature, tensors, cotangents)
+                with torch.random.fork_rng(devices=[]):
+                    return Program._trace_and_compile(title, evaluate, slots, signature, tensors, cotangents)
             except KernelError:
                 if failures == failures_seen():
                     raise
@@ -213,10 +215,15 @@ class Program:
         inputs = self._parameters_and_tensors(tensors)
         if not self._fits_inputs(inputs):
             return None
+        generator = torch.get_rng_state() if self.written.draws else None
         ran = self._run_library(inputs, len(tensors), refresh=False)
         if ran is not None and not self.written.confirms_findings(ran.outputs):
+            _set_generator(generator)
             ran = self._run_library(inputs, len(tensors), refresh=True)
-        return ran
+        if ran is None:
+            _set_generator(generator)
+            return None
+        return ran._replace(generator=generator)
 
     def _parameters_and_tensors(self, tensors: list[Tensor]) -> list[Tensor]:
         with WRITING.lock:
@@ -248,6 +255,11 @@ class Program:
         except RuntimeError:  # of an index out of range, say: what the network says of the call is said by itself
             return None
         return None if made is None else ProgramRun(complete, made)
+
+
+def _set_generator(state: Tensor | None) -> None:
+    if state is not None:
+        torch.set_rng_state(state)
 
 
 @contextmanager

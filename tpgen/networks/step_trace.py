@@ -26,12 +26,13 @@ from tpgen.networks.recording import Finding, Recording, recording
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.simplify import fold_constants, rewrite, simplify_graph
+from tpgen.networks.simplify import fold_constants, read_sizes_of_inputs, rewrite, simplify_graph
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.stages import GradientStage, GraphPart, returned_nodes, split, subgraph
 
 _Finds = Callable[[Recording], AbstractContextManager[Any]]  # of operations that a program takes for findings
 _BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_SEED = 2_718_281_828
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
 
 
@@ -84,6 +85,11 @@ class TracedEvaluation:
         """Select what the program's outputs hold for stages."""
         begin = self.result.num_leaves - len(self.constants)
         return list(outputs[begin : begin + len(self.saves)])
+
+    @property
+    def draws(self) -> bool:
+        """Whether calls draw random numbers."""
+        return any(search.finding.is_drawn for search in self.searches.values())
 
     def confirms_findings(self, outputs: Sequence[Tensor]) -> bool:
         """Whether the program's outputs confirm all reused findings."""
@@ -138,10 +144,14 @@ def _trace_with_findings(
     finds: _Finds,
 ) -> TracedEvaluation:
     call = _TracedCall(evaluate, slots, signature, [x.requires_grad for x in tensors], finds)
+    numbers = torch.default_generator.manual_seed(_SEED).get_state()  # which a network that seeds itself does not leave
     call.run_example(tensors, cotangents)
+    if finds is nullcontext and not torch.equal(numbers, torch.get_rng_state()):
+        raise _RandomNumbersError
     inputs = _FakeInputs.of(slots.tensors(), tensors, list(call.known.values()), cotangents)
     with torch.no_grad(), open_lengths(list(call.codes.items())):
         graph = traced(lambda *given: call.compute(*given), inputs)
+    read_sizes_of_inputs(graph.graph)
     simplify_graph(graph.graph)
     by_values = _is_number_of_tensor if cotangents else _has_size_of_numbers  # a number may be a cotangent's size
     if finds is nullcontext and any(map(by_values, graph.graph.nodes)):
@@ -245,6 +255,10 @@ class _TracedCall:
 
 class _SizeOfNumbersError(Exception):
     """A trace took a size from numbers, which Inductor may refuse."""
+
+
+class _RandomNumbersError(Exception):
+    """An example drew random numbers, which a program takes as findings."""
 
 
 def _has_size_of_numbers(node: fx.Node) -> bool:

@@ -1,0 +1,82 @@
+"""Random draws of a call, such as dropout's: inputs of a program, drawn in the order of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import SymInt, Tensor
+
+from tpgen.base._torch import pytree
+from tpgen.base.errors import DeployError
+from tpgen.networks.recording import Finding
+
+_SIZES = ("size", "n")  # arguments that are a shape
+_UNFOLLOWED = "it takes random numbers in a way that programs do not follow: by a generator of its own, say"
+
+
+def draws_by_shape(function: Any) -> bool:
+    """Whether an operation draws numbers of a tensor's or an argument's shape.
+
+    >>> aten = torch.ops.aten
+    >>> draws_by_shape(aten.bernoulli_.float), draws_by_shape(aten.rand.default)
+    (True, True)
+    >>> draws_by_shape(aten.multinomial.default), draws_by_shape(aten.relu.default)
+    (False, False)
+    """
+    if torch.Tag.nondeterministic_seeded not in function.tags:
+        return False
+    tensors, name = _tensor_names(function), function._opname
+    return not tensors or (len(tensors) == 1 and (function._schema.is_mutable or name.endswith("_like")))
+
+
+def _tensor_names(function: Any) -> list[str]:
+    return [x.name for x in function._schema.arguments if "Tensor" in str(x.type)]
+
+
+class Draw:
+    """One draw of a call: an operation, its arguments, and the shape of the numbers."""
+
+    def __init__(self, function: Any, args: Sequence[Any], options: dict[str, Any]) -> None:
+        names = [x.name for x in function._schema.arguments]
+        self._function, self._named = function, dict(zip(names, args, strict=False)) | options
+        like = next((self._named.pop(name) for name in _tensor_names(function)), None)
+        self._like = None if like is None else {"dtype": like.dtype, "device": like.device}
+        self._size = next((name for name in _SIZES if like is None and name in self._named), "")
+        self._shape = like.shape if like is not None else self._named.pop(self._size)
+        leaves = pytree.tree_leaves(self._named)
+        if self._named.get("generator") is not None or any(isinstance(x, SymInt) for x in leaves):
+            raise DeployError(_UNFOLLOWED)
+
+    def source(self) -> Tensor:
+        """Return a tensor without elements that has the shape of the numbers behind its first dimension."""
+        sizes = [self._shape] if isinstance(self._shape, int | SymInt) else self._shape
+        return torch.empty((0, *sizes), dtype=torch.uint8)
+
+    def numbers(self, source: Tensor) -> Tensor:
+        """Draw numbers of a source's shape."""
+        shape = source.shape[1:]
+        if self._like is not None:
+            return self._function(torch.empty(shape, **self._like), **self._named)
+        return self._function(**{self._size: shape if self._size == "size" else shape[0]}, **self._named)
+
+    def finding(self) -> Finding:
+        """Return the finding of numbers that each call draws."""
+        return Finding(lambda source: [self.numbers(source)], lambda numbers: numbers, is_drawn=True)
+
+
+class GeneratorOrder:
+    """State of torch's generator behind each known draw of an example."""
+
+    def __init__(self) -> None:
+        self._state = torch.get_rng_state()
+
+    def check(self) -> None:
+        """Raise `DeployError` if somebody else has used the generator."""
+        if not torch.equal(self._state, torch.get_rng_state()):
+            raise DeployError(_UNFOLLOWED)
+
+    def advance(self) -> None:
+        """Note the state behind a draw."""
+        self._state = torch.get_rng_state()
