@@ -16,7 +16,7 @@ from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.objects import objects_with_dicts
 from tpgen.networks.reads import FIXED
 from tpgen.networks.results import Given, flatten, unflatten
-from tpgen.networks.signature import Signature
+from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_trace import Evaluate
 from tpgen.networks.trial import is_floating
 
@@ -53,7 +53,8 @@ class StateBefore:
     def of(call: Any, args: tuple, options: dict[str, Any]) -> StateBefore:
         """Note the state."""
         held, (_, tensors) = objects_with_dicts(args, options), Signature.of(args, options)
-        places = {id(x): Given(n) for n, x in enumerate(tensors)}
+        parameters = ParameterSlots(call, gradients=False).tensors() if isinstance(call, nn.Module) else []
+        places = {id(x): Given(n) for n, x in enumerate([*parameters, *tensors])}
         return StateBefore(held, [dict(names) for _, names in held], places, _attribute_tables(call))
 
     def outcome(self, found: Any) -> tuple:
@@ -71,6 +72,16 @@ class StateBefore:
         leaves, spec = flatten((whole, None if whole is not None else found, changes, lost, aside))
         marked = [self.places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
         return unflatten(marked, spec)
+
+
+def sources_of(network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> list[Tensor]:
+    """Sources of gradients: parameters and buffers, a call's tensors, leaves that require gradients themselves."""
+    return [*ParameterSlots(network, gradients=True).tensors(), *tensors, *own_leaves(leaves)]
+
+
+def own_leaves(leaves: Sequence[Any]) -> list[Tensor]:
+    """Select leaves that require gradients themselves."""
+    return [x for x in leaves if isinstance(x, Tensor) and x.requires_grad and x.grad_fn is None]
 
 
 def _user_modules(call: Any) -> list[nn.Module]:
@@ -126,18 +137,38 @@ class LeavesWithGraphs:
     led: tuple[int, ...]  # leaves that were computed of what requires a gradient
     asking: tuple[int, ...]  # leaves that require one themselves
     asked: tuple[int, ...]  # tensors of a call that the network lets require one
+    used: frozenset[int]  # sources that leaves were computed of
+    alike: bool  # whether all leaves were computed of the same sources
 
     @staticmethod
-    def of(outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> LeavesWithGraphs:
+    def of(network: nn.Module, outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> LeavesWithGraphs:
         """Classify an outcome's leaves; ``flags`` are the tensors' requires_grad before the call."""
         leaves, spec = flatten(outcome)
         live = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad}
+        nodes = ([x.grad_fn, *nodes_behind(x.grad_fn)] for x in live.values() if x.grad_fn is not None)
+        of_each = [{id(getattr(node, "variable", None)) for node in behind} for behind in nodes]
+        used = [
+            frozenset(n for n, x in enumerate(sources_of(network, tensors, leaves)) if id(x) in of) for of in of_each
+        ]
         return LeavesWithGraphs(
             spec,
             tuple(n for n, x in live.items() if x.grad_fn is not None),
             tuple(n for n, x in live.items() if x.grad_fn is None),
             tuple(n for n, (x, asks) in enumerate(zip(tensors, flags, strict=True)) if x.requires_grad and not asks),
+            frozenset().union(*used),
+            len({*used}) < 2,
         )
+
+
+def nodes_behind(node: Any) -> Iterator[Any]:
+    """Nodes of autograd's graph that a pass through ``node`` reaches."""
+    seen, pending = {node}, [node]
+    while pending:
+        for found, _ in pending.pop().next_functions:
+            if found is not None and found not in seen:
+                seen.add(found)
+                pending.append(found)
+                yield found
 
 
 def evaluation(network: nn.Module, grad: bool) -> Evaluate:

@@ -25,7 +25,7 @@ from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import bypassing_programs, must_run_eagerly
 from tpgen.networks.copies import copy_to_call
 from tpgen.networks.gate import Gate
-from tpgen.networks.gradients import BackwardPass, sources_of
+from tpgen.networks.gradients import BackwardPass, ServedCall
 from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import CallKind
 from tpgen.networks.libraries import only_cached
@@ -35,7 +35,9 @@ from tpgen.networks.outcome import (
     apply_outcome,
     evaluation,
     outcome_of,
+    own_leaves,
     restored_attributes,
+    sources_of,
 )
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten
@@ -91,7 +93,7 @@ class Calls:
             with self._gate.calling():
                 return network._call_impl(*args, **options)
         if kind.program is not None:
-            outcome = kind.served(tensors, partial(partial, self._recompute, kind, tensors))
+            outcome = kind.served(tensors, partial(self._recompute, kind, tensors))
             if outcome is not None:
                 return apply_outcome(outcome, args, options, network)
         return self._call_network_and_count(network, kind, tensors, args, options)
@@ -114,25 +116,19 @@ class Calls:
         self._kinds.setdefault(key, []).append(kind)
         return kind
 
-    def _recompute(
-        self,
-        kind: CallKind,
-        tensors: list[Tensor],
-        program: Program,
-        led: Sequence[int],
-        found: BackwardPass,
-    ) -> list[Tensor | None]:
-        network = self._network
-        if not program.is_unchanged():
-            raise DeployError(
-                f"{type(network).__name__} has changed since it was called, and a result of that call is "
-                "differentiated now: differentiate before you change it, or convert it with program=False"
+    def _recompute(self, kind: CallKind, tensors: list[Tensor], call: ServedCall, found: BackwardPass) -> list[Any]:
+        network, program = self._network, call.program
+        if not (program.is_unchanged() and call.is_unchanged([*program.slots.tensors(), *tensors])):
+            raise InputError(
+                f"{type(network).__name__} or a tensor given to it has changed since it was called, and a result of "
+                "that call is differentiated now: differentiate before you change it, or convert it with program=False"
             )
         kind.note_pass(found)
         args, options = kind.signature.arguments(tensors)
         with bypassing_programs(), self._gate.calling(), program.slots.restored(), restored_attributes(network):
-            leaves, _ = flatten(outcome_of(network, args, options)[1])
-        return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
+            for n, x in call.before.items():
+                call.sources[n].data.copy_(x)
+            return flatten(outcome_of(network, args, options)[1])[0]
 
     def _call_network_and_count(
         self, network: Any, kind: CallKind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
@@ -158,7 +154,7 @@ class Calls:
         except DeployError as error:
             kind.refuse(str(error))
             return
-        valued = kind.watch(leaves, partial(sources_of, network, tensors))
+        valued = kind.watch(leaves, partial(sources_of, network, tensors, own_leaves(leaves)))
         if kind.busy.acquire(blocking=False):  # of several threads, one builds
             try:
                 self._build_if_due(network, kind, valued)
@@ -256,7 +252,7 @@ class Calls:
         if not torch.equal(numbers, torch.get_rng_state()):
             torch.set_rng_state(numbers)
             raise DeployError("it takes random numbers")
-        return outcome, LeavesWithGraphs.of(outcome, flags, tensors)
+        return outcome, LeavesWithGraphs.of(network, outcome, flags, tensors)
 
     def _refuse(self, network: nn.Module, kind: CallKind, why: str) -> None:
         kind.refuse(why)
