@@ -262,3 +262,77 @@ def test_an_input_that_is_written_to_is_an_error() -> None:
     x.add_(1)
     with pytest.raises(RuntimeError, match="a tensor given to it has changed"):
         energy.backward()
+
+
+class Writes(Energy):
+    """What forward leaves behind, beside results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.size, self.order = 0, 0, torch.zeros(1)
+        self.seen: list[Any] = []
+
+    def state(self) -> list[Any]:
+        return [self.calls, self.size, self.order, len(self.seen), self.idle.detach().clone()]
+
+
+class Counts(Writes):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        self.calls += 1
+        return super().forward(x)
+
+
+class Lists(Writes):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        self.seen.append(x)
+        return super().forward(x)
+
+
+class Sizes(Writes):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        self.size = len(x)
+        return super().forward(x)
+
+
+class Orders(Writes):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        self.order = x[:, 0].argsort()
+        return super().forward(x)
+
+
+class Parameters(Writes):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        with torch.no_grad():
+            self.idle.add_(1)
+        return super().forward(x)
+
+
+class Data(Writes):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        self.idle.data.add_(1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("learned", LEARNED)
+@pytest.mark.parametrize("made", [Counts, Lists, Sizes, Orders, Parameters, Data])
+def test_what_calls_leave_behind_is_the_networks(made: type[nn.Module], learned: Callable) -> None:
+    found = []
+    for network in (made().double(), made().double()):
+        if not found:
+            serve(network, "auto")
+        for _ in range(3):
+            learned(network)
+            tpgen.ready(network)
+        network(rows(7))
+        found.append(network.state())
+    torch.testing.assert_close(*found)
+
+
+def test_tensors_of_inference_are_taken_outside() -> None:
+    network = Energy().double()
+    with torch.inference_mode():
+        x = rows().detach() + 0
+    serve(network, "auto")
+    with torch.no_grad():
+        found = [network(x)["energy"] for _ in range(3) if tpgen.ready(network) is None]
+    torch.testing.assert_close(found[0], found[-1])

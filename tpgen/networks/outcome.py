@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
@@ -18,9 +19,9 @@ from tpgen.networks.reads import FIXED
 from tpgen.networks.results import Given, flatten, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_trace import Evaluate
-from tpgen.networks.trial import is_floating
 
 _Tables = list[tuple[dict[str, Any], dict[str, Any]]]  # attributes of modules, now and before
+_CONTAINERS = list, dict
 _OURS = (*FIXED, "tpgen.networks.")
 
 
@@ -67,7 +68,7 @@ class StateBefore:
         inner = [x for x, _ in objects_with_dicts(within, {}) if not isinstance(x, dict)]
         if any(x is one for x in inner for one, _ in self.held):
             raise DeployError("the network gives an object back that it was given, inside of another value")
-        written = {n: _changes(*of, kind=is_floating) for n, of in enumerate(self.attributes)}
+        written = {n: _changes(*of) for n, of in enumerate(self.attributes)}
         aside = {n: names for n, names in written.items() if names}
         leaves, spec = flatten((whole, None if whole is not None else found, changes, lost, aside))
         marked = [self.places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
@@ -96,19 +97,24 @@ def _attribute_tables(call: Any) -> _Tables:
 
 @contextmanager
 def restored_attributes(network: nn.Module) -> Iterator[None]:
-    """Undo the block's writes of floating tensors into attributes of modules."""
+    """Undo the block's writes into attributes of modules, and into lists and dicts in these."""
     tables = _attribute_tables(network)
+    containers = [(x, x.copy()) for _, was in tables for x in was.values() if type(x) in _CONTAINERS]
     try:
         yield
     finally:
-        for now, was in tables:
-            for name in _changes(now, was, kind=is_floating):
-                del now[name]
-            now.update({name: x for name, x in was.items() if name not in now})
+        for now, was in (*tables, *containers):
+            if isinstance(now, dict):
+                for name in now.keys() - was.keys():
+                    del now[name]
+                now.update(_changes(was, now))
+            elif len(now) != len(was) or not all(map(is_, now, was)):
+                now.clear()
+                now += was
 
 
-def _changes(now: dict[str, Any], was: dict[str, Any], kind: Callable[[Any], bool] = lambda _: True) -> dict[str, Any]:
-    return {name: x for name, x in now.items() if (name not in was or was[name] is not x) and kind(x)}
+def _changes(now: dict[str, Any], was: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in now.items() if name not in was or was[name] is not x}
 
 
 def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any], network: Any = None) -> Any:

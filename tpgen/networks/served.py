@@ -43,6 +43,7 @@ from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import Program, is_recorded
+from tpgen.nn.plain_tensors import writes_to
 
 When = Literal["auto"] | bool
 
@@ -136,12 +137,13 @@ class Calls:
         if kind.program is not None:  # it does not hold for this call
             with self._gate.calling(), bypassing_programs():
                 return network._call_impl(*args, **options)
-        given, versions, begun = StateBefore.of(network, args, options), [x._version for x in tensors], perf_counter()
+        given, written = StateBefore.of(network, args, options), [*tensors, *network.parameters()]
+        versions, begun = list(map(writes_to, written)), perf_counter()
         with self._gate.calling(), bypassing_programs(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
         kind.count, kind.seconds = kind.count + 1, min(kind.seconds, perf_counter() - begun)
-        if versions != [x._version for x in tensors]:
-            kind.refuse("the network writes into a tensor that it is given")
+        if versions != list(map(writes_to, written)):
+            kind.refuse("the network writes into a tensor that it is given, or a parameter")
         else:
             self._watch_and_build(network, kind, tensors, given, result)
         return result
@@ -246,7 +248,7 @@ class Calls:
     def _example_outcome(self, network: nn.Module, kind: CallKind) -> tuple[tuple, LeavesWithGraphs]:
         args, options, tensors = kind.example()
         flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
-        held = ParameterSlots(network, gradients=False).restored()
+        held = ParameterSlots(network, gradients=False).restored(parameters=True)
         with bypassing_programs(), torch.set_grad_enabled(kind.grad), held:
             outcome = outcome_of(network, args, options)[1]
         if not torch.equal(numbers, torch.get_rng_state()):
