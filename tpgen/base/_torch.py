@@ -57,6 +57,7 @@ NAMES: dict[str, Private] = {
     "BelowAutograd": Private("torch._C", "_AutoDispatchBelowAutograd", _OPERATORS),
     "forward_mode": Private("torch.autograd.forward_ad", "_set_fwd_grad_enabled", _OPERATORS),
     "current_node": Private("torch._C", "_current_autograd_node", "to see what a backward pass computes"),
+    "current_pass": Private("torch._C", "_current_graph_task_id", "to see what a backward pass computes"),
     "will_run": Private("torch._C", "_will_engine_execute_node", "to compute no gradient that nobody asked for"),
     "FunctionalizeInterpreter": Private("torch._functorch.pyfunctorch", "FunctionalizeInterpreter", _OPERATORS),
     "functorch_interpreter": Private(

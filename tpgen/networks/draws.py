@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,6 +65,15 @@ class Draw:
     def finding(self) -> Finding:
         """Return the finding of numbers that each call draws."""
         return Finding(lambda source: [self.numbers(source)], lambda numbers: numbers, is_drawn=True)
+
+
+@contextmanager
+def generator_at(state: Tensor | None) -> Iterator[None]:
+    """Run the block from a state of torch's generator, if given; restore the present state."""
+    with torch.random.fork_rng(devices=[], enabled=state is not None):
+        if state is not None:
+            torch.set_rng_state(state)
+        yield
 
 
 class GeneratorOrder:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
-from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from tpgen.base._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from tpgen.base._torch import current_pass, is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from tpgen.base.locks import cached_property
 from tpgen.kernels.runtime.registration import asked_for
 from tpgen.networks.bypass import bypassing_programs
-from tpgen.networks.outcome import outcome_of
+from tpgen.networks.outcome import LeavesWithGraphs, outcome_of, sources_of
 from tpgen.networks.results import flatten, memory_address
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import Program
 from tpgen.networks.step_trace import Evaluate
+from tpgen.nn.plain_tensors import writes_to
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class BackwardPass:
     behind: frozenset[int] | None = None  # leaves that the request's are computed from: a pass reaches them, too
 
 
-Recompute = Callable[[BackwardPass], Sequence[Tensor | None]]
+Recompute = Callable[["ServedCall", BackwardPass], Sequence[Any]]  # an outcome's leaves, by the network
 
 
 def with_pass(requests: Requests, found: BackwardPass) -> Requests:
@@ -68,11 +69,6 @@ def with_pass(requests: Requests, found: BackwardPass) -> Requests:
     if len(requests) > 1:
         return requests[0], requests[1] | GradientRequest(found.request.given, frozenset())
     return (found.request | requests[0] if requests else found.request,)
-
-
-def sources_of(network: nn.Module, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the sources of requests."""
-    return [*ParameterSlots(network, gradients=True).tensors(), *tensors]
 
 
 def with_gradients(network: nn.Module, requests: Requests) -> Evaluate:
@@ -102,7 +98,8 @@ def _differentiate(
     slopes, found = [], list[Any]()
     with torch.enable_grad(), bypassing_programs():
         outcome = outcome_of(network, args, options)[1]
-        leaves, sources = flatten(outcome)[0], sources_of(network, tensors)
+        leaves = flatten(outcome)[0]
+        sources = sources_of(network, tensors, leaves)
         for n, request in enumerate(requests):
             results = [leaves[k] for k in sorted(request.given)] + [x for x in chain(*found[-1:]) if x is not None]
             slopes.append([x.detach() for x in results] if cotangents is None else cotangents[n])
@@ -121,15 +118,31 @@ def is_served(cotangents: Iterable[Tensor]) -> bool:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ServedCall:
     """A call that a program has served."""
 
     program: Program
     requests: Requests  # that the program serves
-    led: tuple[int, ...]  # the outcome's leaves that have a graph
-    places: tuple[int, ...]  # of the sources that require gradients
-    recompute: Recompute  # these leaves, by the network
+    graphs: LeavesWithGraphs
+    sources: list[Tensor]
+    before: dict[int, Tensor]  # buffers, before the call has updated these
+    generator: Tensor | None  # state of torch's generator before a call that draws
+    recompute: Recompute
+    _versions: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_versions", list(map(writes_to, self.sources)))
+
+    @cached_property
+    def places(self) -> list[int]:
+        """Places of sources that require gradients."""
+        return [n for n, x in enumerate(self.sources) if x.requires_grad and n in self.graphs.used]
+
+    def is_unchanged(self, sources: Sequence[Tensor]) -> bool:
+        """Whether these sources have the values that the call found."""
+        known = zip(self.sources, sources, self._versions, strict=False)
+        return all(x is y and (writes_to(x) == v or n in self.before) for n, (x, y, v) in enumerate(known))
 
     def covers(self, stage: int, again: bool, given: Iterable[int], edges: Sequence[tuple[Any, int]]) -> bool:
         """Whether programs serve the running pass; ``edges`` of autograd's graph lead to sources."""
@@ -158,7 +171,8 @@ class ServedCall:
         given = {n for n, x in zip(numbers, slopes, strict=True) if x is not None}
         rows = zip(self.stage_places(stage), made, of.depends, strict=False)
         found = {n: x for n, x, depends in rows if not (depends and given.isdisjoint(depends))}  # zeros depend on none
-        return _apart(found, (known | more).values()), more | dict(zip(of.saves, made[len(of.places) :], strict=True))
+        kept = more | dict(zip(of.saves, made[len(of.places) :], strict=True))
+        return apart(found, (known | kept).values()), kept
 
     def stage_places(self, stage: int) -> list[int]:
         """Places of a stage's gradients."""
@@ -167,8 +181,8 @@ class ServedCall:
         return [wanted[n] for n in programs.written.stages[stage].places]
 
 
-def _apart(found: dict[int, Tensor], others: Iterable[Tensor]) -> dict[int, Tensor]:
-    # gradients in memory of their own, since optimisers write into gradients of leaves
+def apart(found: dict[int, Tensor], others: Iterable[Tensor]) -> dict[int, Tensor]:
+    """Give each tensor memory of its own, for callers who write."""
     taken = set(map(memory_address, others))
     for n, x in found.items():
         found[n] = x.clone() if memory_address(x) in taken else x
@@ -181,37 +195,35 @@ class _InnerPass(NamedTuple):
     cotangents: tuple[Tensor | None, ...]
 
 
-def attach_graph(
-    call: ServedCall, known: dict[int, Tensor], made: Sequence[Tensor], sources: Sequence[Tensor]
-) -> list[Tensor]:
-    """Make results ``made`` differentiable to any order by ``sources``; stages read ``known``."""
+def attach_graph(call: ServedCall, known: dict[int, Tensor], made: dict[int, Tensor]) -> list[Tensor]:
+    """Make results ``made`` differentiable to any order by the call's sources; stages read ``known``."""
+    own, sources = apart(made, known.values()), [call.sources[n] for n in call.places]
     with torch.enable_grad():
-        return list(_Results.apply(call, list(made), known, *sources))[:-1]
+        return list(_Results.apply(call, list(own.values()), known, *sources))[:-1]
 
 
 class _Results(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, call: ServedCall, made: list[Tensor], known: dict[int, Tensor], *sources: Tensor
+        ctx: Any, call: ServedCall, made: list[Tensor], known: dict[int, Tensor], *_sources: Tensor
     ) -> tuple[Tensor, ...]:
         # the last result leads gradients of gradients here
         ctx.set_materialize_grads(False)
         link = torch.zeros(())
-        ctx.save_for_backward(link, *sources, *known.values())
+        ctx.save_for_backward(link, *known.values())
         ctx.call, ctx.numbers, ctx.inner = call, list(known), {}
-        ctx.like = {n: (x.shape, x.dtype) for n, x in zip(call.led, made, strict=True)}
+        ctx.like = {n: (x.shape, x.dtype) for n, x in zip(call.graphs.led, made, strict=True)}
         return *made, link
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        call, inner = ctx.call, ctx.inner.pop(get_ident(), [])
+        call, inner = ctx.call, ctx.inner.pop(current_pass(), [])
         link, *saved = ctx.saved_tensors
-        sources = dict(zip(call.places, saved, strict=False))
-        known = dict(zip(ctx.numbers, saved[len(sources) :], strict=True))
-        given = {n: g for n, g in zip(call.led, cotangents, strict=False) if g is not None}
-        found: Any = _gradients_by_programs(ctx, given, inner, sources, known, link)
+        known = dict(zip(ctx.numbers, saved, strict=True))
+        given = {n: g for n, g in zip(call.graphs.led, cotangents, strict=False) if g is not None}
+        found: Any = _gradients_by_programs(ctx, given, inner, known, link)
         if found is None:
-            found = _gradients_by_network(ctx, given, inner, sources)
+            found = _gradients_by_network(ctx, given, inner)
         return None, None, None, *(found.get(n) for n in call.places)
 
 
@@ -219,12 +231,12 @@ def _gradients_by_programs(
     ctx: Any,
     given: dict[int, Tensor],
     inner: list[_InnerPass],
-    sources: dict[int, Tensor],
     known: dict[int, Tensor],
     link: Tensor,
 ) -> dict[int, Tensor] | None:
     call, again, stage = ctx.call, torch.is_grad_enabled(), len(inner)
-    if not is_served(given.values()) or not call.covers(stage, again, given, ctx.next_functions):
+    inside = (x for one in inner for x in one.cotangents if x is not None)
+    if not is_served(chain(given.values(), inside)) or not call.covers(stage, again, given, ctx.next_functions):
         return None
     leaves = sorted(call.requests[stage].given)
     if again and len(given) < len(leaves):
@@ -232,52 +244,57 @@ def _gradients_by_programs(
     slopes, like = [given.get(n) for n in leaves], [ctx.like[n] for n in leaves]
     for one in inner:
         known, slopes = known | one.known, [*slopes, *one.cotangents]
-        like += [(sources[n].shape, sources[n].dtype) for n in call.stage_places(0)]
+        like += [(call.sources[n].shape, call.sources[n].dtype) for n in call.stage_places(0)]
     with torch.no_grad():
         made = call.gradients(stage, known, slopes, like)
     if made is None or not again:
         return made and made[0]
     found, kept = made
-    return dict(zip(found, _Gradients.apply(ctx.inner, kept, link, *found.values()), strict=True))
+    return dict(zip(found, _Gradients.apply(ctx.inner, kept, list(found.values()), link), strict=True))
 
 
-def _gradients_by_network(
-    ctx: Any, given: dict[int, Tensor], inner: list[_InnerPass], sources: dict[int, Tensor]
-) -> dict[int, Tensor | None]:
-    call, again = ctx.call, torch.is_grad_enabled()
+def _gradients_by_network(ctx: Any, given: dict[int, Tensor], inner: list[_InnerPass]) -> dict[int, Tensor | None]:
+    call, again, asking = ctx.call, torch.is_grad_enabled(), ctx.call.graphs.asking
     wanted = compress(call.places, asked_for(repeat(True), ctx.next_functions))
     request, plain = GradientRequest.of(given, wanted), not inner and is_served(given.values())
     with torch.enable_grad():
-        computed = call.recompute(BackwardPass(request, frozenset(sources), again, plain))
-        leaves = dict(zip(call.led, computed, strict=True))
+        leaves = call.recompute(call, BackwardPass(request, frozenset(call.places), again, plain))
+        known = [*call.sources[: -len(asking) or None], *(leaves[n] for n in asking)]
+        sources = {n: known[n] for n in call.places}
         pairs = [(leaves[n], g) for n, g in given.items()]
         for one in inner:
             first = [leaves[n] for n in sorted(call.requests[0].given)]
             slopes = [one.known[n] for n in call.program.gradients.cotangents[0]]
-            places = [sources[n] for n in call.stage_places(0)]
-            gradients = torch.autograd.grad(first, places, slopes, create_graph=True, allow_unused=True)
-            pairs += [(x, g) for x, g in zip(gradients, one.cotangents, strict=True) if g is not None]
-    pairs = [(x, g) for x, g in pairs if x is not None and x.requires_grad]
-    if not pairs:
-        return {}
-    results, given_slopes = zip(*pairs, strict=True)
-    found = torch.autograd.grad(results, list(sources.values()), given_slopes, create_graph=again, allow_unused=True)
-    return dict(zip(sources, found, strict=True))
+            within = {n: sources[n] for n in call.stage_places(0)}
+            outer = dict(zip(within, one.cotangents, strict=True))
+            pairs += [(x, outer[n]) for n, x in _gradients_by_place(first, slopes, within, True).items()]
+    pairs = [(x, g) for x, g in pairs if x is not None and x.requires_grad and g is not None]
+    return _gradients_by_place(*zip(*pairs, strict=True), sources, again) if pairs else {}
+
+
+def _gradients_by_place(
+    results: Sequence[Tensor], slopes: Sequence[Tensor], sources: dict[int, Tensor], again: bool
+) -> dict[int, Tensor | None]:
+    # of a tensor in several places, in one of these; of none that has been frozen since
+    places = list({id(x): n for n, x in sources.items() if x.requires_grad}.values())
+    wanted = [sources[n] for n in places]
+    found = torch.autograd.grad(results, wanted, slopes, create_graph=again, allow_unused=True)
+    return dict(zip(places, found, strict=True))
 
 
 class _Gradients(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, inner: dict[int, list[_InnerPass]], known: dict[int, Tensor], _link: Tensor, *found: Tensor
+        ctx: Any, inner: dict[int, list[_InnerPass]], known: dict[int, Tensor], found: list[Tensor], _link: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*known.values())
         ctx.inner, ctx.numbers = inner, list(known)
-        return found
+        return tuple(found)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         # the results' node runs next
         known = dict(zip(ctx.numbers, ctx.saved_tensors, strict=True))
-        ctx.inner.setdefault(get_ident(), []).append(_InnerPass(known, cotangents))
-        return (None,) * (3 + len(cotangents))
+        ctx.inner.setdefault(current_pass(), []).append(_InnerPass(known, cotangents))
+        return (None,) * 4

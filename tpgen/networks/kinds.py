@@ -23,6 +23,7 @@ from tpgen.networks.results import Given, unflatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.sizes import tensor_guards
 from tpgen.networks.step_program import Program
+from tpgen.networks.step_trace import need_parameters
 from tpgen.networks.trial import is_floating
 
 ENOUGH_CALLS = 10  # that a program is built after
@@ -49,7 +50,6 @@ class CallKind:
         self._misses = 0
         self._behind: frozenset[int] = frozenset()  # leaves that others are computed from
         self._served: Requests = ()  # that the program serves
-        self._unused: frozenset[int] = frozenset()  # sources whose gradients are None
         self._graphs: LeavesWithGraphs | None = None
         self._alike: Any = None  # a check that parameters require gradients as they did
         self._asks: list[bool] = []
@@ -109,12 +109,11 @@ class CallKind:
         """Store a program that serves requests; `DeployError` unless its result has the network's structure."""
         if program.written.result != graphs.spec:
             raise DeployError("its program returns something else")
+        if graphs.led:
+            need_parameters(program.written.reads.tensors())
         self._asks, self._alike = [x.requires_grad for x in program.slots.tensors()], None
         self.program, self._graphs = program, graphs
-        self._served, missing = requests, list[int]()
-        if requests and requests[-1].given.issuperset(graphs.led):
-            missing = program.written.stages[-1].missing(sorted(requests[-1].wanted))
-        self._unused = frozenset(missing)
+        self._served = requests
 
     def holds(self, parameters: list[Tensor]) -> bool:
         """Whether parameters are leaves with unchanged requires_grad; a change drops the program."""
@@ -128,9 +127,7 @@ class CallKind:
         self._alike = tensor_guards(parameters)
         return True
 
-    def served(
-        self, tensors: list[Tensor], recompute: Callable[[Program, Tensor | None, Sequence[int]], Recompute]
-    ) -> Any:
+    def served(self, tensors: list[Tensor], recompute: Recompute) -> Any:
         """Compute a call's outcome by the program; None if the program does not fit."""
         program, graphs = self.program, self._graphs
         assert program is not None
@@ -142,20 +139,21 @@ class CallKind:
             sources = [*parameters, *tensors]
             if graphs.led and any(x._backward_hooks for x in sources):  # of what has no gradient, too
                 return None
+            if not graphs.alike and any(x._post_accumulate_grad_hooks for x in sources):
+                return None
             made = program.run_call(tensors) if self.holds(parameters) else None
             if made is None:
                 return None
-            known = {} if program.gradients is None or not graphs.led else program.gradients.kept(made)
+            before = {n: sources[n].clone() for n in program.written.updates} if graphs.led else {}
+            known = {} if program.gradients is None or not graphs.led else program.gradients.kept(made, before)
             program.update_buffers(made)
-        leaves = [tensors[x.place] if type(x) is Given else x for x in program.written.leaves(made.outputs)]
+        leaves = [sources[x.place] if type(x) is Given else x for x in program.written.leaves(made.outputs)]
         for x in (*(leaves[n] for n in graphs.asking), *(tensors[n] for n in graphs.asked)):
             x.requires_grad_()
         if graphs.led:
-            places = [n for n, x in enumerate(sources) if x.requires_grad and n not in self._unused]
-            call = ServedCall(
-                program, self._served, graphs.led, tuple(places), recompute(program, made.generator, graphs.led)
-            )
-            found = attach_graph(call, known, [leaves[n] for n in graphs.led], [sources[n] for n in places])
+            sources += [leaves[n] for n in graphs.asking]
+            call = ServedCall(program, self._served, graphs, sources, before, made.generator, recompute)
+            found = attach_graph(call, known, {n: leaves[n] for n in graphs.led})
             for n, x in zip(graphs.led, found, strict=True):
                 leaves[n] = x
         return unflatten(leaves, program.written.result)

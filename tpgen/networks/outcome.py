@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
@@ -16,11 +17,11 @@ from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.objects import objects_with_dicts
 from tpgen.networks.reads import FIXED
 from tpgen.networks.results import Given, flatten, unflatten
-from tpgen.networks.signature import Signature
+from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_trace import Evaluate
-from tpgen.networks.trial import is_floating
 
 _Tables = list[tuple[dict[str, Any], dict[str, Any]]]  # attributes of modules, now and before
+_CONTAINERS = list, dict
 _OURS = (*FIXED, "tpgen.networks.")
 
 
@@ -53,7 +54,8 @@ class StateBefore:
     def of(call: Any, args: tuple, options: dict[str, Any]) -> StateBefore:
         """Note the state."""
         held, (_, tensors) = objects_with_dicts(args, options), Signature.of(args, options)
-        places = {id(x): Given(n) for n, x in enumerate(tensors)}
+        parameters = ParameterSlots(call, gradients=False).tensors() if isinstance(call, nn.Module) else []
+        places = {id(x): Given(n) for n, x in enumerate([*parameters, *tensors])}
         return StateBefore(held, [dict(names) for _, names in held], places, _attribute_tables(call))
 
     def outcome(self, found: Any) -> tuple:
@@ -66,11 +68,21 @@ class StateBefore:
         inner = [x for x, _ in objects_with_dicts(within, {}) if not isinstance(x, dict)]
         if any(x is one for x in inner for one, _ in self.held):
             raise DeployError("the network gives an object back that it was given, inside of another value")
-        written = {n: _changes(*of, kind=is_floating) for n, of in enumerate(self.attributes)}
+        written = {n: _changes(*of) for n, of in enumerate(self.attributes)}
         aside = {n: names for n, names in written.items() if names}
         leaves, spec = flatten((whole, None if whole is not None else found, changes, lost, aside))
         marked = [self.places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
         return unflatten(marked, spec)
+
+
+def sources_of(network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> list[Tensor]:
+    """Sources of gradients: parameters and buffers, a call's tensors, leaves that require gradients themselves."""
+    return [*ParameterSlots(network, gradients=True).tensors(), *tensors, *own_leaves(leaves)]
+
+
+def own_leaves(leaves: Sequence[Any]) -> list[Tensor]:
+    """Select leaves that require gradients themselves."""
+    return [x for x in leaves if isinstance(x, Tensor) and x.requires_grad and x.grad_fn is None]
 
 
 def _user_modules(call: Any) -> list[nn.Module]:
@@ -85,19 +97,24 @@ def _attribute_tables(call: Any) -> _Tables:
 
 @contextmanager
 def restored_attributes(network: nn.Module) -> Iterator[None]:
-    """Undo the block's writes of floating tensors into attributes of modules."""
+    """Undo the block's writes into attributes of modules, and into lists and dicts in these."""
     tables = _attribute_tables(network)
+    containers = [(x, x.copy()) for _, was in tables for x in was.values() if type(x) in _CONTAINERS]
     try:
         yield
     finally:
-        for now, was in tables:
-            for name in _changes(now, was, kind=is_floating):
-                del now[name]
-            now.update({name: x for name, x in was.items() if name not in now})
+        for now, was in (*tables, *containers):
+            if isinstance(now, dict):
+                for name in now.keys() - was.keys():
+                    del now[name]
+                now.update(_changes(was, now))
+            elif len(now) != len(was) or not all(map(is_, now, was)):
+                now.clear()
+                now += was
 
 
-def _changes(now: dict[str, Any], was: dict[str, Any], kind: Callable[[Any], bool] = lambda _: True) -> dict[str, Any]:
-    return {name: x for name, x in now.items() if (name not in was or was[name] is not x) and kind(x)}
+def _changes(now: dict[str, Any], was: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in now.items() if name not in was or was[name] is not x}
 
 
 def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any], network: Any = None) -> Any:
@@ -126,18 +143,38 @@ class LeavesWithGraphs:
     led: tuple[int, ...]  # leaves that were computed of what requires a gradient
     asking: tuple[int, ...]  # leaves that require one themselves
     asked: tuple[int, ...]  # tensors of a call that the network lets require one
+    used: frozenset[int]  # sources that leaves were computed of
+    alike: bool  # whether all leaves were computed of the same sources
 
     @staticmethod
-    def of(outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> LeavesWithGraphs:
+    def of(network: nn.Module, outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> LeavesWithGraphs:
         """Classify an outcome's leaves; ``flags`` are the tensors' requires_grad before the call."""
         leaves, spec = flatten(outcome)
         live = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad}
+        nodes = ([x.grad_fn, *nodes_behind(x.grad_fn)] for x in live.values() if x.grad_fn is not None)
+        of_each = [{id(getattr(node, "variable", None)) for node in behind} for behind in nodes]
+        used = [
+            frozenset(n for n, x in enumerate(sources_of(network, tensors, leaves)) if id(x) in of) for of in of_each
+        ]
         return LeavesWithGraphs(
             spec,
             tuple(n for n, x in live.items() if x.grad_fn is not None),
             tuple(n for n, x in live.items() if x.grad_fn is None),
             tuple(n for n, (x, asks) in enumerate(zip(tensors, flags, strict=True)) if x.requires_grad and not asks),
+            frozenset().union(*used),
+            len({*used}) < 2,
         )
+
+
+def nodes_behind(node: Any) -> Iterator[Any]:
+    """Nodes of autograd's graph that a pass through ``node`` reaches."""
+    seen, pending = {node}, [node]
+    while pending:
+        for found, _ in pending.pop().next_functions:
+            if found is not None and found not in seen:
+                seen.add(found)
+                pending.append(found)
+                yield found
 
 
 def evaluation(network: nn.Module, grad: bool) -> Evaluate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import compress, repeat
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from torch.autograd.graph import get_gradient_edge
 from tpgen.base._torch import current_node
 from tpgen.kernels.runtime.registration import asked_for
 from tpgen.networks.gradients import BackwardPass, GradientRequest, is_served
+from tpgen.networks.outcome import nodes_behind
 
 _LEAVES = "leaves of tpgen"  # of results, among a node's metadata
 
@@ -53,16 +54,6 @@ def _note_present_pass(
     edges: list[Any] = [tuple(get_gradient_edge(sources[n]))[:2] for n in asking]
     wanted = list(compress(asking, asked_for(repeat(True), edges)))
     served = is_served(x for x in gradients if x is not None)
-    behind = frozenset(n for of in _nodes_behind(node) for n, _, _ in of.metadata.get(_LEAVES, ()))
+    behind = frozenset(n for of in nodes_behind(node) for n, _, _ in of.metadata.get(_LEAVES, ()))
     request, plain = GradientRequest.of(results, wanted), served and bool(wanted)
     watcher.note_pass(BackwardPass(request, frozenset(asking), again, plain, hooked, behind))
-
-
-def _nodes_behind(node: Any) -> Iterator[Any]:
-    seen, pending = {node}, [node]
-    while pending:
-        for found, _ in pending.pop().next_functions:
-            if found is not None and found not in seen:
-                seen.add(found)
-                pending.append(found)
-                yield found

@@ -24,8 +24,9 @@ from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import bypassing_programs, must_run_eagerly
 from tpgen.networks.copies import copy_to_call
+from tpgen.networks.draws import generator_at
 from tpgen.networks.gate import Gate
-from tpgen.networks.gradients import BackwardPass, sources_of
+from tpgen.networks.gradients import BackwardPass, ServedCall
 from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import CallKind
 from tpgen.networks.libraries import only_cached
@@ -35,12 +36,15 @@ from tpgen.networks.outcome import (
     apply_outcome,
     evaluation,
     outcome_of,
+    own_leaves,
     restored_attributes,
+    sources_of,
 )
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import Program, is_recorded
+from tpgen.nn.plain_tensors import writes_to
 
 When = Literal["auto"] | bool
 
@@ -91,7 +95,7 @@ class Calls:
             with self._gate.calling():
                 return network._call_impl(*args, **options)
         if kind.program is not None:
-            outcome = kind.served(tensors, partial(partial, self._recompute, kind, tensors))
+            outcome = kind.served(tensors, partial(self._recompute, kind, tensors))
             if outcome is not None:
                 return apply_outcome(outcome, args, options, network)
         return self._call_network_and_count(network, kind, tensors, args, options)
@@ -114,20 +118,12 @@ class Calls:
         self._kinds.setdefault(key, []).append(kind)
         return kind
 
-    def _recompute(
-        self,
-        kind: CallKind,
-        tensors: list[Tensor],
-        program: Program,
-        generator: Tensor | None,
-        led: Sequence[int],
-        found: BackwardPass,
-    ) -> list[Tensor | None]:
-        network = self._network
-        if not program.is_unchanged():
-            raise DeployError(
-                f"{type(network).__name__} has changed since it was called, and a result of that call is "
-                "differentiated now: differentiate before you change it, or convert it with program=False"
+    def _recompute(self, kind: CallKind, tensors: list[Tensor], call: ServedCall, found: BackwardPass) -> list[Any]:
+        network, program = self._network, call.program
+        if not (program.is_unchanged() and call.is_unchanged([*program.slots.tensors(), *tensors])):
+            raise InputError(
+                f"{type(network).__name__} or a tensor given to it has changed since it was called, and a result of "
+                "that call is differentiated now: differentiate before you change it, or convert it with program=False"
             )
         kind.note_pass(found)
         args, options = kind.signature.arguments(tensors)
@@ -136,12 +132,11 @@ class Calls:
             self._gate.calling(),
             program.slots.restored(),
             restored_attributes(network),
-            torch.random.fork_rng(devices=[], enabled=generator is not None),
+            generator_at(call.generator),
         ):
-            if generator is not None:
-                torch.set_rng_state(generator)
-            leaves, _ = flatten(outcome_of(network, args, options)[1])
-        return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
+            for n, x in call.before.items():
+                call.sources[n].data.copy_(x)
+            return flatten(outcome_of(network, args, options)[1])[0]
 
     def _call_network_and_count(
         self, network: Any, kind: CallKind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
@@ -149,12 +144,13 @@ class Calls:
         if kind.program is not None:  # it does not hold for this call
             with self._gate.calling(), bypassing_programs():
                 return network._call_impl(*args, **options)
-        given, versions, begun = StateBefore.of(network, args, options), [x._version for x in tensors], perf_counter()
+        given, written = StateBefore.of(network, args, options), [*tensors, *network.parameters()]
+        versions, begun = list(map(writes_to, written)), perf_counter()
         with self._gate.calling(), bypassing_programs(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
         kind.count, kind.seconds = kind.count + 1, min(kind.seconds, perf_counter() - begun)
-        if versions != [x._version for x in tensors]:
-            kind.refuse("the network writes into a tensor that it is given")
+        if versions != list(map(writes_to, written)):
+            kind.refuse("the network writes into a tensor that it is given, or a parameter")
         else:
             self._watch_and_build(network, kind, tensors, given, result)
         return result
@@ -167,7 +163,7 @@ class Calls:
         except DeployError as error:
             kind.refuse(str(error))
             return
-        valued = kind.watch(leaves, partial(sources_of, network, tensors))
+        valued = kind.watch(leaves, partial(sources_of, network, tensors, own_leaves(leaves)))
         if kind.busy.acquire(blocking=False):  # of several threads, one builds
             try:
                 self._build_if_due(network, kind, valued)
@@ -259,10 +255,10 @@ class Calls:
     def _example_outcome(self, network: nn.Module, kind: CallKind) -> tuple[tuple, LeavesWithGraphs]:
         args, options, tensors = kind.example()
         flags = [x.requires_grad for x in tensors]
-        held = ParameterSlots(network, gradients=False).restored()
+        held = ParameterSlots(network, gradients=False).restored(parameters=True)
         with bypassing_programs(), torch.set_grad_enabled(kind.grad), held:
             outcome = outcome_of(network, args, options)[1]
-        return outcome, LeavesWithGraphs.of(outcome, flags, tensors)
+        return outcome, LeavesWithGraphs.of(network, outcome, flags, tensors)
 
     def _refuse(self, network: nn.Module, kind: CallKind, why: str) -> None:
         kind.refuse(why)

@@ -257,26 +257,32 @@ class ParameterSlots:
         return [self.gradients and x.requires_grad for x in self.tensors()]
 
     @contextmanager
-    def restored(self) -> Iterator[list[int]]:
+    def restored(self, parameters: bool = False) -> Iterator[list[int]]:
         """Undo the block's writes into buffers; yield the buffers' numbers, complete after the block.
 
-        Raises `DeployError` if the block writes to parameters, or replaces a tensor.
+        With ``parameters``, undo all writes.  Raises `DeployError` if the block writes to parameters, or replaces a
+        tensor.
         """
         before = [
-            (x, writes_to(x), x.detach().clone() if own else None)
+            (x, writes_to(x), x.detach().clone() if own or parameters else None)
             for x, own in zip(self.tensors(), self._own, strict=True)
         ]
         written: list[int] = []
-        yield written
-        for n, ((x, writes, held), now) in enumerate(zip(before, self.tensors(), strict=True)):
-            if now is not x or (held is None and writes_to(now) != writes):
+        try:
+            yield written
+        finally:
+            for n, (x, writes, held) in enumerate(before):
+                if held is None and writes_to(x) != writes:
+                    written.append(n)
+                elif held is not None and not (writes_to(x) == writes and torch.equal(x, held)):  # torch counts not all
+                    written.append(n)
+                    x.data.copy_(held)
+        for n, ((x, *_), now) in enumerate(zip(before, self.tensors(), strict=True)):
+            if now is not x or (n in written and not self._own[n]):
                 raise DeployError(
                     f"the network writes into {self._names[n]}, which a program would not: call .eval() on the module "
                     "that does, or use the network as it is"
                 )
-            if held is not None and not (writes_to(now) == writes and torch.equal(now, held)):  # torch counts not all
-                written.append(n)
-                x.data.copy_(held)
 
     @contextmanager
     def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:

@@ -51,10 +51,6 @@ class GradientStage:
     depends: tuple[frozenset[int], ...]  # numbers of the stage's cotangents that each gradient is computed from
     saves: range  # numbers of the outputs behind the gradients
 
-    def missing(self, wanted: Sequence[int]) -> list[int]:
-        """Select what has no gradient."""
-        return [x for n, x in enumerate(wanted) if n not in self.places]
-
 
 class Parts(NamedTuple):
     """A traced graph in stages: program, structure and constants of its results, numbers of what it saves."""

@@ -51,12 +51,12 @@ class GradientPrograms:
     functions: tuple[RunLibrary, ...]
     cotangents: tuple[range, ...]  # of each stage
 
-    def kept(self, ran: ProgramRun) -> dict[int, Tensor]:
-        """Select what stages need of a run, before buffers are updated."""
+    def kept(self, ran: ProgramRun, before: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Select what stages need of a run; ``before``: buffers before their update."""
         slopes = range(len(ran.inputs), self.written.saves.start)
         known = [*ran.inputs, *(None for _ in slopes), *self.written.saved(ran.outputs)]
         needed = {n: x for n in self._needed if (x := known[n]) is not None}
-        return needed | {n: needed[n].clone() for n in self.written.updates if n in needed}
+        return needed | {n: x for n, x in before.items() if n in needed}
 
     @cached_property
     def _needed(self) -> list[int]:

@@ -249,7 +249,7 @@ class _TracedCall:
     def watch(self, graph: fx.GraphModule) -> None:
         self.ahead.settle_objects(self.reach)
         self.reads.follow(self.reach, self.slots.modules)
-        _need_parameters(self.reads.tensors() if self.slots.gradients else ())
+        need_parameters(self.reads.tensors() if self.slots.gradients else ())
         self.reads.keep(graph)
 
 
@@ -270,7 +270,8 @@ def _is_number_of_tensor(node: fx.Node) -> bool:
     return not _BY_VALUES.isdisjoint(getattr(node.target, "tags", ()))
 
 
-def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
+def need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
+    """Raise `InputError` if a tensor requires a gradient."""
     for name, x in tensors:
         if x.requires_grad:
             raise InputError(
