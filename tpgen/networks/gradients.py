@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-from tpgen.base._torch import current_pass, is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from tpgen.base._torch import current_pass, is_functorch_wrapped_tensor, is_legacy_batchedtensor, pytree
+from tpgen.base.errors import InputError
 from tpgen.base.locks import cached_property
 from tpgen.kernels.runtime.registration import asked_for
 from tpgen.networks.bypass import bypassing_programs
@@ -189,16 +192,31 @@ def apart(found: dict[int, Tensor], others: Iterable[Tensor]) -> dict[int, Tenso
     return found
 
 
+_PASSES = torch.autograd.grad.__code__, torch.autograd.backward.__code__
+
+
 class _InnerPass(NamedTuple):
     known: dict[int, Tensor]  # for the next stage
     cotangents: tuple[Tensor | None, ...]
+
+
+def differentiated_by() -> list[Tensor]:
+    """Computed tensors that the running `torch.autograd.grad` differentiates by."""
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code not in _PASSES:
+        frame = frame.f_back
+    asked = () if frame is None else pytree.tree_leaves(frame.f_locals["inputs"])
+    return [x for x in asked if isinstance(x, Tensor) and x.grad_fn is not None]
 
 
 def attach_graph(call: ServedCall, known: dict[int, Tensor], made: dict[int, Tensor]) -> list[Tensor]:
     """Make results ``made`` differentiable to any order by the call's sources; stages read ``known``."""
     own, sources = apart(made, known.values()), [call.sources[n] for n in call.places]
     with torch.enable_grad():
-        return list(_Results.apply(call, list(own.values()), known, *sources))[:-1]
+        *found, _ = _Results.apply(call, list(own.values()), known, *sources)
+    within = {n: ref(x) for n, x in zip(made, found, strict=True) if n in call.graphs.within}
+    found[0].grad_fn.within = within
+    return found
 
 
 class _Results(torch.autograd.Function):
@@ -220,10 +238,22 @@ class _Results(torch.autograd.Function):
         link, *saved = ctx.saved_tensors
         known = dict(zip(ctx.numbers, saved, strict=True))
         given = {n: g for n, g in zip(call.graphs.led, cotangents, strict=False) if g is not None}
+        _need_direct_gradients(ctx, given)
         found: Any = _gradients_by_programs(ctx, given, inner, known, link)
         if found is None:
             found = _gradients_by_network(ctx, given, inner)
         return None, None, None, *(found.get(n) for n in call.places)
+
+
+def _need_direct_gradients(ctx: Any, given: dict[int, Tensor]) -> None:
+    results = {n: x for n, of in ctx.within.items() if (x := of()) is not None and x.grad_fn is ctx}
+    asked = [id(x) for x in differentiated_by()] if results else ()
+    for n, x in results.items():
+        if given.keys() - {n} and (x.retains_grad or x._backward_hooks or id(x) in asked):
+            raise InputError(
+                "a gradient by a result that other results are computed from is none of a program: "
+                "convert the network with program=False"
+            )
 
 
 def _gradients_by_programs(
