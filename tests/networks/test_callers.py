@@ -195,6 +195,19 @@ def _tied(network: Any) -> Found:
     return gradients(network)
 
 
+def _hooked_since(network: nn.Module) -> Found:
+    network.zero_grad()
+    x, calls = rows(), list[Tensor]()
+    energy = network(x)["energy"]
+    hooks = [leaf.register_hook(lambda g: calls.append(g) or 3 * g) for leaf in (x, next(network.parameters()))]
+    tpgen.ready(network)
+    (slope,) = grad(energy, x, create_graph=True)
+    (slope.square().sum() + energy).backward()
+    for hook in hooks:
+        hook.remove()
+    return [*calls, *gradients(network, x)]
+
+
 def _two_calls(network: nn.Module) -> Found:
     network.zero_grad()
     first, second, single = (network(rows(count)) for count in (5, 6, 1))
@@ -204,6 +217,7 @@ def _two_calls(network: nn.Module) -> Found:
 
 STEPS = [
     _scaled_in_place,
+    _hooked_since,
     *(_batched_second, _by_the_energy, _interrupted, _negated_in_place, _frozen_since, _fused_optimiser, _two_calls),
 ]
 

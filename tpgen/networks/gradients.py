@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from typing import Any, NamedTuple
@@ -108,9 +109,23 @@ def _differentiate(
             slopes.append([x.detach() for x in results] if cotangents is None else cotangents[n])
             wanted = [sources[k] for k in sorted(request.wanted)]
             asked, again = [x for x in wanted if x.requires_grad], n + 1 < len(requests)
-            made = iter(torch.autograd.grad(results, asked, slopes[-1], create_graph=again, allow_unused=True))
+            with _without_hooks(asked):
+                made = iter(torch.autograd.grad(results, asked, slopes[-1], create_graph=again, allow_unused=True))
             found.append([next(made) if x.requires_grad else None for x in wanted])
     return outcome, slopes, found
+
+
+@contextmanager
+def _without_hooks(leaves: Sequence[Tensor]) -> Iterator[None]:
+    # which run in the caller's pass alone
+    tables = [(x._backward_hooks, dict(x._backward_hooks)) for x in leaves if x._backward_hooks]
+    for now, _ in tables:
+        now.clear()
+    try:
+        yield
+    finally:
+        for now, was in tables:
+            now.update(was)
 
 
 def is_served(cotangents: Iterable[Tensor]) -> bool:
@@ -298,7 +313,10 @@ def _gradients_by_network(ctx: Any, given: dict[int, Tensor], inner: list[_Inner
             outer = dict(zip(within, one.cotangents, strict=True))
             pairs += [(x, outer[n]) for n, x in _gradients_by_place(first, slopes, within, True).items()]
     pairs = [(x, g) for x, g in pairs if x is not None and x.requires_grad and g is not None]
-    return _gradients_by_place(*zip(*pairs, strict=True), sources, again) if pairs else {}
+    if not pairs:
+        return {}
+    results, cotangents = zip(*pairs, strict=True)
+    return _gradients_by_place(results, cotangents, sources, again)
 
 
 def _gradients_by_place(
@@ -307,7 +325,8 @@ def _gradients_by_place(
     # of a tensor in several places, in one of these; of none that has been frozen since
     places = list({id(x): n for n, x in sources.items() if x.requires_grad}.values())
     wanted = [sources[n] for n in places]
-    found = torch.autograd.grad(results, wanted, slopes, create_graph=again, allow_unused=True)
+    with _without_hooks(wanted):
+        found = torch.autograd.grad(results, wanted, slopes, create_graph=again, allow_unused=True)
     return dict(zip(places, found, strict=True))
 
 
