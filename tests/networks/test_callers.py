@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -193,6 +195,19 @@ def _tied(network: Any) -> Found:
     return gradients(network)
 
 
+def _hooked_since(network: nn.Module) -> Found:
+    network.zero_grad()
+    x, calls = rows(), list[Tensor]()
+    energy = network(x)["energy"]
+    hooks = [leaf.register_hook(lambda g: calls.append(g) or 3 * g) for leaf in (x, next(network.parameters()))]
+    tpgen.ready(network)
+    (slope,) = grad(energy, x, create_graph=True)
+    (slope.square().sum() + energy).backward()
+    for hook in hooks:
+        hook.remove()
+    return [*calls, *gradients(network, x)]
+
+
 def _two_calls(network: nn.Module) -> Found:
     network.zero_grad()
     first, second, single = (network(rows(count)) for count in (5, 6, 1))
@@ -202,6 +217,7 @@ def _two_calls(network: nn.Module) -> Found:
 
 STEPS = [
     _scaled_in_place,
+    _hooked_since,
     *(_batched_second, _by_the_energy, _interrupted, _negated_in_place, _frozen_since, _fused_optimiser, _two_calls),
 ]
 
@@ -336,3 +352,46 @@ def test_tensors_of_inference_are_taken_outside() -> None:
     with torch.no_grad():
         found = [network(x)["energy"] for _ in range(3) if tpgen.ready(network) is None]
     torch.testing.assert_close(found[0], found[-1])
+
+
+class Keeps(Energy):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        self.last_rows = super().forward(x)["rows"]
+        return {"energy": self.last_rows.sin().sum()}
+
+
+@pytest.mark.parametrize("learned", LEARNED)
+def test_a_network_that_keeps_a_result_is_freed(learned: Callable) -> None:
+    network = Keeps().double()
+    serve(network, "auto")
+    for _ in range(2):
+        learned(network)
+    freed = weakref.ref(network)
+    del network
+    gc.collect()
+    assert freed() is None
+
+
+def _by_rows(network: nn.Module) -> Found:
+    x = rows()
+    result = network(x)
+    return list(grad(result["energy"], [x, result["rows"]], allow_unused=True))
+
+
+def _hooked_rows(network: nn.Module) -> Found:
+    result = call(network)
+    result["rows"].retain_grad()
+    (result["energy"] + result["rows"].sum()).backward()
+    return [result["rows"].grad, *gradients(network)]
+
+
+@pytest.mark.parametrize("step", [_by_rows, _hooked_rows])
+def test_results_that_others_are_computed_from(step: Callable[[nn.Module], Found]) -> None:
+    compare(step, step)  # no program is built
+    network = Energy().double()
+    serve(network, "auto")
+    for learned in (_by_the_energy, differentiate):
+        learned(network)
+        tpgen.ready(network)
+    with pytest.raises(tpgen.TpgenError, match="program=False"):
+        step(network)

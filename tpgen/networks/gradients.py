@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-from tpgen.base._torch import current_pass, is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from tpgen.base._torch import current_pass, is_functorch_wrapped_tensor, is_legacy_batchedtensor, pytree
+from tpgen.base.errors import InputError
 from tpgen.base.locks import cached_property
 from tpgen.kernels.runtime.registration import asked_for
 from tpgen.networks.bypass import bypassing_programs
@@ -105,9 +109,23 @@ def _differentiate(
             slopes.append([x.detach() for x in results] if cotangents is None else cotangents[n])
             wanted = [sources[k] for k in sorted(request.wanted)]
             asked, again = [x for x in wanted if x.requires_grad], n + 1 < len(requests)
-            made = iter(torch.autograd.grad(results, asked, slopes[-1], create_graph=again, allow_unused=True))
+            with _without_hooks(asked):
+                made = iter(torch.autograd.grad(results, asked, slopes[-1], create_graph=again, allow_unused=True))
             found.append([next(made) if x.requires_grad else None for x in wanted])
     return outcome, slopes, found
+
+
+@contextmanager
+def _without_hooks(leaves: Sequence[Tensor]) -> Iterator[None]:
+    # which run in the caller's pass alone
+    tables = [(x._backward_hooks, dict(x._backward_hooks)) for x in leaves if x._backward_hooks]
+    for now, _ in tables:
+        now.clear()
+    try:
+        yield
+    finally:
+        for now, was in tables:
+            now.update(was)
 
 
 def is_served(cotangents: Iterable[Tensor]) -> bool:
@@ -190,16 +208,31 @@ def apart(found: dict[int, Tensor], others: Iterable[Tensor]) -> dict[int, Tenso
     return found
 
 
+_PASSES = torch.autograd.grad.__code__, torch.autograd.backward.__code__
+
+
 class _InnerPass(NamedTuple):
     known: dict[int, Tensor]  # for the next stage
     cotangents: tuple[Tensor | None, ...]
+
+
+def differentiated_by() -> list[Tensor]:
+    """Computed tensors that the running `torch.autograd.grad` differentiates by."""
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code not in _PASSES:
+        frame = frame.f_back
+    asked = () if frame is None else pytree.tree_leaves(frame.f_locals["inputs"])
+    return [x for x in asked if isinstance(x, Tensor) and x.grad_fn is not None]
 
 
 def attach_graph(call: ServedCall, known: dict[int, Tensor], made: dict[int, Tensor]) -> list[Tensor]:
     """Make results ``made`` differentiable to any order by the call's sources; stages read ``known``."""
     own, sources = apart(made, known.values()), [call.sources[n] for n in call.places]
     with torch.enable_grad():
-        return list(_Results.apply(call, list(own.values()), known, *sources))[:-1]
+        *found, _ = _Results.apply(call, list(own.values()), known, *sources)
+    within = {n: ref(x) for n, x in zip(made, found, strict=True) if n in call.graphs.within}
+    found[0].grad_fn.within = within
+    return found
 
 
 class _Results(torch.autograd.Function):
@@ -221,10 +254,22 @@ class _Results(torch.autograd.Function):
         link, *saved = ctx.saved_tensors
         known = dict(zip(ctx.numbers, saved, strict=True))
         given = {n: g for n, g in zip(call.graphs.led, cotangents, strict=False) if g is not None}
+        _need_direct_gradients(ctx, given)
         found: Any = _gradients_by_programs(ctx, given, inner, known, link)
         if found is None:
             found = _gradients_by_network(ctx, given, inner)
         return None, None, None, *(found.get(n) for n in call.places)
+
+
+def _need_direct_gradients(ctx: Any, given: dict[int, Tensor]) -> None:
+    results = {n: x for n, of in ctx.within.items() if (x := of()) is not None and x.grad_fn is ctx}
+    asked = [id(x) for x in differentiated_by()] if results else ()
+    for n, x in results.items():
+        if given.keys() - {n} and (x.retains_grad or x._backward_hooks or id(x) in asked):
+            raise InputError(
+                "a gradient by a result that other results are computed from is none of a program: "
+                "convert the network with program=False"
+            )
 
 
 def _gradients_by_programs(
@@ -269,7 +314,10 @@ def _gradients_by_network(ctx: Any, given: dict[int, Tensor], inner: list[_Inner
             outer = dict(zip(within, one.cotangents, strict=True))
             pairs += [(x, outer[n]) for n, x in _gradients_by_place(first, slopes, within, True).items()]
     pairs = [(x, g) for x, g in pairs if x is not None and x.requires_grad and g is not None]
-    return _gradients_by_place(*zip(*pairs, strict=True), sources, again) if pairs else {}
+    if not pairs:
+        return {}
+    results, cotangents = zip(*pairs, strict=True)
+    return _gradients_by_place(results, cotangents, sources, again)
 
 
 def _gradients_by_place(
@@ -278,7 +326,8 @@ def _gradients_by_place(
     # of a tensor in several places, in one of these; of none that has been frozen since
     places = list({id(x): n for n, x in sources.items() if x.requires_grad}.values())
     wanted = [sources[n] for n in places]
-    found = torch.autograd.grad(results, wanted, slopes, create_graph=again, allow_unused=True)
+    with _without_hooks(wanted):
+        found = torch.autograd.grad(results, wanted, slopes, create_graph=again, allow_unused=True)
     return dict(zip(places, found, strict=True))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from threading import Lock
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tpgen.base._torch import is_functorch_wrapped_tensor
 from tpgen.base.errors import DeployError
@@ -59,9 +59,9 @@ class CallKind:
         tensors = [x.detach().requires_grad_(x.requires_grad) for x in self.tensors]
         return *self.signature.arguments(tensors), tensors
 
-    def watch(self, leaves: Sequence[Any], sources: Callable[[], Sequence[Tensor]]) -> bool:
+    def watch(self, network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> bool:
         """Note backward passes through an outcome; return whether a floating leaf requires no gradient."""
-        watch_passes(self, leaves, sources)
+        watch_passes(self, network, tensors, leaves)
         return not all(x.requires_grad for x in filter(is_floating, leaves))
 
     def knows_leaves(self, leaves: frozenset[int], again: bool) -> bool:

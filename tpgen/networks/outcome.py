@@ -75,7 +75,7 @@ class StateBefore:
         return unflatten(marked, spec)
 
 
-def sources_of(network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> list[Tensor]:
+def sources_of(network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any] = ()) -> list[Tensor]:
     """Sources of gradients: parameters and buffers, a call's tensors, leaves that require gradients themselves."""
     return [*ParameterSlots(network, gradients=True).tensors(), *tensors, *own_leaves(leaves)]
 
@@ -145,24 +145,25 @@ class LeavesWithGraphs:
     asked: tuple[int, ...]  # tensors of a call that the network lets require one
     used: frozenset[int]  # sources that leaves were computed of
     alike: bool  # whether all leaves were computed of the same sources
+    within: tuple[int, ...]  # leaves that others were computed of
 
     @staticmethod
     def of(network: nn.Module, outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> LeavesWithGraphs:
         """Classify an outcome's leaves; ``flags`` are the tensors' requires_grad before the call."""
         leaves, spec = flatten(outcome)
         live = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad}
-        nodes = ([x.grad_fn, *nodes_behind(x.grad_fn)] for x in live.values() if x.grad_fn is not None)
-        of_each = [{id(getattr(node, "variable", None)) for node in behind} for behind in nodes]
-        used = [
-            frozenset(n for n, x in enumerate(sources_of(network, tensors, leaves)) if id(x) in of) for of in of_each
-        ]
+        nodes = {n: set(nodes_behind(x.grad_fn)) for n, x in live.items() if x.grad_fn is not None}
+        of_each = [{id(getattr(node, "variable", None)) for node in of} for of in nodes.values()]
+        sources = sources_of(network, tensors, leaves)
+        used = [frozenset(n for n, x in enumerate(sources) if id(x) in of) for of in of_each]
         return LeavesWithGraphs(
             spec,
-            tuple(n for n, x in live.items() if x.grad_fn is not None),
+            tuple(nodes),
             tuple(n for n, x in live.items() if x.grad_fn is None),
             tuple(n for n, (x, asks) in enumerate(zip(tensors, flags, strict=True)) if x.requires_grad and not asks),
             frozenset().union(*used),
             len({*used}) < 2,
+            tuple(n for n in nodes if any(live[n].grad_fn in of for of in nodes.values())),
         )
 
 

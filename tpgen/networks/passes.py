@@ -9,13 +9,13 @@ from typing import Any, Protocol
 from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from tpgen.base._torch import current_node
 from tpgen.kernels.runtime.registration import asked_for
-from tpgen.networks.gradients import BackwardPass, GradientRequest, is_served
-from tpgen.networks.outcome import nodes_behind
+from tpgen.networks.gradients import BackwardPass, GradientRequest, differentiated_by, is_served
+from tpgen.networks.outcome import nodes_behind, own_leaves, sources_of
 
 _LEAVES = "leaves of tpgen"  # of results, among a node's metadata
 
@@ -30,26 +30,35 @@ class Watcher(Protocol):
         """Learn of a pass."""
 
 
-def watch_passes(watcher: Watcher, leaves: Sequence[Any], sources: Callable[[], Sequence[Tensor]]) -> None:
-    """Tell ``watcher`` of backward passes that reach leaves."""
+def watch_passes(watcher: Watcher, network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> None:
+    """Tell ``watcher`` of backward passes that reach leaves of a call's outcome; both may be freed before."""
+    sources = [*tensors, *own_leaves(leaves)]
     for n, x in enumerate(leaves):
         if isinstance(x, Tensor) and x.grad_fn is not None:
             node: Any = x.grad_fn
             held = node.metadata.setdefault(_LEAVES, [])
             if not held:
-                node.register_prehook(partial(_note_present_pass, watcher, sources))
+                node.register_prehook(partial(_note_present_pass, ref(watcher), ref(network), sources))
             held.append((n, x.output_nr, ref(x)))
 
 
 def _note_present_pass(
-    watcher: Watcher, sources_of_call: Callable[[], Sequence[Tensor]], gradients: Sequence[Tensor | None]
+    watcher_of: Callable[[], Watcher | None],
+    network_of: Callable[[], nn.Module | None],
+    others: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
 ) -> None:
+    watcher, network = watcher_of(), network_of()
+    if watcher is None or network is None:
+        return
     node, again = current_node(), torch.is_grad_enabled()
     results = {n: x() for n, place, x in node.metadata[_LEAVES] if gradients[place] is not None}
     hooked = any(x is not None and (x.retains_grad or x._backward_hooks) for x in results.values())
+    if asked := {x.grad_fn for x in differentiated_by()}:
+        hooked |= not asked.isdisjoint(nodes_behind(node))
     if not hooked and watcher.knows_leaves(frozenset(results), again):
         return
-    sources = sources_of_call()
+    sources = sources_of(network, others)
     asking = [n for n, x in enumerate(sources) if x.requires_grad]
     edges: list[Any] = [tuple(get_gradient_edge(sources[n]))[:2] for n in asking]
     wanted = list(compress(asking, asked_for(repeat(True), edges)))

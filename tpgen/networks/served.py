@@ -36,9 +36,7 @@ from tpgen.networks.outcome import (
     apply_outcome,
     evaluation,
     outcome_of,
-    own_leaves,
     restored_attributes,
-    sources_of,
 )
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten
@@ -163,7 +161,7 @@ class Calls:
         except DeployError as error:
             kind.refuse(str(error))
             return
-        valued = kind.watch(leaves, partial(sources_of, network, tensors, own_leaves(leaves)))
+        valued = kind.watch(network, tensors, leaves)
         if kind.busy.acquire(blocking=False):  # of several threads, one builds
             try:
                 self._build_if_due(network, kind, valued)
