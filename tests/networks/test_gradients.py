@@ -72,6 +72,29 @@ def _forces_of_a_loss(network: nn.Module, data: dict[str, Tensor]) -> list[Tenso
     return [slope, *torch.autograd.grad(slope.sin().sum(), list(network.parameters()), allow_unused=True)]
 
 
+def _strained(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    strain = torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
+    positions = data["positions"].requires_grad_()
+    energy = network({**data, "positions": positions + positions @ strain}, forces=False)["energy"]
+    return [energy, *torch.autograd.grad(energy, (positions, strain), create_graph=True)]
+
+
+def _of_an_embedding(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    embedding = torch.ones(3, 3, dtype=torch.float64, requires_grad=True)
+    moved = data["positions"] @ embedding
+    loss = network({**data, "positions": moved}, forces=False)["energies"].square().sum() + moved.sin().sum()
+    return list(torch.autograd.grad(loss, (embedding, moved, *network.parameters())))
+
+
+def _recurrent(network: nn.Module, data: dict[str, Tensor]) -> list[Tensor | None]:
+    network.zero_grad()
+    x = data["positions"].requires_grad_()
+    for _ in range(2):
+        x = x + network({**data, "positions": x}, forces=False)["energies"]
+    x.square().sum().backward()
+    return [data["positions"].grad, *(p.grad for p in network.parameters())]
+
+
 WAYS: dict[str, Way] = {
     "forces": _forces,
     "rows": _rows,
@@ -80,6 +103,8 @@ WAYS: dict[str, Way] = {
     "forces inside": _forces_inside,
     "forces outside": _forces_outside,
     "forces outside alone": _forces_outside_alone,
+    "strained": _strained,
+    "of an embedding": _of_an_embedding,
 }
 
 
@@ -124,6 +149,45 @@ def test_callers_who_turn_to_another_way_get_the_same(way: str, other: str) -> N
             step = WAYS.get(each, _forces_of_a_loss)
             assert_equal(step(own, given(6)), step(stock, given(6)))
         tpgen.ready(own)
+
+
+def test_results_that_come_back_as_inputs(counted: list[int], recomputed: list[int]) -> None:
+    stock, own = twins(when="auto")
+    learn(own, _of_an_embedding)
+    for n in range(3):
+        assert_equal(_recurrent(own, given(6, n)), _recurrent(stock, given(6, n)))
+        tpgen.ready(own)
+    counted.clear()
+    recomputed.clear()
+    assert_equal(_recurrent(own, given(6)), _recurrent(stock, given(6)))
+    assert len(counted) == 2
+
+
+class Two(nn.Module):
+    """Energy of two inputs."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (x.sin() * y.exp()).sum()
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_gradients_by_inputs_of_which_one_is_computed_from_the_other(order: int, counted: list[int]) -> None:
+    def step(network: nn.Module) -> list[Tensor | None]:
+        x = given(4)["positions"].requires_grad_()
+        y = x.cos()
+        found: list[Tensor | None] = []
+        value = network(x, y)
+        for _ in range(order):
+            found += (slopes := torch.autograd.grad(value, (x, y), create_graph=True))
+            value = sum(g.sin().sum() for g in slopes)
+        return found
+
+    stock, own = Two(), Two()
+    serve(own, "auto")
+    for _ in range(3):
+        assert_equal(step(own), step(stock))
+        tpgen.ready(own)
+    assert counted or kind_of(own).refused
 
 
 def test_the_next_program_serves_both_ways(counted: list[int], recomputed: list[int]) -> None:

@@ -61,7 +61,8 @@ class BackwardPass:
     behind: frozenset[int] | None = None  # leaves that the request's are computed from: a pass reaches them, too
 
 
-Recompute = Callable[["ServedCall", BackwardPass], Sequence[Any]]  # an outcome's leaves, by the network
+# an outcome's leaves by the network, and the sources that these are computed from
+Recompute = Callable[["ServedCall", BackwardPass], tuple[Sequence[Any], Sequence[Tensor]]]
 
 
 def with_pass(requests: Requests, found: BackwardPass) -> Requests:
@@ -303,8 +304,8 @@ def _gradients_by_network(ctx: Any, given: dict[int, Tensor], inner: list[_Inner
     wanted = compress(call.places, asked_for(repeat(True), ctx.next_functions))
     request, plain = GradientRequest.of(given, wanted), not inner and is_served(given.values())
     with torch.enable_grad():
-        leaves = call.recompute(call, BackwardPass(request, frozenset(call.places), again, plain))
-        known = [*call.sources[: -len(asking) or None], *(leaves[n] for n in asking)]
+        leaves, known = call.recompute(call, BackwardPass(request, frozenset(call.places), again, plain))
+        known = [*known, *(leaves[n] for n in asking)]
         sources = {n: known[n] for n in call.places}
         pairs = [(leaves[n], g) for n, g in given.items()]
         for one in inner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import is_
@@ -167,9 +167,9 @@ class LeavesWithGraphs:
         )
 
 
-def nodes_behind(node: Any) -> Iterator[Any]:
-    """Nodes of autograd's graph that a pass through ``node`` reaches."""
-    seen, pending = {node}, [node]
+def nodes_behind(node: Any, ends: Iterable[Any] = ()) -> Iterator[Any]:
+    """Nodes of autograd's graph that a pass through ``node`` reaches before any of the ``ends``."""
+    seen, pending = {node, *ends}, [node]
     while pending:
         for found, _ in pending.pop().next_functions:
             if found is not None and found not in seen:

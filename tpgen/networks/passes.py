@@ -54,15 +54,19 @@ def _note_present_pass(
     node, again = current_node(), torch.is_grad_enabled()
     results = {n: x() for n, place, x in node.metadata[_LEAVES] if gradients[place] is not None}
     hooked = any(x is not None and (x.retains_grad or x._backward_hooks) for x in results.values())
-    if asked := {x.grad_fn for x in differentiated_by()}:
-        hooked |= not asked.isdisjoint(nodes_behind(node))
-    if not hooked and watcher.knows_leaves(frozenset(results), again):
+    ends, known = {x.grad_fn for x in others}, watcher.knows_leaves(frozenset(results), again)
+    asked = {x.grad_fn for x in differentiated_by()} - ends
+    if known and not hooked and not asked:
+        return
+    inside = set(nodes_behind(node, ends))
+    hooked |= not asked.isdisjoint(inside)
+    if known and not hooked:
         return
     sources = sources_of(network, others)
     asking = [n for n, x in enumerate(sources) if x.requires_grad]
     edges: list[Any] = [tuple(get_gradient_edge(sources[n]))[:2] for n in asking]
     wanted = list(compress(asking, asked_for(repeat(True), edges)))
     served = is_served(x for x in gradients if x is not None)
-    behind = frozenset(n for of in nodes_behind(node) for n, _, _ in of.metadata.get(_LEAVES, ()))
+    behind = frozenset(n for of in inside for n, _, _ in of.metadata.get(_LEAVES, ()))
     request, plain = GradientRequest.of(results, wanted), served and bool(wanted)
     watcher.note_pass(BackwardPass(request, frozenset(asking), again, plain, hooked, behind))

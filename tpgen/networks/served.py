@@ -41,7 +41,7 @@ from tpgen.networks.outcome import (
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_program import Program, is_recorded
+from tpgen.networks.step_program import WRITING, Program, is_transformed
 from tpgen.nn.plain_tensors import writes_to
 
 When = Literal["auto"] | bool
@@ -86,7 +86,7 @@ class Calls:
         except InputError:  # an object that nobody sees into
             self._serve_wrapped_network(network)
             return network._call_impl(*args, **options)
-        kind = None if is_recorded(tensors) else self._kind_of(network, signature, tensors)
+        kind = None if is_transformed(tensors) else self._kind_of(network, signature, tensors)
         if kind is None or kind.refused:
             if kind is not None and kind.is_of_objects:
                 self._serve_wrapped_network(network)
@@ -116,7 +116,7 @@ class Calls:
         self._kinds.setdefault(key, []).append(kind)
         return kind
 
-    def _recompute(self, kind: CallKind, tensors: list[Tensor], call: ServedCall, found: BackwardPass) -> list[Any]:
+    def _recompute(self, kind: CallKind, tensors: list[Tensor], call: ServedCall, found: BackwardPass) -> Any:
         network, program = self._network, call.program
         if not (program.is_unchanged() and call.is_unchanged([*program.slots.tensors(), *tensors])):
             raise InputError(
@@ -124,17 +124,21 @@ class Calls:
                 "that call is differentiated now: differentiate before you change it, or convert it with program=False"
             )
         kind.note_pass(found)
+        sources = _own_views([*program.slots.tensors(), *tensors], any(x.grad_fn is not None for x in tensors))
+        parameters, tensors = sources[: -len(tensors) or None], sources[len(sources) - len(tensors) :]
         args, options = kind.signature.arguments(tensors)
         with (
             bypassing_programs(),
             self._gate.calling(),
+            WRITING.lock,
             program.slots.restored(),
             restored_attributes(network),
             generator_at(call.generator),
+            program.slots.holding(parameters),
         ):
             for n, x in call.before.items():
                 call.sources[n].data.copy_(x)
-            return flatten(outcome_of(network, args, options)[1])[0]
+            return flatten(outcome_of(network, args, options)[1])[0], sources
 
     def _call_network_and_count(
         self, network: Any, kind: CallKind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
@@ -267,6 +271,11 @@ class Calls:
         if not self._said:
             self._said = True
             announce(what)
+
+
+def _own_views(sources: Sequence[Tensor], connected: bool) -> list[Tensor]:
+    # of tensors that were computed from others, or from parameters: gradients by these leave out what the former do
+    return [x.view_as(x) if connected and x.requires_grad else x for x in sources]
 
 
 def _need_equal_results(program: Program, tensors: list[Tensor], outcome: tuple) -> None:
