@@ -14,22 +14,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tests.clients.checks import carbon, check_everything, check_float32, compare_dynamics
+from tests.clients.checks import carbon, check_everything
+from tests.clients.projects import BLOCKS
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.swap import mark_of
 from tpgen.tools.cli.app import main
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
-
-BLOCKS = (
-    "RealAgnosticInteractionBlock",
-    "RealAgnosticResidualInteractionBlock",
-    "RealAgnosticDensityInteractionBlock",
-    "RealAgnosticDensityResidualInteractionBlock",
-    "RealAgnosticAttResidualInteractionBlock",
-    "RealAgnosticResidualNonLinearInteractionBlock",
-)
-
 
 TRAINING = [
     "--name=tiny", "--train_file=carbon.xyz", "--valid_fraction=0.2", "--E0s=average", "--model=ScaleShiftMACE",
@@ -57,12 +48,6 @@ def test_any_two_blocks_convert_and_are_restored(block: str, first: str) -> None
         for name, x in case.run(change(case.model), False).items():
             torch.testing.assert_close(x, wanted[name], rtol=0.0, atol=limit * float(x.abs().max().clamp_min(1.0)))
     assert {*case.model.state_dict()} == attributes
-
-
-@pytest.mark.parametrize("hidden", ["16x0e", "8x0e+8x1o", "8x0e+8x1o+8x2e"])
-def test_float32_is_within_its_rounding(hidden: str) -> None:
-    torch.set_default_dtype(torch.float32)
-    check_float32(mace(27, torch.float32, hidden))
 
 
 def test_a_converted_model_scripts() -> None:
@@ -95,10 +80,6 @@ def test_steps_of_a_contraction_may_be_hooked_after_the_conversion() -> None:
         found.append(case.run(network, False))
     for name, x in found[0].items():
         torch.testing.assert_close(found[1][name], x, rtol=1e-10, atol=1e-10)
-
-
-def test_energies_are_conserved() -> None:
-    compare_dynamics(lambda model: calculator(models=[model]), mace(8, torch.float64, "8x0e+8x1o").model)
 
 
 def calculator(**given: Any) -> Any:

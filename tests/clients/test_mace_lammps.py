@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.clients.projects import BLOCKS
 from tests.clients.ranks import assert_ranks_agree
-from tests.clients.test_mace import BLOCKS, tpgen
+from tests.clients.test_mace import tpgen
 from tpgen.networks.conversion.operations.splines import is_splined
 
 from benchmarks.networks import lattice, mace  # isort: skip  (after tpgen)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.clients.checks import check_splines, counted_lengths
+from tests.clients.checks import counted_lengths
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.projects import mace_models
 from tpgen.networks.conversion.projects.mace_models import model_swaps
@@ -141,7 +141,3 @@ def test_a_strategy_without_kernels_has_none_here() -> None:
         assert ("tpgen kernel (Bessel functions" in report) == told_so
         assert "once for each pair" in report
     assert type(restore(convert(model)).radial_embedding) is RadialEmbeddingBlock
-
-
-def test_weights_by_splines_of_lengths() -> None:
-    check_splines(mace(27, torch.float64, "8x0e+8x1o"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable
 from copy import deepcopy
@@ -15,6 +14,7 @@ from e3nn.util.jit import compile as e3nn_compile
 from torch import Tensor, nn
 
 from tests.machine import needs_compiler
+from tests.networks.conversion.networks import check_conversion, pickled
 from tpgen.functions import gate as gate_module
 from tpgen.networks.conversion import gates
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
@@ -83,13 +83,8 @@ def test_three_orders_are_those_of_stock(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GATES)
-def test_it_is_proven_where_it_was_built_in_float32(name: str) -> None:
-    gate = GATES[name]()
-    x = rows(gate, 4, dtype=torch.float32)
-    wanted = gate(x)
-    proof = conversion_report(convert(gate), prove=(x,)).proof
-    assert all(d.relative < 1e-12 for d in proof.differences), proof
-    torch.testing.assert_close(gate(x), wanted)
+def test_a_gate_built_in_float32_is_stock(name: str) -> None:
+    check_conversion(GATES[name], [rows(GATES[name](), 4, dtype=torch.float32)], ConvertedGate, (deepcopy, pickled))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3, 4), (1, 0)])
@@ -97,33 +92,6 @@ def test_any_leading_dimensions(shape: tuple[int, ...]) -> None:
     stock, ours = pair()
     x = rows(stock, *shape)
     torch.testing.assert_close(ours(x), stock(x))
-
-
-def test_it_is_the_same_module_and_comes_back() -> None:
-    gate = mixed()
-    before, parts = set(gate.__dict__), dict(gate.named_modules())
-    keys = list(gate.state_dict())
-    convert(gate)
-    assert type(gate) is ConvertedGate
-    assert dict(gate.named_modules()) == parts
-    assert list(gate.state_dict()) == keys
-    mixed().load_state_dict(gate.state_dict(), strict=True)
-    restore(gate)
-    assert type(gate) is Gate
-    assert set(gate.__dict__) == before
-
-
-def _saved(gate: nn.Module) -> nn.Module:
-    return pickle.loads(pickle.dumps(gate))
-
-
-@pytest.mark.parametrize("copy", [deepcopy, _saved])
-def test_copies_compute_the_same(copy: Callable[[nn.Module], nn.Module]) -> None:
-    stock, ours = pair()
-    x, other = rows(stock, 3), copy(ours)
-    assert type(other) is ConvertedGate
-    torch.testing.assert_close(other(x), stock(x))
-    assert type(restore(other)) is Gate
 
 
 def test_scripted_traced_and_compiled() -> None:
