@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -18,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from benchmarks.networks import Case, lattice
+from tests.networks.deployment.elsewhere import NETWORK, run_without_tpgen
 from tests.networks.deployment.network import products_of_rows
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.operations import pairs
@@ -88,6 +87,9 @@ def arguments(case: Case, training: bool = True) -> tuple[tuple, dict[str, Any]]
     raise AssertionError("the model was not called")
 
 
+_COMPUTE = NETWORK + "found = {name: network(*x) for name, x in given.items()}"
+
+
 def check_deployed(
     folder: Path,
     model: nn.Module,
@@ -102,19 +104,15 @@ def check_deployed(
     """
     given: dict[Any, list[Tensor]] = few()
     for name in refused:
-        torch.save({name: given.pop(name)}, folder.parent / "given.pt")
-        done = subprocess.run([sys.executable, "-c", _LOAD, str(folder)], capture_output=True, text=True, check=False)
-        assert "RuntimeError: this package is for inputs with" in done.stderr
+        with pytest.raises(AssertionError, match="RuntimeError: this package is for inputs with"):
+            run_without_tpgen(folder, _COMPUTE, {name: given.pop(name)})
     small = [*given]
     for atoms in cases:
         s = lattice(atoms, torch.float64)
         given[atoms] = [s.positions, s.edges, s.species, s.cell[None], s.shifts]
-    torch.save(given, folder.parent / "given.pt")
-    loaded = subprocess.run([sys.executable, "-c", _LOAD, str(folder)], capture_output=True, text=True, check=False)
-    assert loaded.returncode == 0, loaded.stderr
+    results, _ = run_without_tpgen(folder, _COMPUTE, given)
     described = json.loads((folder / "manifest.json").read_text())["model"]
     assert (described["elements"], described["cutoff"]) == ([*elements], 5.0)
-    results = torch.load(folder.parent / "found.pt")
     stock = OfStructures(model, model_of(model))
     for name in small:
         check_few(results.pop(name), stock(*given[name]), name, limit)
@@ -178,16 +176,6 @@ def check_few(found: Sequence[Tensor], wanted: Sequence[Tensor], name: str, limi
     largest = max(float(y.abs().max()) for y in wanted)
     for x, y in zip(found, wanted, strict=True):
         torch.testing.assert_close(x.reshape(y.shape), y, rtol=limit, atol=limit * largest, msg=f"{name}: {x}, {y}")
-
-
-_LOAD = """
-import sys, torch
-sys.path.insert(0, sys.argv[1])
-from load import load
-network, near = load(), sys.argv[1] + "/../"
-torch.save({atoms: network(*x) for atoms, x in torch.load(near + "given.pt").items()}, near + "found.pt")
-assert not sys.modules.get("tpgen")
-"""
 
 
 def counted_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:

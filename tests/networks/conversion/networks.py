@@ -122,3 +122,21 @@ def check_conversion(
         assert attributes(restored) == before
         torch.testing.assert_close(restored(*inputs), wanted, rtol=0, atol=0)
     return report
+
+
+def derivatives(out: Tensor, given: Sequence[Tensor]) -> list[Tensor]:
+    """The result, and first and second derivatives by what has a gradient; zeros where it has none."""
+    moving = [x for x in given if x.requires_grad]
+    first = torch.autograd.grad(out.cos().sum(), moving, create_graph=True, materialize_grads=True)
+    total = torch.stack([g.sin().sum() for g in first]).sum()
+    second = torch.autograd.grad(total, moving, materialize_grads=True) if total.requires_grad else ()
+    return [out, *first, *second]
+
+
+def check_derivatives(network: nn.Module, stock: nn.Module, given: Sequence[Tensor], limit: float = 1e-10) -> None:
+    """Two networks have the same results, and derivatives of both orders by arguments and parameters."""
+    found = []
+    for each in (network, stock):
+        torch.manual_seed(0)  # of dropout
+        found.append(derivatives(each(*given), [*given, *each.parameters()]))
+    torch.testing.assert_close(*found, rtol=limit, atol=limit)

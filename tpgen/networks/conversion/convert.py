@@ -152,22 +152,16 @@ def _convert(
     adopted = switch_to_installed_classes(network)
     try:
         chosen = make_selection(network, keep, only)
-        swaps, kept = _find_selected_swaps(network, options, chosen, change)
+        swaps, kept = _split_findings(selected(network, collect(network, options), chosen))
+        if not swaps:
+            raise TpgenError(nothing_to_convert(network, kept))
+        swaps = change(swaps)
         compared = _prove_and_measure(network, options, chosen, prove, measure, change)
         _swap_all(network, swaps, kept, compared, report)
     except BaseException:
         switch_to_packaged_classes(adopted)
         raise
     return swaps
-
-
-def _find_selected_swaps(
-    network: nn.Module, options: dict[str, Any], chosen: Selection, change: _Change
-) -> tuple[list[Swap], list[Kept]]:
-    swaps, kept = _split_findings(selected(network, collect(network, options), chosen))
-    if not swaps:
-        raise TpgenError(nothing_to_convert(network, kept))
-    return change(swaps), kept
 
 
 def _swap_all(

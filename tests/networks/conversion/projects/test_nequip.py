@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from types import ModuleType
 
 import pytest
@@ -12,7 +13,8 @@ from e3nn import o3
 from torch import Tensor, nn
 
 from tests.machine import KERNEL
-from tpgen.networks.conversion.convert import conversion_report, convert, restore
+from tests.networks.conversion.networks import check_conversion
+from tpgen.networks.conversion.convert import convert
 from tpgen.networks.conversion.swap import mark_of
 
 ADAPTER = "tpgen.networks.conversion.projects.nequip"
@@ -73,15 +75,9 @@ def arguments() -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])
 def test_product_and_scatter_are_one_convolution(strategy: str) -> None:
-    network = convert(Network(), strategy=strategy)
-    report = conversion_report(network, prove=arguments())
-    assert all(d.relative < 1e-12 for d in report.proof.differences), report.proof
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    report = check_conversion(Network, arguments(), copies=(deepcopy,), close=close, strategy=strategy)
     assert {path for r in report.replaced for path in r.paths} == {"tp_scatter", "sc"}, "tp is not called any more"
-    stock = Network()
-    stock.load_state_dict(network.state_dict(), strict=True)
-    network.load_state_dict(stock.state_dict(), strict=True)
-    torch.testing.assert_close(network(*(given := arguments())), stock(*given), rtol=1e-5, atol=1e-5)
-    assert type(restore(network).tp_scatter) is TensorProductScatter
 
 
 def test_features_come_in_the_dtype_of_the_model() -> None:

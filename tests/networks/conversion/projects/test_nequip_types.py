@@ -132,13 +132,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         sys.modules.pop(adapter, None)
 
 
-@pytest.fixture
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def arguments() -> tuple[Tensor, Tensor]:
     return torch.randn(7, 9), torch.tensor([[0], [2], [2], [0], [1], [0], [2]])
 

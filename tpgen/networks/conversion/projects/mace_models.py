@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -30,13 +31,13 @@ from tpgen.networks.conversion.species import species_product
 from tpgen.networks.conversion.swap import Swap, mark_of
 from tpgen.nn.from_e3nn import plan_of
 
-# the graph of the call that runs, where its edges may be pairs
-_graph: ContextVar[dict[str, Tensor] | None] = ContextVar("graph", default=None)
+# of the call that runs: its graph, where its edges may be pairs; and whether it is known to be none of training, after
+# which weights change
+_Context = tuple[dict[str, Tensor] | None, bool]
+_context: ContextVar[_Context] = ContextVar("context of a call", default=(None, False))
 # arguments that ask for gradients by single edges
 _SINGLE = ("compute_edge_forces", "compute_atomic_stresses", "lammps_mliap")
 _SHIFTS = ("shifts", "unit_shifts")
-# whether the call that runs is known to be none of training, after which weights change
-_evaluates: ContextVar[bool] = ContextVar("evaluates", default=False)
 _JOINED = "_tpgen_joined"
 _DTYPES = (torch.float32, torch.float64)
 
@@ -49,18 +50,17 @@ class _StockConstructor:
 
 
 class _SetsCallContext(_StockConstructor):
-    """Base of models: context variables hold a call's graph and training flag."""
+    """Base of models: a context variable holds a call's graph and training flag."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
             return super().__call__(*args, **given)  # type: ignore[misc]
         asked = _arguments_by_name(self, args, given)
-        before = _graph.set(_graph_if_pairs_may_be_used(asked)), _evaluates.set(not asked.get("training", False))
+        before = _context.set((_graph_if_pairs_may_be_used(asked), not asked.get("training", False)))
         try:
             return super().__call__(*args, **given)  # type: ignore[misc]
         finally:
-            _graph.reset(before[0])
-            _evaluates.reset(before[1])
+            _context.reset(before)
 
 
 def _arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
@@ -101,7 +101,7 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
         found = _embed_by_kernel(self, lengths) if self._tpgen_kernels else None
         if found is None:
             found = super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
-        graph = _graph.get()
+        graph, _ = _context.get()
         if graph is None or found[1] is not None:  # blocks multiply weights by a cutoff
             return found
         # vectors are differences of positions plus shifts, which change sign with the direction
@@ -127,12 +127,12 @@ def _is_cut_bessel(embedding: Any) -> bool:
     )
 
 
-def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
-    return name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
+def _describe_embedding(embedding: Any, extra: Mapping[str, Any], feeds: str = "") -> str:
+    own = name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
+    return own + feeds
 
 
-def _describe_paired_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
-    return f"{_describe_embedding(embedding, extra)}; {FEEDS}"
+_describe_paired_embedding = partial(_describe_embedding, feeds=f"; {FEEDS}")
 
 
 _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}
@@ -184,7 +184,7 @@ class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteracti
         joined, linear, skip, found = getattr(self, _JOINED), self.linear, self.skip_tp, None
         if (
             joined is not None
-            and _evaluates.get()
+            and _context.get()[1]
             and type(skip) is ProductBySpecies
             and not is_hooked_or_patched(skip)
         ):
