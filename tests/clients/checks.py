@@ -21,8 +21,8 @@ from tests.networks.deployment.network import products_of_rows
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.operations import pairs
 from tpgen.networks.deployment import runtime as deployed
-from tpgen.networks.deployment.models import OfStructures, model_of
-from tpgen.networks.deployment.runtime import kernels_in
+from tpgen.networks.deployment.models import OfStructures, describe_model
+from tpgen.networks.deployment.runtime import list_kernels_in
 
 Written = (GraphModule, torch.jit.ScriptModule)  # each copy has a class of its own
 ENERGIES, GRADIENTS = 1e-10, 1e-8  # relative, in float64
@@ -113,7 +113,7 @@ def check_deployed(
     results, _ = run_without_tpgen(folder, _COMPUTE, given)
     described = json.loads((folder / "manifest.json").read_text())["model"]
     assert (described["elements"], described["cutoff"]) == ([*elements], 5.0)
-    stock = OfStructures(model, model_of(model))
+    stock = OfStructures(model, describe_model(model))
     for name in small:
         check_few(results.pop(name), stock(*given[name]), name, limit)
     for atoms, found in results.items():
@@ -135,7 +135,9 @@ def check_deployed(
 def deployed_programs(monkeypatch: pytest.MonkeyPatch) -> list[ExportedProgram]:
     """Programs that are deployed from here on."""
     seen: list[ExportedProgram] = []
-    monkeypatch.setattr(deployed, "kernels_in", lambda program: (seen.append(program), kernels_in(program))[1])
+    monkeypatch.setattr(
+        deployed, "list_kernels_in", lambda program: (seen.append(program), list_kernels_in(program))[1]
+    )
     return seen
 
 
@@ -181,10 +183,10 @@ def check_few(found: Sequence[Tensor], wanted: Sequence[Tensor], name: str, limi
 def counted_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Nets run once for each pair of edges, however few there are; the list gets how many rows each of them sees."""
     seen: list[int] = []
-    mean = pairs._mean_of_pairs
+    mean = pairs._average_over_pairs
     monkeypatch.setattr(pairs, "WORTH_PAIRS", 1)
     monkeypatch.setattr(pairs, "SHARE", 2**20)
-    monkeypatch.setattr(pairs, "_mean_of_pairs", lambda x, found: (seen.append(found.numbers), mean(x, found))[1])
+    monkeypatch.setattr(pairs, "_average_over_pairs", lambda x, found: (seen.append(found.numbers), mean(x, found))[1])
     return seen
 
 

@@ -19,7 +19,7 @@ from tests.clients.checks import carbon, check_everything
 from tests.clients.pages import ROOT
 from tests.clients.projects import BLOCKS
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 from tpgen.tools.cli.app import main
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
@@ -113,7 +113,7 @@ def test_files_are_converted_and_restored(tmp_path: Path) -> None:
 
 
 def mark_names(model: torch.nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if mark_of(module) is not None]
+    return [name for name, module in model.named_modules() if get_swap_mark(module) is not None]
 
 
 def test_the_training_program_gives_the_same_losses(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_gradients_by_shifts_are_those_of_single_edges(rows: list[int]) -> None:
 
 
 def _paired_graph_of(model: Any, args: tuple, given: dict[str, Any]) -> Any:
-    return mace_models._graph_if_pairs_may_be_used(mace_models._arguments_by_name(model, args, given))
+    return mace_models._graph_if_pairs_may_be_used(mace_models._bind_arguments_by_name(model, args, given))
 
 
 def test_what_a_call_asks_for_is_read_by_place_and_of_the_forward_that_runs() -> None:

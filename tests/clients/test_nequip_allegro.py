@@ -14,7 +14,7 @@ from tests.clients.checks import assert_same, check_everything, results
 from tests.clients.projects import OF_NEQUIP
 from tpgen.base.errors import DeployError
 from tpgen.networks.conversion.convert import conversion_report, convert
-from tpgen.networks.deployment.models import OfStructures, model_of
+from tpgen.networks.deployment.models import OfStructures, describe_model
 from tpgen.networks.step import compile_step
 
 
@@ -88,7 +88,7 @@ def test_couplings_that_were_written_to_are_in_the_program() -> None:
 
 def test_an_allegro_takes_ghosts_in_the_place_of_a_cell() -> None:
     network = small().model.eval()
-    model = model_of(network)
+    model = describe_model(network)
     local = model.with_ghosts(network)
     structure = model.example()
     wanted = dict(zip(model.outputs, OfStructures(network, model)(*structure), strict=True))
@@ -101,4 +101,4 @@ def test_an_allegro_takes_ghosts_in_the_place_of_a_cell() -> None:
 def test_ghosts_of_a_network_that_passes_messages_are_refused() -> None:
     network = nequip(27, torch.float64, features=4, l_max=1, layers=1).model
     with pytest.raises(DeployError, match="only Allegro"):
-        model_of(network).with_ghosts(network)
+        describe_model(network).with_ghosts(network)

@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.clients.checks import counted_lengths
 from tpgen.networks.conversion.projects import nequip_edges
 from tpgen.networks.conversion.projects.nequip_edges import TpgenBesselEdgeLengthEncoding
-from tpgen.networks.conversion.swap import Swap, apply_all
+from tpgen.networks.conversion.swap import ClassSwap, apply_swaps
 
 NAMES = (keys.EDGE_EMBEDDING_KEY, keys.EDGE_CUTOFF_KEY)
 
@@ -26,7 +26,7 @@ def encoding(power: float = 6, trainable: bool = False) -> BesselEdgeLengthEncod
 
 def converted(stock: BesselEdgeLengthEncoding, kernels: bool = True) -> TpgenBesselEdgeLengthEncoding:
     module = deepcopy(stock)
-    apply_all([Swap(module, TpgenBesselEdgeLengthEncoding, "", {"_tpgen_kernels": kernels})])
+    apply_swaps([ClassSwap(module, TpgenBesselEdgeLengthEncoding, "", {"_tpgen_kernels": kernels})])
     return module
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from tests.clients.checks import counted_lengths
 from tpgen.networks.conversion.projects import sevennet_edges
-from tpgen.networks.conversion.projects.sevennet_edges import TpgenEdgeEmbedding, sevennet_edge_swaps
-from tpgen.networks.conversion.swap import apply_all
+from tpgen.networks.conversion.projects.sevennet_edges import TpgenEdgeEmbedding, find_sevennet_edge_swaps
+from tpgen.networks.conversion.swap import apply_swaps
 
 NAMES = (keys.EDGE_LENGTH, keys.EDGE_EMBEDDING, keys.EDGE_ATTR)
 
@@ -26,7 +26,7 @@ def embedding(cutoff: nn.Module | None = None, trainable: bool = True) -> EdgeEm
 
 def converted(stock: EdgeEmbedding, **options: Any) -> EdgeEmbedding:
     holder = nn.ModuleList([deepcopy(stock)])
-    apply_all(sevennet_edge_swaps(holder, options))
+    apply_swaps(find_sevennet_edge_swaps(holder, options))
     assert type(holder[0]) is TpgenEdgeEmbedding
     return holder[0]
 

@@ -29,7 +29,7 @@ from tests.networks.conversion.networks import (
 from tpgen.base.errors import OptionError, TpgenError
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.products import CONVERTED, PROGRAM
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 from tpgen.networks.holders import held_networks
 
 
@@ -131,7 +131,7 @@ def test_distributed_training_goes_on(when: str, process_group: None) -> None:
     wrapped(*inputs).square().sum().backward()
     for name, gradient in wanted.items():
         torch.testing.assert_close(network.get_parameter(name).grad, gradient)
-    assert mark_of(network.product) is not None
+    assert get_swap_mark(network.product) is not None
 
 
 def test_moving_to_another_dtype_moves_the_program() -> None:
@@ -224,7 +224,7 @@ def test_wrong_arguments_are_named(call, why: str) -> None:
     network = Mixed()
     with pytest.raises(TpgenError, match=why):
         call(network, mixed_inputs())
-    assert mark_of(network.full) is None
+    assert get_swap_mark(network.full) is None
 
 
 def test_networks_that_something_holds_are_converted_all_or_none() -> None:
@@ -237,12 +237,12 @@ def test_networks_that_something_holds_are_converted_all_or_none() -> None:
     torch.testing.assert_close([network(*inputs) for network in calculator.models[:2]], wanted)
     with pytest.raises(TpgenError, match="Linear holds nothing that tpgen"):
         restore([one, nn.Linear(2, 2)])
-    assert mark_of(one.full) is not None
+    assert get_swap_mark(one.full) is not None
     assert restore(calculator) is calculator
-    assert mark_of(one.full) is mark_of(other.full) is None
+    assert get_swap_mark(one.full) is get_swap_mark(other.full) is None
     with pytest.raises(TpgenError, match="Linear holds no tensor product"):
         convert([one, nn.Linear(2, 2)], **GRAPHS)
-    assert mark_of(one.full) is None
+    assert get_swap_mark(one.full) is None
 
 
 class Calculator:
@@ -264,7 +264,7 @@ def test_calculators_below_others_are_found_and_other_networks_stay() -> None:
     with pytest.raises(TpgenError, match="Mixed is converted already"):
         convert(given)
     restore(given)
-    assert mark_of(network.full) is None
+    assert get_swap_mark(network.full) is None
     with pytest.raises(TpgenError, match="Mixed holds nothing that tpgen"):
         restore(given)
     with pytest.raises(TpgenError, match="Linear holds no tensor product"):

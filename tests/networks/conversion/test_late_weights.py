@@ -11,7 +11,7 @@ from tests.machine import needs_compiler
 from tests.networks.conversion.networks import derivatives
 from tpgen.base._e3nn import default_dtype
 from tpgen.networks.conversion import late_weights as module
-from tpgen.networks.conversion.late_weights import late_weights, mixes_copies
+from tpgen.networks.conversion.late_weights import mixes_copies, plan_late_weights
 from tpgen.nn.from_e3nn import plan_of
 
 pytestmark = needs_compiler
@@ -33,7 +33,7 @@ def operands(product: o3.TensorProduct, dtype: torch.dtype = torch.float64) -> l
 def test_sums_and_their_derivatives(product: o3.TensorProduct, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SUMS", most)
     given, nodes = operands(product), torch.randint(1, NODES, (EDGES,))  # node 0 has no edge
-    late = late_weights(plan_of(product), HIDDEN, NODES)
+    late = plan_late_weights(plan_of(product), HIDDEN, NODES)
     assert late is not None
     assert (late.outer.irreps_in.dim == HIDDEN) == (most > 10_000)
     x, y, h, matrix = given
@@ -43,7 +43,7 @@ def test_sums_and_their_derivatives(product: o3.TensorProduct, most: int, monkey
 
 
 def test_no_edges(product: o3.TensorProduct) -> None:
-    late = late_weights(plan_of(product), HIDDEN, NODES)
+    late = plan_late_weights(plan_of(product), HIDDEN, NODES)
     x, y, h, matrix = operands(product)
     found = late.sum_by_node(x[:0], y[:0], h[:0], matrix, torch.zeros(0, dtype=torch.int64), NODES)
     assert found.shape == (NODES, product.irreps_out.dim)
@@ -58,12 +58,12 @@ def test_other_products_mix_no_copies() -> None:
         else:
             other = o3.TensorProduct("4x0e", "0e", "4x0e", steps, shared_weights=shared, internal_weights=False)
         assert not mixes_copies(plan_of(other))
-        assert late_weights(plan_of(other), HIDDEN, NODES) is None
+        assert plan_late_weights(plan_of(other), HIDDEN, NODES) is None
 
 
 def test_what_is_worth_it() -> None:
     wide = o3.FullyConnectedTensorProduct("16x0e+16x1o", "0e+1o", "16x0e+16x1o", shared_weights=False)
-    late = late_weights(plan_of(wide), 64, 100)
+    late = plan_late_weights(plan_of(wide), 64, 100)
     assert late.is_worth(4000, 100, 64)
     assert not late.is_worth(4000, 4000, 64), "an edge for each node"
     assert not late.is_worth(100, 5, 64), "few numbers"

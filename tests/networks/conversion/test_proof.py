@@ -13,7 +13,7 @@ from tpgen.networks.conversion.adapters import ADAPTERS
 from tpgen.networks.conversion.convert import conversion_report, convert
 from tpgen.networks.conversion.products import CONVERTED
 from tpgen.networks.conversion.proof import BUSY, Proof, Time, Times, _largest_difference
-from tpgen.networks.conversion.swap import Swap, mark_of
+from tpgen.networks.conversion.swap import ClassSwap, get_swap_mark
 
 
 class Scale(nn.Module):
@@ -30,7 +30,9 @@ def test_what_is_converted_later_is_proven_too(monkeypatch: pytest.MonkeyPatch) 
     network = nn.Sequential(o3.Linear("2x0e", "2x0e"), Scale())
     convert(network, **GRAPHS)
     monkeypatch.setitem(
-        ADAPTERS, "tests", lambda found, _: [Swap(m, Wrong, "a factor") for m in found.modules() if type(m) is Scale]
+        ADAPTERS,
+        "tests",
+        lambda found, _: [ClassSwap(m, Wrong, "a factor") for m in found.modules() if type(m) is Scale],
     )
     with pytest.raises(TpgenError, match="NOT equal"):
         convert(network, prove=(torch.randn(5, 2),))
@@ -142,7 +144,7 @@ def test_an_error_of_the_converted_network_alone_is_not_put_down_to_the_inputs(
     network = Mixed()
     with pytest.raises(TpgenError, match=said):
         convert(network, **{task: mixed_inputs()}, **GRAPHS)
-    assert mark_of(network.full) is None
+    assert get_swap_mark(network.full) is None
 
 
 def test_a_proof_without_tensors_is_none() -> None:
@@ -157,7 +159,7 @@ def test_a_proof_without_tensors_is_none() -> None:
     network = Holding()
     with pytest.raises(TpgenError, match=r"returns no floating tensors that prove can see: .*_pytree"):
         convert(network, prove=mixed_inputs(), **GRAPHS)
-    assert mark_of(network.full) is None
+    assert get_swap_mark(network.full) is None
 
 
 class Forces(nn.Module):

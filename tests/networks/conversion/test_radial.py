@@ -18,8 +18,8 @@ from tpgen.functions import silu
 from tpgen.networks.conversion import radial
 from tpgen.networks.conversion.convert import conversion_report, convert
 from tpgen.networks.conversion.operations import matmul, pairs
-from tpgen.networks.conversion.radial import ConvertedFullyConnectedNet, find_weights
-from tpgen.networks.conversion.swap import apply_all
+from tpgen.networks.conversion.radial import ConvertedFullyConnectedNet, find_weight_net_swap
+from tpgen.networks.conversion.swap import apply_swaps
 
 
 def _same(x: torch.Tensor) -> torch.Tensor:
@@ -162,7 +162,7 @@ def _marked(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     index = torch.tensor([[0, 1, 0, 2, 2], [1, 0, 2, 0, 1]])
     vectors = torch.tensor([1.0, -1.0, 2.0, -2.0, 3.0]).unsqueeze(1).expand(-1, 3)
     x = vectors.abs().repeat(1, 3)[:, :8].contiguous()
-    pairs.mark(x, index, vectors)
+    pairs.mark_edge_pairs(x, index, vectors)
     return x
 
 
@@ -184,7 +184,7 @@ TAKEN: dict[str, Callable[[Block], object]] = {
 def test_results_are_rows_of_pairs_where_nobody_else_sees_them(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     block, x = Block(), _marked(monkeypatch)
     wanted = block.net(x)
-    apply_all(find_weights(block, block, ("net", "product"), {}))
+    apply_swaps(find_weight_net_swap(block, block, ("net", "product"), {}))
     net = block.net
     TAKEN[change](block)
     torch.testing.assert_close(net(x), wanted[[0, 2, 4]] if change == "taken" else wanted)
@@ -205,4 +205,4 @@ def test_a_net_runs_once_for_each_pair_and_gives_all_rows(monkeypatch: pytest.Mo
 def test_a_net_in_two_places_is_no_blocks_own() -> None:
     block = Block()
     block.again = block.net
-    assert not list(find_weights(block, block, ("net", "product"), {}))
+    assert not list(find_weight_net_swap(block, block, ("net", "product"), {}))

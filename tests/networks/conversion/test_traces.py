@@ -21,7 +21,7 @@ from tpgen.base.errors import TpgenError, TraceError
 from tpgen.emitter.leaf import is_kept_whole
 from tpgen.networks.conversion.adapters import ADAPTERS
 from tpgen.networks.conversion.convert import convert, restore
-from tpgen.networks.conversion.swap import Swap, mark_of
+from tpgen.networks.conversion.swap import ClassSwap, get_swap_mark
 from tpgen.networks.inline import inline_products
 from tpgen.networks.invert import invert
 from tpgen.networks.tracer import opening, trace_network
@@ -114,7 +114,7 @@ class AroundStranger(Stranger):
 
 
 def _adapter(cls: type[nn.Module], now: str) -> Callable:
-    return lambda network, options: [Swap(m, cls, now) for m in network.modules() if type(m) is Stranger]
+    return lambda network, options: [ClassSwap(m, cls, now) for m in network.modules() if type(m) is Stranger]
 
 
 def test_modules_of_any_adapter_are_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_a_converted_layer_is_undone_by_the_inverse_of_its_class() -> None:
 def test_marks_go_with_the_conversion() -> None:
     network = convert(nn.Sequential(o3.Linear("1o", "1o")))
     assert is_kept_whole(network[0])
-    assert mark_of(network[0]) is not None
+    assert get_swap_mark(network[0]) is not None
     assert not is_kept_whole(restore(network)[0])
 
 

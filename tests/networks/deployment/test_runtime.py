@@ -120,7 +120,7 @@ def test_what_cannot_run_says_why_at_the_first_call(
     lacks: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if lacks == "a feature":
-        monkeypatch.setattr(runtime, "features", lambda: ["xop"])
+        monkeypatch.setattr(runtime, "list_processor_features", lambda: ["xop"])
     if lacks == "a version":
         monkeypatch.setattr(torch, "__version__", "99.0.0")
     runtime.write_runtime(KERNELS, tmp_path)

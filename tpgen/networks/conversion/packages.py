@@ -35,7 +35,7 @@ _MISSING = object()
 _SETTINGS = {("e3nn", "_OPT_DEFAULTS")}  # module, name: what a process may set, and no code
 
 
-def module_name_of(cls: type) -> str:
+def get_module_name_in_package(cls: type) -> str:
     """Name of a class's module, without a package's prefix.
 
     >>> module_name_of(nn.Linear)
@@ -50,7 +50,7 @@ def is_packaged(cls: type) -> bool:
 
 
 @contextmanager
-def with_installed_classes(network: nn.Module) -> Iterator[None]:
+def use_installed_classes(network: nn.Module) -> Iterator[None]:
     """`switch_to_installed_classes` inside the context."""
     adopted = switch_to_installed_classes(network)
     try:
@@ -61,7 +61,7 @@ def with_installed_classes(network: nn.Module) -> Iterator[None]:
 
 def switch_to_installed_classes(network: nn.Module) -> list[nn.Module]:
     """Give packaged modules the installed classes of the same code; return these modules."""
-    found = [(module, installed_class(type(module))) for module in network.modules() if is_packaged(type(module))]
+    found = [(module, find_installed_class(type(module))) for module in network.modules() if is_packaged(type(module))]
     adopted = [(module, cls) for module, cls in found if cls is not None]
     for module, cls in adopted:
         vars(module)[_FROM] = type(module), cls
@@ -87,29 +87,29 @@ def check_switch_to_packaged_class(module: nn.Module, cls: type) -> None:
         )
 
 
-def foreign_modules(network: nn.Module) -> dict[str, list[nn.Module]]:
+def group_foreign_modules(network: nn.Module) -> dict[str, list[nn.Module]]:
     """Packaged modules without an installed class of the same code, by project."""
     found: dict[str, list[nn.Module]] = {}
     for module in network.modules():
-        if is_packaged(type(module)) and installed_class(type(module)) is None:
-            found.setdefault(module_name_of(type(module)).partition(".")[0], []).append(module)
+        if is_packaged(type(module)) and find_installed_class(type(module)) is None:
+            found.setdefault(get_module_name_in_package(type(module)).partition(".")[0], []).append(module)
     return found
 
 
 _installed: WeakKeyDictionary[type, type | None] = WeakKeyDictionary()
 
 
-def installed_class(cls: type) -> type | None:
+def find_installed_class(cls: type) -> type | None:
     """The installed class of the same code, or None."""
     if cls not in _installed:
-        ours = _installed_namesake(cls)
-        _installed[cls] = ours if ours is not None and same_code(cls, ours) else None
+        ours = _import_installed_namesake(cls)
+        _installed[cls] = ours if ours is not None and have_same_code(cls, ours) else None
     return _installed[cls]
 
 
-def _installed_namesake(cls: type) -> type | None:
+def _import_installed_namesake(cls: type) -> type | None:
     try:
-        found: Any = import_module(module_name_of(cls))
+        found: Any = import_module(get_module_name_in_package(cls))
     except ModuleNotFoundError:
         return None
     for name in cls.__qualname__.split("."):
@@ -120,7 +120,7 @@ def _installed_namesake(cls: type) -> type | None:
 # --- the same code ----------------------------------------------------------------------------------------------------
 
 
-def same_code(theirs: Any, ours: Any) -> bool:
+def have_same_code(theirs: Any, ours: Any) -> bool:
     """Whether two classes or functions, and all these reach, have the same code.
 
     >>> same_code(lambda x: x + 1, lambda x: x + 1), same_code(lambda x: x + 1, lambda x: x + 2)
@@ -143,14 +143,17 @@ def _are_same(theirs: Any, ours: Any, seen: _Seen) -> bool:
 
 
 def _same_classes(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    if not is_packaged(theirs) or (module_name_of(theirs), theirs.__qualname__) != (ours.__module__, ours.__qualname__):
+    if not is_packaged(theirs) or (get_module_name_in_package(theirs), theirs.__qualname__) != (
+        ours.__module__,
+        ours.__qualname__,
+    ):
         return False  # one that no package brought would be the same object
     return _same_lists(theirs.__bases__, ours.__bases__, seen) and _same_maps(
-        _code_attributes(theirs), _code_attributes(ours), seen
+        _select_code_attributes(theirs), _select_code_attributes(ours), seen
     )
 
 
-def _code_attributes(cls: type) -> dict[str, Any]:
+def _select_code_attributes(cls: type) -> dict[str, Any]:
     return {name: value for name, value in vars(cls).items() if name not in _NO_CODE}
 
 
@@ -159,7 +162,7 @@ def _same_functions(theirs: Any, ours: Any, seen: _Seen) -> bool:
         return False
     cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (theirs, ours)]
     kept = (theirs.__defaults__, theirs.__kwdefaults__, cells[0]), (ours.__defaults__, ours.__kwdefaults__, cells[1])
-    return _same_lists(*kept, seen) and all(_are_same(a, b, seen) for a, b in _reached_objects(theirs, ours))
+    return _same_lists(*kept, seen) and all(_are_same(a, b, seen) for a, b in _pair_reached_objects(theirs, ours))
 
 
 def _same_bytecode(theirs: CodeType, ours: CodeType) -> bool:
@@ -172,9 +175,9 @@ def _same_bytecode(theirs: CodeType, ours: CodeType) -> bool:
     )
 
 
-def _reached_objects(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
+def _pair_reached_objects(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
     # objects that the names of a function refer to in its module, and in packaged modules among these objects
-    names = {name for name in _names_in_code(theirs.__code__) if not name.startswith("__")}
+    names = {name for name in _list_names_in_code(theirs.__code__) if not name.startswith("__")}
     spaces: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [(theirs.__globals__, ours.__globals__)]
     for a, b in spaces:  # which grows
         home = _PREFIX.sub("", a.get("__name__", ""))
@@ -186,8 +189,8 @@ def _reached_objects(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple
                 spaces.append(inner)
 
 
-def _names_in_code(code: CodeType) -> set[str]:
-    return {*code.co_names}.union(*(_names_in_code(c) for c in code.co_consts if isinstance(c, CodeType)))
+def _list_names_in_code(code: CodeType) -> set[str]:
+    return {*code.co_names}.union(*(_list_names_in_code(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def _same_lists(theirs: Any, ours: Any, seen: _Seen) -> bool:

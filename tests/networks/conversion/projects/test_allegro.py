@@ -19,7 +19,7 @@ from tests.networks.conversion.networks import check_conversion
 from tpgen.base.errors import TpgenError
 from tpgen.networks.conversion import notices
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 
 ADAPTER = "tpgen.networks.conversion.projects.allegro"
 ENDS = ("0e+1o+2e", "0e+1o", "0e+1o+1e+2e")
@@ -213,4 +213,4 @@ def test_what_stays_is_named(make: Any, options: dict, why: str) -> None:
     network = make()
     with pytest.raises(TpgenError, match=why):
         convert(network, **options)
-    assert mark_of(network.tp) is None
+    assert get_swap_mark(network.tp) is None

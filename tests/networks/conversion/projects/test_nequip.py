@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.machine import KERNEL
 from tests.networks.conversion.networks import check_conversion
 from tpgen.networks.conversion.convert import convert
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 
 ADAPTER = "tpgen.networks.conversion.projects.nequip"
 INSTRUCTIONS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 0, "uvu", True), (1, 0, 1, "uvu", True)]
@@ -45,9 +45,9 @@ def _nequip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "nequip": {},
         "nequip.nn": {},
         "nequip.nn._tp_scatter_base": {"TensorProductScatter": TensorProductScatter},
-        f"{ADAPTER}_types": {"self_connection_swaps": lambda network, options: ()},  # tests of their own
-        f"{ADAPTER}_scalars": {"scalar_layer_swaps": lambda network, options: ()},
-        f"{ADAPTER}_edges": {"nequip_edge_swaps": lambda network, options: ()},
+        f"{ADAPTER}_types": {"find_self_connection_swaps": lambda network, options: ()},  # tests of their own
+        f"{ADAPTER}_scalars": {"find_scalar_layer_swaps": lambda network, options: ()},
+        f"{ADAPTER}_edges": {"find_nequip_edge_swaps": lambda network, options: ()},
     }
     for name, names in held.items():
         module = ModuleType(name)
@@ -92,7 +92,7 @@ def test_a_nequip_of_another_version_keeps_what_is_its_own(monkeypatch: pytest.M
     with pytest.warns(UserWarning, match=r"'tp_scatter': of nequip, whose adapter cannot be loaded"):
         convert(network, strategy="grouped")
     assert type(network.tp_scatter) is TensorProductScatter
-    assert mark_of(network.tp_scatter.tp) is not None
+    assert get_swap_mark(network.tp_scatter.tp) is not None
 
 
 def test_hooks_on_the_product_keep_the_scatter() -> None:
@@ -103,4 +103,4 @@ def test_hooks_on_the_product_keep_the_scatter() -> None:
         convert(network, strategy="grouped")
     torch.testing.assert_close(network(*given), wanted, rtol=1e-5, atol=1e-5)
     assert seen == [11, 11]
-    assert mark_of(network.tp_scatter.tp) is not None
+    assert get_swap_mark(network.tp_scatter.tp) is not None

@@ -23,12 +23,12 @@ from tpgen.base.remember import remembered
 from tpgen.emitter.leaf import has_proxy
 from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
 from tpgen.networks.conversion.joined import JoinedLayers, join_layers
-from tpgen.networks.conversion.linears import ConvertedLinear, linear_plan_of
+from tpgen.networks.conversion.linears import ConvertedLinear, read_linear_plan
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
-from tpgen.networks.conversion.operations.pairs import FEEDS, count_in_pairs, mark
+from tpgen.networks.conversion.operations.pairs import FEEDS, gradients_count_in_pairs, mark_edge_pairs
 from tpgen.networks.conversion.products import ProductBySpecies
-from tpgen.networks.conversion.species import species_product
-from tpgen.networks.conversion.swap import Swap, mark_of
+from tpgen.networks.conversion.species import make_species_product
+from tpgen.networks.conversion.swap import ClassSwap, get_swap_mark
 from tpgen.nn.from_e3nn import plan_of
 
 # of the call that runs: its graph, where its edges may be pairs; and whether it is known to be none of training, after
@@ -55,7 +55,7 @@ class _SetsCallContext(_StockConstructor):
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
             return super().__call__(*args, **given)  # type: ignore[misc]
-        asked = _arguments_by_name(self, args, given)
+        asked = _bind_arguments_by_name(self, args, given)
         before = _context.set((_graph_if_pairs_may_be_used(asked), not asked.get("training", False)))
         try:
             return super().__call__(*args, **given)  # type: ignore[misc]
@@ -63,7 +63,7 @@ class _SetsCallContext(_StockConstructor):
             _context.reset(before)
 
 
-def _arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
+def _bind_arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
     forward = model.forward
     try:
         if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
@@ -75,7 +75,7 @@ def _arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mappin
 
 def _graph_if_pairs_may_be_used(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
     graph = asked.get("data")
-    if not isinstance(graph, dict) or (not count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
+    if not isinstance(graph, dict) or (not gradients_count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
         return None
     shifts = [graph.get(name) for name in _SHIFTS]
     return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
@@ -106,7 +106,7 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
             return found
         # vectors are differences of positions plus shifts, which change sign with the direction
         if isinstance(shifts := graph.get("shifts", graph.get("vectors")), Tensor):  # LAMMPS has vectors alone
-            mark(found[0], edge_index, shifts)
+            mark_edge_pairs(found[0], edge_index, shifts)
         return found
 
 
@@ -138,19 +138,23 @@ _describe_paired_embedding = partial(_describe_embedding, feeds=f"; {FEEDS}")
 _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}
 
 
-def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+def find_model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[ClassSwap]:
     """Yield swaps of radial embeddings, and of models that use pairs."""
     paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
     extra = {"_tpgen_kernels": allows_kernels(options)}
     for embedding in network.modules():
-        if type(embedding) is not blocks.RadialEmbeddingBlock or mark_of(embedding) or not _is_plain_mace(embedding):
+        if (
+            type(embedding) is not blocks.RadialEmbeddingBlock
+            or get_swap_mark(embedding)
+            or not _is_plain_mace(embedding)
+        ):
             continue
         model: Any = paired.get(embedding)
         if model is not None and _feeds_radial_net(embedding, model.interactions):
-            yield Swap(embedding, RadialEmbeddingBlock, _describe_paired_embedding, extra, paired=True)
-            yield Swap(model, _MODELS[type(model)], "")
+            yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_paired_embedding, extra, paired=True)
+            yield ClassSwap(model, _MODELS[type(model)], "")
         elif extra["_tpgen_kernels"] and _is_cut_bessel(embedding):
-            yield Swap(embedding, RadialEmbeddingBlock, _describe_embedding, extra)
+            yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_embedding, extra)
 
 
 def _feeds_radial_net(embedding: Any, interactions: Any) -> bool:
@@ -190,7 +194,7 @@ class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteracti
         ):
             found = joined.apply(message, linear.weight, skip.weight, node_attrs, 1 / self.avg_num_neighbors)
         if found is None:
-            found = skip(_divided_linear(self, message), node_attrs)
+            found = skip(_apply_divided_linear(self, message), node_attrs)
         return self.reshape(found), None
 
 
@@ -201,7 +205,7 @@ class RealAgnosticResidualInteractionBlock(_DividesWeights, blocks.RealAgnosticR
         beside = self.skip_tp(node_feats, node_attrs)
         message, _ = _sum_over_neighbours(self, node_attrs, node_feats, **given)
         local = self.truncate_ghosts(beside, _count_local_atoms(given))
-        return self.reshape(_divided_linear(self, message)), local
+        return self.reshape(_apply_divided_linear(self, message)), local
 
 
 def _sum_over_neighbours(
@@ -234,7 +238,7 @@ def _count_local_atoms(lammps: Mapping[str, Any]) -> int | None:
     return None if lammps.get("lammps_class") is None else lammps["lammps_natoms"][0]
 
 
-def _divided_linear(block: Any, message: Tensor) -> Tensor:
+def _apply_divided_linear(block: Any, message: Tensor) -> Tensor:
     return block.linear(message, block.linear.weight / block.avg_num_neighbors)
 
 
@@ -263,7 +267,7 @@ _KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
 }
 
 
-def dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
+def choose_dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
     """A block's class that divides weights, or its own class, and new attributes."""
     cls, names = _KNOWN.get(type(block), (None, None))
     if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
@@ -280,5 +284,5 @@ def _join_linear_and_skip_product(block: Any, options: Mapping[str, Any]) -> Joi
         return None
     if not (linear.internal_weights and skip.internal_weights):
         return None
-    plan, product = linear_plan_of(linear), species_product(plan_of(skip), options)
+    plan, product = read_linear_plan(linear), make_species_product(plan_of(skip), options)
     return None if plan is None or product is None else join_layers(plan, product)
