@@ -74,12 +74,7 @@ def _bytecode_and_signature(function: Any) -> tuple:
     return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, function.__defaults__
 
 
-_FORWARDING = [
-    *map(
-        _bytecode_and_signature,
-        (_ForwardingCalls.one, _ForwardingCalls.two, _ForwardingCalls.three, _ForwardingCalls.every),
-    )
-]
+_FORWARDING = [_bytecode_and_signature(f) for f in vars(_ForwardingCalls).values() if isinstance(f, FunctionType)]
 
 
 def _call_only_forwards(name: str, attribute: Any, base: type[nn.Module]) -> bool:

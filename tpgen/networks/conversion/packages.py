@@ -139,6 +139,10 @@ def _are_same(theirs: Any, ours: Any, seen: _Seen) -> bool:
     for kinds, compare in _KINDS:
         if isinstance(theirs, kinds):
             return isinstance(ours, kinds) and compare(theirs, ours, seen)
+    if isinstance(wrapped := getattr(theirs, "__wrapped__", None), FunctionType):  # as caches of functions have it
+        return _are_same(wrapped, getattr(ours, "__wrapped__", None), seen) and _are_same(
+            type(theirs), type(ours), seen
+        )
     return _are_same(type(theirs), type(ours), seen)  # an object is no code, but that of its class
 
 
@@ -205,34 +209,16 @@ def _comparison_of_part(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen
     return lambda theirs, ours, seen: _are_same(part(theirs), part(ours), seen)
 
 
-def _are_equal_values(theirs: Any, ours: Any, _seen: _Seen) -> bool:
-    return theirs == ours
-
-
-class _WrapsFunction(type):
-    """Metaclass: objects with a wrapped function, such as caches, are instances."""
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return not isinstance(instance, FunctionType) and isinstance(
-            getattr(instance, "__wrapped__", None), FunctionType
-        )
-
-
-class _Wrapper(metaclass=_WrapsFunction):
-    pass
-
-
 _KINDS: tuple[tuple[Any, Callable[[Any, Any, _Seen], bool]], ...] = (
     (type, _same_classes),
     (FunctionType, _same_functions),
     ((classmethod, staticmethod, MethodType), _comparison_of_part(lambda held: held.__func__)),
     (property, _comparison_of_part(lambda held: (held.fget, held.fset, held.fdel))),
-    (_Wrapper, _comparison_of_part(lambda held: held.__wrapped__)),
     (partial, _comparison_of_part(lambda held: (held.func, held.args, held.keywords))),
     (ModuleType, lambda theirs, ours, _seen: _PREFIX.sub("", theirs.__name__) == ours.__name__),
     (torch.jit.ScriptFunction, _comparison_of_part(lambda held: held.code)),
     (Tensor, lambda theirs, ours, _seen: torch.equal(theirs, ours)),
     ((list, tuple), _same_lists),
     (dict, _same_maps),
-    ((str, bytes, int, float, complex, frozenset, set, type(None)), _are_equal_values),
+    ((str, bytes, int, float, complex, frozenset, set, type(None)), lambda theirs, ours, _seen: theirs == ours),
 )

@@ -29,7 +29,12 @@ _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
 def allow_splines(swaps: Iterable[ClassSwap]) -> list[ClassSwap]:
     """Let nets among swapped modules use splines; raises `OptionError` without such nets."""
-    found = [_swap_with_splines(swap) if hasattr(swap.cls, SPLINED) else swap for swap in swaps]
+    found = [
+        replace(swap, now=_describe_net_or_spline, extra={**swap.extra, SPLINED: True})
+        if hasattr(swap.cls, SPLINED)
+        else swap
+        for swap in swaps
+    ]
     if not any(SPLINED in swap.extra for swap in found):
         raise OptionError(
             "radial='spline' is for networks whose weights of edges are made of lengths by nets that tpgen converts, "
@@ -64,10 +69,6 @@ def disable_splines(network: nn.Module) -> Iterator[None]:
 
 def _list_splined_nets(network: nn.Module) -> list[nn.Module]:
     return [module for module in network.modules() if getattr(module, SPLINED, False)]
-
-
-def _swap_with_splines(swap: ClassSwap) -> ClassSwap:
-    return replace(swap, now=_describe_net_or_spline, extra={**swap.extra, SPLINED: True})
 
 
 def _describe_net_or_spline(net: nn.Module, _extra: Any) -> str:

@@ -53,7 +53,8 @@ class MaceConvolution(o3.TensorProduct):
 def find_mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield swaps of a MACE model."""
     for module in network.modules():
-        if _gathers_itself(module):
+        product = getattr(module, "conv_tp", None)
+        if isinstance(product, o3.TensorProduct) and not hasattr(module, _FUSION):  # it gathers itself
             yield from _find_interaction_swaps(network, module, options)
         elif is_contraction(module):
             yield find_contraction_swap(module, options)
@@ -63,10 +64,6 @@ def find_mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Swa
                 yield found
     if any(type(module).__module__ == _MODELS for module in network.modules()):
         yield from import_module("tpgen.networks.conversion.projects.mace_models").find_model_swaps(network, options)
-
-
-def _gathers_itself(module: nn.Module) -> bool:
-    return isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) and not hasattr(module, _FUSION)
 
 
 def _find_interaction_swaps(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:

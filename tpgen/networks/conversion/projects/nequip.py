@@ -4,7 +4,6 @@
 
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 import torch
@@ -50,8 +49,10 @@ def find_nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[S
         try:
             found = getattr(import_module(where), find)
         except ImportError as error:  # the modules of a version stand elsewhere: they stay or are as any of e3nn's
-            why = f"of nequip {_read_nequip_version()}, where tpgen does not find all it swaps: {error}"
-            yield KeptModule(_find_first_nequip_module(network), why, general=True)
+            version = getattr(import_module("nequip"), "__version__", "of no known version")
+            why = f"of nequip {version}, where tpgen does not find all it swaps: {error}"
+            first = next((m for m in network.modules() if type(m).__module__.startswith("nequip.")), network)
+            yield KeptModule(first, why, general=True)
         else:
             yield from found(network, options)
 
@@ -63,17 +64,6 @@ def _find_kept_compiled_modules(network: nn.Module) -> Iterator[KeptModule]:
             if getattr(module, "_compiled_cache", ({},))[0]:
                 why = "a model that NequIP compiled at its first call, and goes on so: convert it before that call"
                 yield KeptModule(module, why, general=True)
-
-
-def _find_first_nequip_module(network: nn.Module) -> nn.Module:
-    return next((m for m in network.modules() if type(m).__module__.startswith("nequip.")), network)
-
-
-def _read_nequip_version() -> str:
-    try:
-        return version("nequip")
-    except PackageNotFoundError:
-        return "of no known version"
 
 
 # What asks for modules that not all versions of NequIP have where these look for them.
