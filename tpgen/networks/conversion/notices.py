@@ -20,7 +20,7 @@ _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 def warn_of_slow_path(text: str) -> None:
     """Warn, once for each text and not inside `suppress_notices`.
 
-    >>> with without_notices():
+    >>> with suppress_notices():
     ...     warn_of_slow_path("this is slow")
     """
     if not _SILENT.get():

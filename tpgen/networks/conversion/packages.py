@@ -38,7 +38,7 @@ _SETTINGS = {("e3nn", "_OPT_DEFAULTS")}  # module, name: what a process may set,
 def get_module_name_in_package(cls: type) -> str:
     """Name of a class's module, without a package's prefix.
 
-    >>> module_name_of(nn.Linear)
+    >>> get_module_name_in_package(nn.Linear)
     'torch.nn.modules.linear'
     """
     return _PREFIX.sub("", cls.__module__)
@@ -123,7 +123,7 @@ def _import_installed_namesake(cls: type) -> type | None:
 def have_same_code(theirs: Any, ours: Any) -> bool:
     """Whether two classes or functions, and all these reach, have the same code.
 
-    >>> same_code(lambda x: x + 1, lambda x: x + 1), same_code(lambda x: x + 1, lambda x: x + 2)
+    >>> have_same_code(lambda x: x + 1, lambda x: x + 1), have_same_code(lambda x: x + 1, lambda x: x + 2)
     (True, False)
     """
     return _are_same(theirs, ours, set())

@@ -214,7 +214,7 @@ def name_class_before_conversion(module: nn.Module) -> str:
 def name_class_with_package(cls: type) -> str:
     """Class name after its package.
 
-    >>> class_name_in_package(nn.Linear)
+    >>> name_class_with_package(nn.Linear)
     'torch.Linear'
     """
     return f"{get_module_name_in_package(cls).partition('.')[0]}.{cls.__name__}"

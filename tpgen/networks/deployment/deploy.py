@@ -137,7 +137,7 @@ _AXES = {
 def name_inputs(network: nn.Module, count: int) -> list[str]:
     """Return names of ``count`` inputs, from the network or forward's arguments.
 
-    >>> names_of(nn.Bilinear(2, 3, 4), 2)
+    >>> name_inputs(nn.Bilinear(2, 3, 4), 2)
     ['input1', 'input2']
     """
     found: list[str] = []

@@ -303,7 +303,7 @@ class MaceReshape(nn.Module):
 def _make_layout_plan(irreps: Irreps) -> Plan:
     """Linear polynomial that copies layout ``mul_ir`` to ``channel``.
 
-    >>> _layout_plan(Irreps("0e + 1o")).out.dim
+    >>> _make_layout_plan(Irreps("0e + 1o")).out.dim
     4
     """
     copied = tuple(((k, k), 1.0) for k in range(irreps.dim))

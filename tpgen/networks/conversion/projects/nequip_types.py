@@ -183,7 +183,7 @@ def add_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operand
 
     >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
     >>> rows, x = table[[0, 0, 1]], torch.ones(3)
-    >>> found = with_gradient_by_rows(rows, x * table[[0, 0, 1]], torch.mul, (x, rows))
+    >>> found = add_gradient_by_rows(rows, x * table[[0, 0, 1]], torch.mul, (x, rows))
     >>> torch.autograd.grad(found.sum(), [rows, table])
     (tensor([1., 1., 1.]), tensor([2., 1.]))
     """
