@@ -59,7 +59,7 @@ $(CLIENTS:%=test-client-%): test-client-%:
 	@if test -e .clients/$*/.installed; then \
 	    echo "tests of $*"; \
 	    OMP_NUM_THREADS=1 timeout 2400 .clients/$*/bin/python -m pytest -p no:cacheprovider -W ignore \
-	        tests/clients/test_$**.py || exit 1; \
+	        tests/clients/test_$**.py tests/clients/test_projects*.py || exit 1; \
 	    test -z "$(FIRST_CASES)" || OMP_NUM_THREADS=1 timeout 1200 .clients/$*/bin/python -m pytest -p no:cacheprovider \
 	        -W ignore --short $(FIRST_CASES) || exit 1; \
 	else echo "*** $* IS NOT TESTED: it could not be installed"; fi
@@ -142,9 +142,9 @@ fuzz: $(INSTALLED)
 # Lives of small random models of the projects that tpgen has an adapter for, in their environments.
 fuzz-clients: SEED := $(SEED)
 fuzz-clients: clients
-	@for client in $(patsubst tests/clients/test_%_lives.py,%,$(wildcard tests/clients/test_*_lives.py)); do \
+	@for client in $(CLIENTS); do \
 	    if test -e .clients/$$client/.installed; then \
-	        $(FUZZ) .clients/$$client/bin/python -m pytest -p no:cacheprovider -W ignore tests/clients/test_$${client}_lives.py \
+	        $(FUZZ) .clients/$$client/bin/python -m pytest -p no:cacheprovider -W ignore tests/clients/test_projects_lives.py \
 	            || exit 1; \
 	    else echo "*** $$client IS NOT ATTACKED: it could not be installed"; fi; \
 	done

@@ -17,7 +17,7 @@ from tests.machine import needs_compiler
 from tests.networks.deployment.test_runtime import KERNELS, elsewhere, test_operators_without_python_compute_the_same  # noqa: F401
 from tpgen.networks.deployment import runtime
 from tpgen.networks.deployment.deploy import deploy
-from tpgen.networks.deployment.runtime import features
+from tpgen.networks.deployment.runtime import list_processor_features
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 from tpgen.tools.demo.potential import convert_potential, pair_energy_example
@@ -61,11 +61,11 @@ def test_a_package_is_called_without_tpgen(tmp_path: Path) -> None:
 
 
 def test_the_features_of_the_processor_are_known() -> None:
-    assert {"asimd", "avx2"} & set(features())
+    assert {"asimd", "avx2"} & set(list_processor_features())
 
 
 def test_kernels_for_another_processor_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "features", lambda: [*features(), "xop"])
+    monkeypatch.setattr(runtime, "list_processor_features", lambda: [*list_processor_features(), "xop"])
     runtime.write_runtime(KERNELS[:1], tmp_path)
     said, results, _ = elsewhere(tmp_path)
     assert said[0].startswith("tpgen: built for a processor with xop; deploy on the machine")

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 import tpgen
 from tests.attacks.calls import CALLS, Arguments, Subject, compare, size
 from tests.attacks.counts import count
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 from tpgen.tools.verification.runs import reload_saved
 
 LENGTH = 40  # attacks of a life
@@ -174,7 +174,7 @@ def _emptied(twins: Twins) -> None:
     """Memory of converted modules taken anew, as where a network is built on ``meta``."""
     state = {name: x.clone() for name, x in twins.stock.state_dict().items()}
     for module in twins.converted.modules():
-        if mark_of(module) is not None:
+        if get_swap_mark(module) is not None:
             module.to_empty(device="cpu", recurse=False)
             with torch.no_grad():
                 for held in (*module.buffers(recurse=False), *module.parameters(recurse=False)):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -19,18 +16,13 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from benchmarks.networks import Case, lattice
+from tests.networks.deployment.elsewhere import NETWORK, run_without_tpgen
 from tests.networks.deployment.network import products_of_rows
-from tests.networks.tape import programs_as_on_gpu
-from tpgen.base.errors import TpgenError
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.operations import pairs
 from tpgen.networks.deployment import runtime as deployed
-from tpgen.networks.deployment.models import OfStructures, model_of
-from tpgen.networks.deployment.runtime import kernels_in
-from tpgen.networks.neutral_edges import padded_size
-from tpgen.networks.step import compile_step
-from tpgen.networks.step_program import Program
-from tpgen.networks.training import Loss, compile_training
+from tpgen.networks.deployment.models import OfStructures, describe_model
+from tpgen.networks.deployment.runtime import list_kernels_in
 
 Written = (GraphModule, torch.jit.ScriptModule)  # each copy has a class of its own
 ENERGIES, GRADIENTS = 1e-10, 1e-8  # relative, in float64
@@ -77,60 +69,6 @@ def check_everything(case: Case) -> nn.Module:
     return model
 
 
-def check_splines(case: Case) -> None:
-    """Weights by splines: energy, forces and stress nearly stock's, new numbers when weights change, no training."""
-    stock, model = deepcopy(case.model).eval(), convert(case.model, radial="spline").eval()
-    for factor in (1.0, 1.1):
-        with torch.no_grad():
-            for p in (*stock.parameters(), *model.parameters()):
-                p.data.mul_(factor)  # which torch does not count
-        wanted, found = case.run(stock, False), case.run(model, False)
-        for name, x in wanted.items():
-            assert 0 < (found[name] - x).abs().max() <= 1e-5 * x.abs().max(), name
-    told = [row.now for row in conversion_report(model).replaced if "cubic splines of lengths, " in row.now]
-    assert told
-    assert all("slopes within" in now for now in told)
-    with pytest.raises(TpgenError, match="radial='spline' is for inference: it has values and forces, and no"):
-        case.run(model.train(), True)["forces"].square().sum().backward()
-    assert_same(results(case, restore(model)), results(case, stock.train()))
-
-
-def check_step(
-    case: Case, *others: Case, outputs: list[str] | None = None, finds: Sequence[str] = ("pairs",), without: int = 0
-) -> None:
-    """A converted model as one program, for several systems, against stock: energy, forces and stress.
-
-    It ``finds`` these in each call; so many systems it goes ``without``, as the network computes them itself.
-    """
-    stock, model = deepcopy(case.model).eval(), convert(case.model).eval()
-    program, seen = compile_step(model, outputs=outputs), []
-    evaluate = program._evaluate
-    for other in (case, *others):
-        wanted, found = other.run(stock, False), other.run(program, False)
-        for name, x in wanted.items():
-            assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
-        if other is case:  # from here on the program must hold for all of them
-            program._evaluate = lambda *args, **options: (seen.append(0), evaluate(*args, **options))[1]
-    assert len(seen) == without
-    assert set(program._program.written.searches) == set(finds)
-
-
-def check_neutral_edges(
-    case: Case, *others: Case, monkeypatch: pytest.MonkeyPatch, limit: float = 1e-12, neutral: bool = True
-) -> None:
-    """A converted model's program as on a GPU, where calls have more edges if these change no result, against stock."""
-    programs_as_on_gpu(monkeypatch)
-    monkeypatch.setattr(pairs, "_mark_in_program", lambda *given: None)  # as on a GPU
-    stock, model = deepcopy(case.model).eval(), convert(case.model).eval()
-    program = compile_step(model)
-    for other in (case, *others):
-        wanted, found = other.run(stock, False), other.run(program, False)
-        for name, x in wanted.items():
-            assert (found[name] - x).abs().max() <= limit * x.abs().max(), name
-    assert (program._program.written.padding is not None) == neutral
-    assert all(padded_size(each.edges) > each.edges for each in (case, *others))
-
-
 class _Called(Exception):
     """The arguments of a call."""
 
@@ -149,40 +87,7 @@ def arguments(case: Case, training: bool = True) -> tuple[tuple, dict[str, Any]]
     raise AssertionError("the model was not called")
 
 
-def check_training(case: Case, *others: Case, outputs: list[str]) -> None:
-    """A step of training of a converted model as one program, for several systems, against stock."""
-    stock, model = deepcopy(case.model).train(), convert(case.model).train()
-
-    def loss(network: nn.Module, *args: Any, **options: Any) -> Tensor:
-        found = network(*args, **options)
-        return sum(((found[name] - 0.1) ** 2).mean() for name in outputs)
-
-    program = compile_training(model, loss)
-    for other in (case, *others):
-        args, options = arguments(other)
-        loss(stock, *deepcopy(args), **options).backward()
-        with nullcontext() if other is case else _neither_written_nor_served():
-            program(*deepcopy(args), **options).backward()
-        found = dict(model.named_parameters())
-        for name, p in stock.named_parameters():
-            if p.grad is not None:
-                assert (found[name].grad - p.grad).abs().max() <= 1e-10 * p.grad.abs().max(), name
-        assert {n for n, p in found.items() if p.grad is None} == {
-            n for n, p in stock.named_parameters() if p.grad is None
-        }
-
-
-@contextmanager
-def _neither_written_nor_served() -> Iterator[None]:
-    """Refuse that a program is written, or that the network itself computes a loss."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("the program of the first case does not hold")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Program, "of", refuse)
-        patch.setattr(Loss, "forward", refuse)
-        yield
+_COMPUTE = NETWORK + "found = {name: network(*x) for name, x in given.items()}"
 
 
 def check_deployed(
@@ -199,20 +104,16 @@ def check_deployed(
     """
     given: dict[Any, list[Tensor]] = few()
     for name in refused:
-        torch.save({name: given.pop(name)}, folder.parent / "given.pt")
-        done = subprocess.run([sys.executable, "-c", _LOAD, str(folder)], capture_output=True, text=True, check=False)
-        assert "RuntimeError: this package is for inputs with" in done.stderr
+        with pytest.raises(AssertionError, match="RuntimeError: this package is for inputs with"):
+            run_without_tpgen(folder, _COMPUTE, {name: given.pop(name)})
     small = [*given]
     for atoms in cases:
         s = lattice(atoms, torch.float64)
         given[atoms] = [s.positions, s.edges, s.species, s.cell[None], s.shifts]
-    torch.save(given, folder.parent / "given.pt")
-    loaded = subprocess.run([sys.executable, "-c", _LOAD, str(folder)], capture_output=True, text=True, check=False)
-    assert loaded.returncode == 0, loaded.stderr
+    results, _ = run_without_tpgen(folder, _COMPUTE, given)
     described = json.loads((folder / "manifest.json").read_text())["model"]
     assert (described["elements"], described["cutoff"]) == ([*elements], 5.0)
-    results = torch.load(folder.parent / "found.pt")
-    stock = OfStructures(model, model_of(model))
+    stock = OfStructures(model, describe_model(model))
     for name in small:
         check_few(results.pop(name), stock(*given[name]), name, limit)
     for atoms, found in results.items():
@@ -234,7 +135,9 @@ def check_deployed(
 def deployed_programs(monkeypatch: pytest.MonkeyPatch) -> list[ExportedProgram]:
     """Programs that are deployed from here on."""
     seen: list[ExportedProgram] = []
-    monkeypatch.setattr(deployed, "kernels_in", lambda program: (seen.append(program), kernels_in(program))[1])
+    monkeypatch.setattr(
+        deployed, "list_kernels_in", lambda program: (seen.append(program), list_kernels_in(program))[1]
+    )
     return seen
 
 
@@ -277,23 +180,13 @@ def check_few(found: Sequence[Tensor], wanted: Sequence[Tensor], name: str, limi
         torch.testing.assert_close(x.reshape(y.shape), y, rtol=limit, atol=limit * largest, msg=f"{name}: {x}, {y}")
 
 
-_LOAD = """
-import sys, torch
-sys.path.insert(0, sys.argv[1])
-from load import load
-network, near = load(), sys.argv[1] + "/../"
-torch.save({atoms: network(*x) for atoms, x in torch.load(near + "given.pt").items()}, near + "found.pt")
-assert not sys.modules.get("tpgen")
-"""
-
-
 def counted_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Nets run once for each pair of edges, however few there are; the list gets how many rows each of them sees."""
     seen: list[int] = []
-    mean = pairs._mean_of_pairs
+    mean = pairs._average_over_pairs
     monkeypatch.setattr(pairs, "WORTH_PAIRS", 1)
     monkeypatch.setattr(pairs, "SHARE", 2**20)
-    monkeypatch.setattr(pairs, "_mean_of_pairs", lambda x, found: (seen.append(found.numbers), mean(x, found))[1])
+    monkeypatch.setattr(pairs, "_average_over_pairs", lambda x, found: (seen.append(found.numbers), mean(x, found))[1])
     return seen
 
 
@@ -303,14 +196,6 @@ def counted_lengths(monkeypatch: pytest.MonkeyPatch, adapter: Any) -> list[int]:
     run = adapter.cut_bessel
     monkeypatch.setattr(adapter, "cut_bessel", lambda r, *rest: seen.append(len(r)) or run(r, *rest))
     return seen
-
-
-def check_float32(case: Case) -> None:
-    """Energy, forces and stress of a model in float32, within its rounding of stock's."""
-    assert {p.dtype for p in case.model.parameters()} == {torch.float32}
-    found, wanted = (case.run(network, False) for network in (convert(deepcopy(case.model)), case.model))
-    for name, x in wanted.items():
-        assert (found[name] - x).abs().max() <= ROUNDED * x.abs().max(), name
 
 
 def carbon(seed: int = 0) -> Any:
@@ -323,32 +208,11 @@ def carbon(seed: int = 0) -> Any:
     return atoms
 
 
-def compare_dynamics(
-    calculator: Callable[[nn.Module], Any], model: nn.Module, steps: int = 200, rounded: bool = False
-) -> None:
-    """Molecular dynamics: a converted model conserves energy as stock does, and moves the atoms as stock does.
+def nequip_calculator(model: nn.Module) -> Any:
+    from nequip.integrations.ase import NequIPCalculator
+    from nequip.integrations.utils import basic_transforms
 
-    Trajectories ``rounded`` to float32 part, so of these only the first is asked.
-    """
-    stock, converted = (_total_energies(calculator(m), steps) for m in (model, convert(deepcopy(model))))
-    drift = max(stock) - min(stock)
-    assert drift > 0
-    assert max(converted) - min(converted) < 1.5 * drift
-    if not rounded:
-        assert max(abs(a - b) for a, b in zip(stock, converted, strict=True)) < 1e-6 * drift + 1e-10
-
-
-def _total_energies(calculator: Any, steps: int) -> list[float]:
-    import numpy
-    from ase import units
-    from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
-    from ase.md.verlet import VelocityVerlet
-
-    atoms = carbon()
-    atoms.calc = calculator
-    MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=numpy.random.RandomState(0))
-    found = []
-    dynamics = VelocityVerlet(atoms, 0.5 * units.fs)
-    dynamics.attach(lambda: found.append(atoms.get_total_energy()))
-    dynamics.run(steps)
-    return found
+    model = model.eval()
+    names = model.metadata["type_names"].split()
+    transforms = basic_transforms(model.metadata, model.metadata["r_max"], names, {name: name for name in names})
+    return NequIPCalculator(model, "cpu", transforms=transforms)

@@ -11,6 +11,7 @@ import torch
 from benchmarks.lammps import lammps
 from tests.attacks.counts import counted, pytest_terminal_summary
 from tests.clients.checks import counted_pairs
+from tests.clients.projects import PROJECTS
 
 __all__ = ["counted", "pytest_terminal_summary"]
 
@@ -18,7 +19,9 @@ _TESTS = {"mace": "mace", "nequip": "nequip", "allegro": "nequip_allegro", "seve
 collect_ignore_glob = [f"test_{tests}*.py" for client, tests in _TESTS.items() if find_spec(client) is None]
 if find_spec("torch_sim") is None:
     collect_ignore_glob.append("torchsim_checks.py")
-if lammps() is None or not any(map(find_spec, ("mace", "nequip", "sevenn"))):
+if not PROJECTS:
+    collect_ignore_glob.append("test_projects*.py")
+if lammps() is None or not PROJECTS:
     collect_ignore_glob.append("test_in_lammps.py")  # `make test-engines` says so
 
 

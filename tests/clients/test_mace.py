@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen, run
@@ -14,22 +15,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tests.clients.checks import carbon, check_everything, check_float32, compare_dynamics
+from tests.clients.checks import carbon, check_everything
+from tests.clients.pages import ROOT
+from tests.clients.projects import BLOCKS
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 from tpgen.tools.cli.app import main
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
-
-BLOCKS = (
-    "RealAgnosticInteractionBlock",
-    "RealAgnosticResidualInteractionBlock",
-    "RealAgnosticDensityInteractionBlock",
-    "RealAgnosticDensityResidualInteractionBlock",
-    "RealAgnosticAttResidualInteractionBlock",
-    "RealAgnosticResidualNonLinearInteractionBlock",
-)
-
 
 TRAINING = [
     "--name=tiny", "--train_file=carbon.xyz", "--valid_fraction=0.2", "--E0s=average", "--model=ScaleShiftMACE",
@@ -57,12 +50,6 @@ def test_any_two_blocks_convert_and_are_restored(block: str, first: str) -> None
         for name, x in case.run(change(case.model), False).items():
             torch.testing.assert_close(x, wanted[name], rtol=0.0, atol=limit * float(x.abs().max().clamp_min(1.0)))
     assert {*case.model.state_dict()} == attributes
-
-
-@pytest.mark.parametrize("hidden", ["16x0e", "8x0e+8x1o", "8x0e+8x1o+8x2e"])
-def test_float32_is_within_its_rounding(hidden: str) -> None:
-    torch.set_default_dtype(torch.float32)
-    check_float32(mace(27, torch.float32, hidden))
 
 
 def test_a_converted_model_scripts() -> None:
@@ -97,10 +84,6 @@ def test_steps_of_a_contraction_may_be_hooked_after_the_conversion() -> None:
         torch.testing.assert_close(found[1][name], x, rtol=1e-10, atol=1e-10)
 
 
-def test_energies_are_conserved() -> None:
-    compare_dynamics(lambda model: calculator(models=[model]), mace(8, torch.float64, "8x0e+8x1o").model)
-
-
 def calculator(**given: Any) -> Any:
     from mace.calculators import MACECalculator
 
@@ -111,14 +94,6 @@ def tpgen(*arguments: object, code: int = 0) -> str:
     result = CliRunner().invoke(main, list(map(str, arguments)))
     assert result.exit_code == code, result.output
     return result.output
-
-
-@pytest.mark.parametrize("first", ["from tpgen import convert", "import torch, tpgen", "import mace"])
-def test_e3nn_loads_after_what_the_page_names(first: str) -> None:
-    """Alone it does not: torch refuses the constants of e3nn 0.4.4."""
-    program = f"{first}; from e3nn import o3"
-    process = run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
 
 
 def test_files_are_converted_and_restored(tmp_path: Path) -> None:
@@ -138,44 +113,45 @@ def test_files_are_converted_and_restored(tmp_path: Path) -> None:
 
 
 def mark_names(model: torch.nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if mark_of(module) is not None]
-
-
-def test_rebuilding_a_model_gives_a_stock_one() -> None:
-    from mace.tools.scripts_utils import extract_model
-
-    model = convert(mace(8, torch.float64, "8x0e+8x1o").model)
-    rebuilt = extract_model(model)
-    assert not mark_names(rebuilt)
-    for name, x in model.state_dict().items():
-        assert torch.equal(rebuilt.state_dict()[name], x), name
+    return [name for name, module in model.named_modules() if get_swap_mark(module) is not None]
 
 
 def test_the_training_program_gives_the_same_losses(tmp_path: Path) -> None:
     write_training_set(tmp_path / "carbon.xyz")
+    output, losses = trained_by_both(tmp_path, TRAINING)
+    assert "modules compute with tpgen, 0 stay" in output
+    assert len(losses[0]) > 6
+    for saved in ("tiny.model", "tiny_stagetwo.model"):
+        assert_same_weights(tmp_path, saved, 1e-8)
+
+
+def trained_by_both(folder: Path, arguments: Sequence[str]) -> tuple[str, list[list[float]]]:
+    """What MACE's training program says where it is run by tpgen, and the losses of stock and of that, which agree."""
     programs = {"stock": ["mace.cli.run_train"], "converted": ["tpgen", "mace-run-train"]}
     started = [
         Popen(
-            [sys.executable, "-W", "ignore", "-m", *module, *TRAINING, f"--work_dir={name}"],
-            cwd=tmp_path, stdout=PIPE, stderr=STDOUT, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()},
+            [sys.executable, "-W", "ignore", "-m", *module, *arguments, f"--work_dir={name}"],
+            cwd=folder, stdout=PIPE, stderr=STDOUT, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         for name, module in programs.items()
     ]  # fmt: skip
     for process in started:
         output, _ = process.communicate(timeout=200)
         assert process.returncode == 0, output
-    assert "modules compute with tpgen, 0 stay" in output
     losses = [
-        [json.loads(line)["loss"] for file in (tmp_path / name).glob("results/*.txt") for line in file.open()]
+        [json.loads(line)["loss"] for file in (folder / name).glob("results/*.txt") for line in file.open()]
         for name in programs
     ]
-    assert len(losses[0]) > 6
     assert losses[1] == pytest.approx(losses[0], rel=1e-8)
-    for saved in ("tiny.model", "tiny_stagetwo.model"):
-        theirs, ours = (torch.load(tmp_path / name / saved, weights_only=False) for name in programs)
-        assert not mark_names(ours)
-        for wanted, found in zip(theirs.parameters(), ours.parameters(), strict=True):
-            torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-8)
+    return output, losses
+
+
+def assert_same_weights(folder: Path, saved: str, limit: float) -> None:
+    """The model of the converted program is stock, and has the weights of the stock program's."""
+    theirs, ours = (torch.load(folder / name / saved, weights_only=False) for name in ("stock", "converted"))
+    assert not mark_names(ours)
+    for wanted, found in zip(theirs.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=limit, atol=1e-8)
 
 
 def write_training_set(file: Path) -> None:

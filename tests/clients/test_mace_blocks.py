@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.clients.checks import Written
 from tpgen.networks.conversion.convert import convert, restore
 from tpgen.networks.conversion.joined import JoinedLayers
 from tpgen.networks.conversion.projects import mace_models
@@ -104,7 +105,12 @@ def test_a_block_of_another_version_keeps_its_class(case: Case, monkeypatch: pyt
 def test_a_model_is_built_anew_from_the_classes_of_a_converted_one(case: Case) -> None:
     from mace.tools.scripts_utils import extract_model
 
-    torch.set_default_dtype(torch.float64)
-    model = extract_model(convert(deepcopy(case.model)))
-    assert [type(block) for block in model.interactions] == [type(block) for block in case.model.interactions]
+    converted = convert(deepcopy(case.model))
+    assert isinstance(converted, type(case.model))
+    assert type(converted).__name__ == type(case.model).__name__
+    model = extract_model(converted)
+    kinds = ([type(m) for m in n.modules() if not isinstance(m, Written)] for n in (model, case.model))
+    assert next(kinds) == next(kinds)
+    for name, x in case.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], x), name
     check(case, model, case.model)

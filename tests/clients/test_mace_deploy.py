@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.clients.checks import check_deployed, check_few, check_products, deployed_programs, few
 from tests.clients.pages import snippets
 from tpgen.networks.deployment.example import build_example, run_example
-from tpgen.networks.deployment.models import OfStructures, model_of
+from tpgen.networks.deployment.models import OfStructures, describe_model
 from tpgen.tools.cli.app import main
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
@@ -70,7 +70,7 @@ def test_a_model_file_is_deployed_by_one_line(tmp_path: Path, monkeypatch: pytes
     check_deployed(tmp_path / "potential", cases[27].model, cases)
     shown = run_example(_built(tmp_path), tmp_path / "potential")
     given = torch.load(tmp_path / "potential" / "inputs.pt")
-    model = model_of(cases[27].model)
+    model = describe_model(cases[27].model)
     wanted = OfStructures(cases[27].model, model)(*given)
     assert len(given[0]) > 1
     for name, x, y in zip(model.outputs, shown, wanted, strict=True):

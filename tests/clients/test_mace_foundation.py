@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import sys
 from pathlib import Path
-from subprocess import PIPE, STDOUT, Popen
 from types import ModuleType
 from typing import Any
 
@@ -31,7 +28,7 @@ from tests.clients.pages import (
     results,
     snippets,
 )
-from tests.clients.test_mace import mark_names, write_training_set
+from tests.clients.test_mace import assert_same_weights, mark_names, trained_by_both, write_training_set
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
 
@@ -156,25 +153,7 @@ def test_fine_tuning_gives_the_losses_of_stock(kind: str) -> None:
     assert (program, command) == ("tpgen", "mace-run-train")
     write_training_set(Path("train.xyz"))
     write_training_set(Path("replay.xyz"))
-    programs = {"stock": ["mace.cli.run_train"], "converted": ["tpgen", command]}
-    started = [
-        Popen(
-            [sys.executable, "-W", "ignore", "-m", *module, *arguments, *TRAINING, *TUNED[kind], f"--work_dir={name}"],
-            stdout=PIPE, stderr=STDOUT, text=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        )
-        for name, module in programs.items()
-    ]  # fmt: skip
-    for process in started:
-        output, _ = process.communicate(timeout=200)
-        assert process.returncode == 0, output
+    output, losses = trained_by_both(Path(), [*arguments, *TRAINING, *TUNED[kind]])
     assert "modules compute with tpgen" in output
-    losses = [
-        [json.loads(row)["loss"] for file in Path(name).glob("results/*.txt") for row in file.open()]
-        for name in programs
-    ]
     assert len(losses[0]) > 2
-    assert losses[1] == pytest.approx(losses[0], rel=1e-8)
-    theirs, ours = (torch.load(Path(name) / "tuned.model", weights_only=False) for name in programs)
-    assert not mark_names(ours)
-    for wanted, found in zip(theirs.parameters(), ours.parameters(), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-8)
+    assert_same_weights(Path(), "tuned.model", 1e-7)

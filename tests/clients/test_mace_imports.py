@@ -25,6 +25,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
         "import tpgen, torch",
         "from tpgen import convert",
         "import tpgen.planner.plan",
+        "import mace",
         "import mace, tpgen",
         "import tpgen, mace",
     ],

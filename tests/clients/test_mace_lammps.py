@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.clients.projects import BLOCKS
 from tests.clients.ranks import assert_ranks_agree
-from tests.clients.test_mace import BLOCKS, tpgen
-from tpgen.networks.conversion.operations.splines import is_splined
+from tests.clients.test_mace import tpgen
+from tpgen.networks.conversion.operations.splines import has_splined_nets
 
 from benchmarks.networks import lattice, mace  # isort: skip  (after tpgen)
 
@@ -33,7 +34,7 @@ def test_ranks_compute_what_one_of_stock_does(
     fast = partial(torch.load, tmp_path / "fast.pt", weights_only=False)
     assert_ranks_agree(structure, structure.species, partial(deepcopy, stock), fast, limit, rows)
     assert bool(rows) == (block in BLOCKS[:4])  # nets of the others get more than lengths
-    assert is_splined(fast().model) == (radial == "spline")
+    assert has_splined_nets(fast().model) == (radial == "spline")
     made, all_rows = fast(), torch.ones(3, 2)
     made.prepare(SimpleNamespace(elems=[0]))
     assert all(part.truncate_ghosts(all_rows, 3) is all_rows for part in made.model.model.interactions)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.clients.checks import check_splines, counted_lengths
+from tests.clients.checks import counted_lengths
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.projects import mace_models
-from tpgen.networks.conversion.projects.mace_models import model_swaps
-from tpgen.networks.conversion.swap import apply_all, undo_all, what_computes
+from tpgen.networks.conversion.projects.mace_models import find_model_swaps
+from tpgen.networks.conversion.swap import apply_swaps, describe_code_that_computes, undo_swaps
 
 from mace.modules.blocks import RadialEmbeddingBlock  # isort: skip  (after tpgen, as e3nn 0.4.4 needs)
 
@@ -27,7 +27,7 @@ def block(**options: Any) -> RadialEmbeddingBlock:
 
 def converted(stock: nn.Module, **options: Any) -> nn.Module:
     model = nn.ModuleList([deepcopy(stock)])
-    apply_all(model_swaps(model, options))
+    apply_swaps(find_model_swaps(model, options))
     return model[0]
 
 
@@ -66,7 +66,7 @@ def test_bessel_functions_are_those_of_mace(power: int, trainable: bool, calls: 
     found, wanted = model(*given), stock(*given)
     check(found, wanted, given)
     assert calls == [30]
-    assert "tpgen kernel" in what_computes(model)
+    assert "tpgen kernel" in describe_code_that_computes(model)
     if trainable:
         slopes = [
             torch.autograd.grad(out[0].cos().sum(), m.bessel_fn.bessel_weights)[0]
@@ -128,7 +128,7 @@ def test_copies_files_scripts_and_the_way_back(calls: list[int]) -> None:
     assert len(calls) == 2
     scripted = torch.jit.script(deepcopy(model))
     torch.testing.assert_close(scripted(*given)[0], wanted[0])
-    undo_all(model)
+    undo_swaps(model)
     assert type(model) is RadialEmbeddingBlock
     assert vars(model).keys() == vars(stock).keys()
 
@@ -141,7 +141,3 @@ def test_a_strategy_without_kernels_has_none_here() -> None:
         assert ("tpgen kernel (Bessel functions" in report) == told_so
         assert "once for each pair" in report
     assert type(restore(convert(model)).radial_embedding) is RadialEmbeddingBlock
-
-
-def test_weights_by_splines_of_lengths() -> None:
-    check_splines(mace(27, torch.float64, "8x0e+8x1o"))

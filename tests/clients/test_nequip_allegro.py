@@ -1,19 +1,21 @@
-"""Allegro itself, an extension of NequIP: its model, the modifier, what NequIP packages of it, dynamics."""
+"""Allegro itself, an extension of NequIP: its model, its couplings, and ghosts of LAMMPS."""
 
 from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
 from nequip.nn.mlp import ScalarLinearLayer
 
-from benchmarks.networks import Case, allegro
-from tests.clients.checks import assert_same, check_everything, check_float32, compare_dynamics, results
-from tests.clients.nequip_checks import calculator_of, check_packaged, modified
+from benchmarks.networks import Case, allegro, nequip
+from tests.clients.checks import assert_same, check_everything, results
+from tests.clients.projects import OF_NEQUIP
+from tpgen.base.errors import DeployError
 from tpgen.networks.conversion.convert import conversion_report, convert
+from tpgen.networks.deployment.models import OfStructures, describe_model
+from tpgen.networks.step import compile_step
 
 
 def small() -> Case:
@@ -26,27 +28,6 @@ def test_a_model_is_converted_and_equal(coupled: bool) -> None:
     done = {path: row.now for row in conversion_report(model).replaced for path in row.paths}
     for n in range(2):
         assert done[f"model.func.allegro.tps.{n}"].startswith("tpgen polynomial, kernel")
-
-
-def test_float32_is_within_its_rounding() -> None:
-    torch.set_default_dtype(torch.float32)
-    check_float32(allegro(27, torch.float32, features=8, scalars=16))
-
-
-def test_the_modifier_is_found_by_name() -> None:
-    case = small()
-    wanted = results(case, case.model)
-    model = modified(case.model)
-    assert "TpgenContracter" in {type(m).__name__ for m in model.modules()}
-    assert_same(results(case, model), wanted)
-
-
-def test_nequip_compile_packages_a_converted_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_packaged(small(), tmp_path, monkeypatch)
-
-
-def test_energies_are_conserved() -> None:
-    compare_dynamics(calculator_of, small().model)
 
 
 @pytest.mark.parametrize("first", ["normed", "converted"])
@@ -89,3 +70,35 @@ def test_couplings_of_its_own_are_computed_by_allegro_until_they_are_gone() -> N
             model.load_state_dict(state)
         assert products(model) == {words}
         assert_same(results(case, model), results(case, stock))
+
+
+def test_couplings_that_were_written_to_are_in_the_program() -> None:
+    case = small()
+    stock, model = case.model.eval(), convert(deepcopy(case.model)).eval()
+    for network in (stock, model):
+        for name, x in network.named_buffers():
+            if name.endswith("w3j"):
+                x.mul_(1.5)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is computed by Allegro's own code from now on")
+        found = case.run(compile_step(model, outputs=[*OF_NEQUIP]), False)
+    for name, x in case.run(stock, False).items():
+        assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
+
+
+def test_an_allegro_takes_ghosts_in_the_place_of_a_cell() -> None:
+    network = small().model.eval()
+    model = describe_model(network)
+    local = model.with_ghosts(network)
+    structure = model.example()
+    wanted = dict(zip(model.outputs, OfStructures(network, model)(*structure), strict=True))
+    found = OfStructures(network, local)(*structure[:3])
+    assert len(local.example()) == len(local.inputs) == 3
+    for name, x in zip(local.outputs, found, strict=True):
+        torch.testing.assert_close(x, wanted[name], rtol=1e-12, atol=1e-12)
+
+
+def test_ghosts_of_a_network_that_passes_messages_are_refused() -> None:
+    network = nequip(27, torch.float64, features=4, l_max=1, layers=1).model
+    with pytest.raises(DeployError, match="only Allegro"):
+        describe_model(network).with_ghosts(network)

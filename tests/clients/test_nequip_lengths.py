@@ -10,12 +10,10 @@ from nequip.data import AtomicDataDict as keys
 from nequip.nn.embedding import BesselEdgeLengthEncoding, PolynomialCutoff
 from torch import Tensor
 
-from benchmarks.networks import nequip
-from tests.clients.checks import check_splines, counted_lengths
-from tpgen.networks.conversion.convert import conversion_report, convert
+from tests.clients.checks import counted_lengths
 from tpgen.networks.conversion.projects import nequip_edges
 from tpgen.networks.conversion.projects.nequip_edges import TpgenBesselEdgeLengthEncoding
-from tpgen.networks.conversion.swap import Swap, apply_all
+from tpgen.networks.conversion.swap import ClassSwap, apply_swaps
 
 NAMES = (keys.EDGE_EMBEDDING_KEY, keys.EDGE_CUTOFF_KEY)
 
@@ -28,7 +26,7 @@ def encoding(power: float = 6, trainable: bool = False) -> BesselEdgeLengthEncod
 
 def converted(stock: BesselEdgeLengthEncoding, kernels: bool = True) -> TpgenBesselEdgeLengthEncoding:
     module = deepcopy(stock)
-    apply_all([Swap(module, TpgenBesselEdgeLengthEncoding, "", {"_tpgen_kernels": kernels})])
+    apply_swaps([ClassSwap(module, TpgenBesselEdgeLengthEncoding, "", {"_tpgen_kernels": kernels})])
     return module
 
 
@@ -79,15 +77,3 @@ def test_what_no_kernel_computes_is_nequip_s(calls: list[int]) -> None:
             torch.testing.assert_close(module(dict(given))[name], stock(dict(given))[name])
     assert seen
     assert not calls
-
-
-def test_reports_say_what_computes() -> None:
-    model = nequip(8, torch.float64, features=4).model
-    for strategy, told in (("auto", True), ("grouped", False)):
-        report = str(conversion_report(convert(deepcopy(model), strategy=strategy)))
-        assert ("tpgen kernel (Bessel functions" in report) == told
-        assert "once for each pair" in report
-
-
-def test_weights_by_splines_of_lengths() -> None:
-    check_splines(nequip(27, torch.float64, features=4, l_max=1, layers=2))

@@ -13,7 +13,7 @@ from nequip.model.saved_models.load_utils import load_saved_model
 from nequip.utils.global_state import set_global_state
 
 import tpgen
-from tests.clients.nequip_checks import calculator_of
+from tests.clients.checks import nequip_calculator
 from tests.clients.nequip_programs import compiled, packaged, program, trained
 
 MODELS = ("nequip", "allegro")
@@ -51,10 +51,10 @@ def test_training_with_the_modifier_gives_the_weights_of_stock(model: str) -> No
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_saved_model_is_converted_and_equal(model: str, kind: str) -> None:
-    wanted = results(calculator_of(stock(model, kind)))
+    wanted = results(nequip_calculator(stock(model, kind)))
     converted = tpgen.convert(stock(model, kind))
-    assert_equal(results(calculator_of(converted)), wanted)
-    assert_equal(results(calculator_of(tpgen.restore(converted))), wanted)
+    assert_equal(results(nequip_calculator(converted)), wanted)
+    assert_equal(results(nequip_calculator(tpgen.restore(converted))), wanted)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -65,7 +65,7 @@ def test_a_package_is_compiled_with_the_modifier(model: str) -> None:
     file = compiled(packaged(model))
     assert any(b"tpgen" + dots + b"form" in file.read_bytes() for dots in (b"::", b"."))
     calculator = NequIPCalculator.from_compiled_model(str(file), device="cpu", chemical_species_to_atom_type_map=True)
-    assert_equal(results(calculator), results(calculator_of(stock(model, "package"))))
+    assert_equal(results(calculator), results(nequip_calculator(stock(model, "package"))))
     with pytest.raises(tpgen.TpgenError, match="it runs a compiled package"):
         tpgen.convert(calculator)
 

@@ -12,17 +12,12 @@ import pytest
 import torch
 
 from benchmarks.networks import sevenn
-from tests.clients.checks import check_everything, check_float32, compare_dynamics
+from tests.clients.checks import check_everything
 from tpgen.networks.conversion.convert import convert
 
 
 def test_a_model_is_converted_and_equal() -> None:
     check_everything(sevenn(27, torch.float64, hidden="8x0e+4x1e+2x2e"))
-
-
-def test_float32_is_within_its_rounding() -> None:
-    torch.set_default_dtype(torch.float32)
-    check_float32(sevenn(27, torch.float32, hidden="16x0e+8x1e+4x2e"))
 
 
 def test_a_converted_model_scripts() -> None:
@@ -57,29 +52,3 @@ def test_its_export_for_lammps_writes_a_converted_model(tmp_path: Path, monkeypa
         torch.testing.assert_close(found[1][name], found[0][name], rtol=1e-5, atol=1e-5)
     alone = run([sys.executable, "-c", f"import torch; torch.jit.load({file!r})"], capture_output=True, text=True)
     assert "Unknown builtin op: tpgen::" in alone.stderr
-
-
-def test_energies_are_conserved() -> None:
-    """In float32, in which SevenNet computes."""
-    from sevenn.calculator import SevenNetCalculator
-
-    torch.set_default_dtype(torch.float32)
-    model = sevenn(27, torch.float32, hidden="8x0e+4x1e+2x2e").model
-    compare_dynamics(lambda m: SevenNetCalculator(m, file_type="model_instance", device="cpu"), model, rounded=True)
-
-
-def test_a_model_built_in_float32_is_measured_and_proven() -> None:
-    torch.set_default_dtype(torch.float32)
-    case, reports = sevenn(27, torch.float32, hidden="8x0e+4x1e+2x2e"), []
-    inputs = (dict(case.batch),)
-    convert(case.model.train(), measure=inputs, prove=inputs, report=reports.append)
-    assert reports[0].proof.holds
-    assert [t.task for t in reports[0].times.tasks] == ["call", "call and gradients"]
-
-
-def test_a_calculators_model_in_evaluation_is_proven() -> None:
-    case, reports = sevenn(27, torch.float64, hidden="8x0e+4x1e+2x2e"), []
-    convert(case.model.eval().requires_grad_(False), prove=(dict(case.batch),), report=reports.append)
-    assert reports[0].proof.holds
-    assert "derivatives are those in training" in str(reports[0].proof)
-    assert not case.model.training

@@ -11,12 +11,10 @@ import torch
 from sevenn.nn.edge_embedding import BesselBasis, EdgeEmbedding, PolynomialCutoff, SphericalEncoding, XPLORCutoff
 from torch import Tensor, nn
 
-from benchmarks.networks import sevenn
-from tests.clients.checks import check_splines, counted_lengths
-from tpgen.networks.conversion.convert import conversion_report, convert
+from tests.clients.checks import counted_lengths
 from tpgen.networks.conversion.projects import sevennet_edges
-from tpgen.networks.conversion.projects.sevennet_edges import TpgenEdgeEmbedding, sevennet_edge_swaps
-from tpgen.networks.conversion.swap import apply_all
+from tpgen.networks.conversion.projects.sevennet_edges import TpgenEdgeEmbedding, find_sevennet_edge_swaps
+from tpgen.networks.conversion.swap import apply_swaps
 
 NAMES = (keys.EDGE_LENGTH, keys.EDGE_EMBEDDING, keys.EDGE_ATTR)
 
@@ -28,7 +26,7 @@ def embedding(cutoff: nn.Module | None = None, trainable: bool = True) -> EdgeEm
 
 def converted(stock: EdgeEmbedding, **options: Any) -> EdgeEmbedding:
     holder = nn.ModuleList([deepcopy(stock)])
-    apply_all(sevennet_edge_swaps(holder, options))
+    apply_swaps(find_sevennet_edge_swaps(holder, options))
     assert type(holder[0]) is TpgenEdgeEmbedding
     return holder[0]
 
@@ -82,15 +80,3 @@ def test_another_version_of_the_embedding_runs_as_it_is(calls: list[int], monkey
     given = {**graph(), keys.EDGE_EMBEDDING: torch.ones(30, 8)}
     assert converted(embedding())(given)["more"] == 1
     assert not calls
-
-
-def test_reports_say_what_computes() -> None:
-    model = sevenn(8, torch.float64, hidden="8x0e+4x1e").model
-    for strategy, told in (("auto", True), ("grouped", False)):
-        report = str(conversion_report(convert(deepcopy(model), strategy=strategy)))
-        assert ("tpgen kernel (Bessel functions" in report) == told
-        assert "once for each pair" in report
-
-
-def test_weights_by_splines_of_lengths() -> None:
-    check_splines(sevenn(27, torch.float64, "8x0e+4x1e"))

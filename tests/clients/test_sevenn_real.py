@@ -19,8 +19,8 @@ from benchmarks import networks
 from benchmarks.networks import Case
 from tests.clients.checks import check_deployed
 from tests.clients.pages import calculators, check_calculator, check_comparison_by_hand, check_proof
-from tpgen.networks.conversion.convert import collect, conversion_report, convert
-from tpgen.networks.conversion.swap import Swap
+from tpgen.networks.conversion.convert import conversion_report, convert, find_swaps_and_kept
+from tpgen.networks.conversion.swap import ClassSwap
 from tpgen.tools.cli.app import main
 
 FILES = Path(sevenn.__file__).parent.glob("pretrained_potentials/*/*.pth")
@@ -44,8 +44,8 @@ def trained(atoms: int, dtype: torch.dtype) -> Case:
 def test_energies_forces_and_stress_are_those_of_stock() -> None:
     case = trained(64, torch.float64)
     with torch.no_grad():
-        for found in collect(case.model, {}):
-            if isinstance(found, Swap) and found.exact:
+        for found in find_swaps_and_kept(case.model, {}):
+            if isinstance(found, ClassSwap) and found.exact:
                 found.exact()  # the file has couplings of float32
     wanted = case.run(case.model, False)
     found = case.run(convert(case.model), False)

@@ -157,9 +157,9 @@ def test_sums_of_rows_by_index_put_are_index_adds() -> None:
 def test_pairs_of_edges_are_those_of_a_cpu_alone() -> None:
     program, edges = Recording({}), torch.zeros(2, 4, dtype=torch.int64)
     with recording(program):
-        pairs.mark(torch.randn(4, 1), edges.to("meta"), torch.randn(4, 3, device="meta"))
+        pairs.mark_edge_pairs(torch.randn(4, 1), edges.to("meta"), torch.randn(4, 3, device="meta"))
         assert "pairs" not in program.sources
-        pairs.mark(torch.randn(4, 1), edges, torch.randn(4, 3))
+        pairs.mark_edge_pairs(torch.randn(4, 1), edges, torch.randn(4, 3))
         assert "pairs" in program.sources
 
 

@@ -9,7 +9,7 @@ from tests.networks.conversion.networks import GRAPHS, Mixed
 from tpgen.base.errors import TpgenError
 from tpgen.networks.conversion.adapters import ADAPTERS, register_adapter
 from tpgen.networks.conversion.convert import convert
-from tpgen.networks.conversion.swap import Kept, Swap, mark_of
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, get_swap_mark
 
 
 def test_an_adapter_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_an_adapter_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def adapter(found: nn.Module, options: dict):
         assert options == GRAPHS
-        yield Kept(found.full, "the adapter knows better")
+        yield KeptModule(found.full, "the adapter knows better")
 
     monkeypatch.setattr("tpgen.networks.conversion.adapters.ADAPTERS", ADAPTERS)
     monkeypatch.setitem(ADAPTERS, "elsewhere", "not.imported:ever")
@@ -27,16 +27,16 @@ def test_an_adapter_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
             convert(network, **GRAPHS)
     finally:
         del ADAPTERS["tests"]
-    assert mark_of(network.full) is None
-    assert mark_of(network.connected) is not None
+    assert get_swap_mark(network.full) is None
+    assert get_swap_mark(network.connected) is not None
 
 
-def _twice(found: nn.Module, options: dict) -> list[Swap]:
-    return 2 * [Swap(found, type(found), "nothing")]
+def _twice(found: nn.Module, options: dict) -> list[ClassSwap]:
+    return 2 * [ClassSwap(found, type(found), "nothing")]
 
 
-def _hiding(found: nn.Module, options: dict) -> list[Swap]:
-    return [Swap(found.get_submodule("full"), nn.Module, "nothing", {"training": True})]
+def _hiding(found: nn.Module, options: dict) -> list[ClassSwap]:
+    return [ClassSwap(found.get_submodule("full"), nn.Module, "nothing", {"training": True})]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_an_adapter_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPat
     network = Mixed()
     with pytest.warns(UserWarning, match=r"of tests, whose adapter cannot be loaded .*No module named 'tests.nowhere'"):
         convert(network, **GRAPHS)
-    assert mark_of(network.full) is not None
+    assert get_swap_mark(network.full) is not None
 
 
 def test_an_adapter_without_a_function_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,4 +65,4 @@ def test_an_adapter_without_a_function_is_named(monkeypatch: pytest.MonkeyPatch)
     network = Mixed()
     with pytest.warns(UserWarning, match=r"cannot be loaded \(math: an adapter is written as module:function\)"):
         convert(network, **GRAPHS)
-    assert mark_of(network.full) is not None
+    assert get_swap_mark(network.full) is not None

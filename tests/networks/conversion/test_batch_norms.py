@@ -12,6 +12,7 @@ import torch
 from e3nn.nn import BatchNorm
 from torch import Tensor, nn
 
+from tests.networks.conversion.networks import check_derivatives
 from tpgen.networks.conversion.batch_norms import ConvertedBatchNorm
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 
@@ -40,24 +41,13 @@ def rows(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return (2 * torch.randn(*shape, 24, dtype=dtype) + 1).requires_grad_()
 
 
-def derivatives(norm: nn.Module, x: Tensor) -> list[Tensor]:
-    """Results, gradients, and those of a sum of their squares."""
-    inputs = [x, *(w for w in norm.parameters() if w.numel())]
-    out = norm(x)
-    first = torch.autograd.grad(out, inputs, out.detach().sin(), create_graph=True)
-    squares = torch.stack([g.square().sum() for g in first]).sum()
-    second = torch.autograd.grad(squares, inputs, allow_unused=True) if squares.requires_grad else []
-    return [out, *first, *(g for g in second if g is not None)]
-
-
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(40,), (5, 7), (2, 3, 4), (1,)], ids=str)
 @pytest.mark.parametrize("options", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
 def test_it_is_that_of_e3nn(options: dict[str, Any], shape: tuple[int, ...], training: bool) -> None:
     stock, made = (norm.train(training) for norm in pair(**options))
     x = rows(*shape)
-    for one, other in zip(derivatives(made, x), derivatives(stock, x), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    check_derivatives(made, stock, [x], 1e-9)
     for (name, one), (_, other) in zip(made.named_buffers(), stock.named_buffers(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12, msg=name)
 
@@ -81,8 +71,7 @@ def test_of_one_kind_of_irrep(irreps: str) -> None:
     if irreps != "24x0e" and "include_bias" not in KNOWN:
         stock.eval(), made.eval()  # e3nn 0.4 fails in training without scalars
     x = rows(9)
-    for one, other in zip(derivatives(made, x), derivatives(stock, x), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    check_derivatives(made, stock, [x], 1e-9)
     for norm, x in zip((stock, made), (rows(20), rows(20)), strict=True):
         norm(x).sum().backward()
     grads = [[name for name, w in norm.named_parameters() if w.grad is None] for norm in (stock, made)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -13,62 +12,50 @@ import e3nn
 import pytest
 import torch
 from e3nn import o3
-from e3nn.util.jit import compile as e3nn_compile
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from tests.machine import KERNEL
-from tests.networks.conversion.networks import GRAPHS, VECTORS, Layer, Mixed, attributes, mixed_inputs
+from tests.networks.conversion.networks import (
+    GRAPHS,
+    VECTORS,
+    Layer,
+    Mixed,
+    check_conversion,
+    mixed_inputs,
+    pickled,
+)
 from tpgen.base.errors import OptionError, TpgenError
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.products import CONVERTED, PROGRAM
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 from tpgen.networks.holders import held_networks
 
 
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])
-def test_values_and_derivatives_are_those_of_stock(strategy: str) -> None:
-    network = Mixed()
-    convert(network, strategy=strategy)
-    proof = conversion_report(network, prove=mixed_inputs()).proof
-    assert proof is not None
-    assert [d.what for d in proof.differences] == ["outputs", "gradients", "second derivatives"]
-    assert [d.tensors for d in proof.differences] == [2, 7, 7]
-    assert all(d.relative < 1e-13 for d in proof.differences), proof
+def test_a_network_of_all_products_is_stock(strategy: str) -> None:
+    report = check_conversion(Mixed, mixed_inputs(), copies=(deepcopy, pickled), limit=1e-13, strategy=strategy)
+    assert [d.what for d in report.proof.differences] == ["outputs", "gradients", "second derivatives"]
+    assert [d.tensors for d in report.proof.differences] == [2, 7, 7]
 
 
-def test_tensors_and_names_stay() -> None:
-    network, stock = Mixed(), Mixed()
-    parameters, keys = dict(network.named_parameters()), list(network.state_dict())
-    convert(network, **GRAPHS)
-    assert all(network.get_parameter(name) is p for name, p in parameters.items())
-    assert list(dict(network.named_parameters())) == list(parameters)
-    assert list(network.state_dict()) == keys
-    stock.load_state_dict(network.state_dict(), strict=True)
-    network.load_state_dict(stock.state_dict(), strict=True)
-    assert all(
-        isinstance(network.get_submodule(n), type(m))
-        for n, m in stock.named_modules()
-        if isinstance(m, o3.TensorProduct)
-    )
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+@pytest.mark.parametrize("cls", CONVERTED)
+def test_a_product_is_stock(cls: type[nn.Module], strategy: str) -> None:
+    make = {
+        o3.TensorProduct: lambda: cls("2x1o", "2x1o", "2x1e", [(0, 0, 0, "uuu", True)]),
+        o3.FullyConnectedTensorProduct: lambda: cls("2x1o", "2x1o", "2x1e"),
+        o3.TensorSquare: lambda: cls("2x1o", "2x0e"),
+    }.get(cls, lambda: cls("2x1o", "2x1o"))
+    inputs = [torch.randn(3, 6) for _ in range(1 if cls is o3.TensorSquare else 2)]
+    check_conversion(make, inputs, CONVERTED[cls], strategy=strategy)
 
 
 def test_a_module_of_two_names_is_one_module() -> None:
     network = convert(Mixed(), **GRAPHS)
     assert network.connected is network.again
     assert ("connected", "again") in {r.paths for r in conversion_report(network).replaced}
-
-
-def test_restoring_leaves_nothing_behind() -> None:
-    network = Mixed()
-    before, inputs = attributes(network), mixed_inputs()
-    wanted = network(*inputs)
-    convert(network, **GRAPHS)
-    assert attributes(network) != before
-    assert restore(network) is network
-    assert attributes(network) == before
-    assert torch.equal(network(*inputs)["squares"], wanted["squares"])
 
 
 def test_training_goes_on_after_either() -> None:
@@ -80,20 +67,6 @@ def test_training_goes_on_after_either() -> None:
         network(*inputs)["squares"].sum().backward()
         optimizer.step()
         assert not torch.equal(network.connected.weight, before)
-
-
-@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
-def test_copies_pickles_and_scripts(strategy: str) -> None:
-    network, inputs = convert(Mixed(), strategy=strategy), mixed_inputs()
-    wanted = network(*inputs)["squares"]
-    file = io.BytesIO()
-    torch.save(network, file)
-    file.seek(0)
-    for other in (deepcopy(network), torch.load(file, weights_only=False)):
-        assert mark_of(other.full) is not None
-        torch.testing.assert_close(other(*inputs)["squares"], wanted)
-        assert mark_of(restore(other).full) is None
-        torch.testing.assert_close(other(*inputs)["squares"], wanted)
 
 
 def test_a_copy_has_its_buffers_in_the_same_order() -> None:
@@ -128,23 +101,6 @@ def test_averages_go_on(when: str) -> None:
     assert list(average.state_dict()) == list(wanted.state_dict())
 
 
-@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
-@pytest.mark.parametrize("cls", CONVERTED)
-def test_a_converted_product_scripts(cls: type[nn.Module], strategy: str) -> None:
-    x, y = torch.randn(3, 6), torch.randn(3, 6)
-    product = {
-        o3.TensorProduct: lambda: cls("2x1o", "2x1o", "2x1e", [(0, 0, 0, "uuu", True)]),
-        o3.FullyConnectedTensorProduct: lambda: cls("2x1o", "2x1o", "2x1e"),
-        o3.TensorSquare: lambda: cls("2x1o", "2x0e"),
-    }.get(cls, lambda: cls("2x1o", "2x1o"))()
-    inputs = (x,) if cls is o3.TensorSquare else (x, y)
-    wanted = product(*inputs)
-    convert(product, strategy=strategy)
-    assert type(product) is CONVERTED[cls]
-    torch.testing.assert_close(product(*inputs), wanted)
-    torch.testing.assert_close(e3nn_compile(product)(*inputs), wanted)
-
-
 def test_weights_may_be_given_as_e3nn_takes_them() -> None:
     product = o3.FullyConnectedTensorProduct(*VECTORS)
     x, y, w = torch.randn(3, 6), torch.randn(3, 3), torch.randn(4)
@@ -175,7 +131,7 @@ def test_distributed_training_goes_on(when: str, process_group: None) -> None:
     wrapped(*inputs).square().sum().backward()
     for name, gradient in wanted.items():
         torch.testing.assert_close(network.get_parameter(name).grad, gradient)
-    assert mark_of(network.product) is not None
+    assert get_swap_mark(network.product) is not None
 
 
 def test_moving_to_another_dtype_moves_the_program() -> None:
@@ -268,7 +224,7 @@ def test_wrong_arguments_are_named(call, why: str) -> None:
     network = Mixed()
     with pytest.raises(TpgenError, match=why):
         call(network, mixed_inputs())
-    assert mark_of(network.full) is None
+    assert get_swap_mark(network.full) is None
 
 
 def test_networks_that_something_holds_are_converted_all_or_none() -> None:
@@ -281,12 +237,12 @@ def test_networks_that_something_holds_are_converted_all_or_none() -> None:
     torch.testing.assert_close([network(*inputs) for network in calculator.models[:2]], wanted)
     with pytest.raises(TpgenError, match="Linear holds nothing that tpgen"):
         restore([one, nn.Linear(2, 2)])
-    assert mark_of(one.full) is not None
+    assert get_swap_mark(one.full) is not None
     assert restore(calculator) is calculator
-    assert mark_of(one.full) is mark_of(other.full) is None
+    assert get_swap_mark(one.full) is get_swap_mark(other.full) is None
     with pytest.raises(TpgenError, match="Linear holds no tensor product"):
         convert([one, nn.Linear(2, 2)], **GRAPHS)
-    assert mark_of(one.full) is None
+    assert get_swap_mark(one.full) is None
 
 
 class Calculator:
@@ -308,7 +264,7 @@ def test_calculators_below_others_are_found_and_other_networks_stay() -> None:
     with pytest.raises(TpgenError, match="Mixed is converted already"):
         convert(given)
     restore(given)
-    assert mark_of(network.full) is None
+    assert get_swap_mark(network.full) is None
     with pytest.raises(TpgenError, match="Mixed holds nothing that tpgen"):
         restore(given)
     with pytest.raises(TpgenError, match="Linear holds no tensor product"):

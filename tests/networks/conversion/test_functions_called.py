@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tpgen.base.errors import InputError
-from tpgen.networks.conversion.functions_called import e3nn_functions_called
+from tpgen.networks.conversion.functions_called import describe_e3nn_functions_called
 
 
 class Base(nn.Module):
@@ -59,7 +59,7 @@ def test_a_function_is_told_once(network: type[Base], method: str) -> None:
 
 
 def test_other_functions_are_not() -> None:
-    assert e3nn_functions_called(Own()) == ()
+    assert describe_e3nn_functions_called(Own()) == ()
 
 
 @pytest.mark.parametrize(("name", "nearest"), [("Own", "tests.Own"), ("linaer", "linear")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable
 from copy import deepcopy
@@ -15,6 +14,7 @@ from e3nn.util.jit import compile as e3nn_compile
 from torch import Tensor, nn
 
 from tests.machine import needs_compiler
+from tests.networks.conversion.networks import check_conversion, pickled
 from tpgen.functions import gate as gate_module
 from tpgen.networks.conversion import gates
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
@@ -83,13 +83,8 @@ def test_three_orders_are_those_of_stock(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GATES)
-def test_it_is_proven_where_it_was_built_in_float32(name: str) -> None:
-    gate = GATES[name]()
-    x = rows(gate, 4, dtype=torch.float32)
-    wanted = gate(x)
-    proof = conversion_report(convert(gate), prove=(x,)).proof
-    assert all(d.relative < 1e-12 for d in proof.differences), proof
-    torch.testing.assert_close(gate(x), wanted)
+def test_a_gate_built_in_float32_is_stock(name: str) -> None:
+    check_conversion(GATES[name], [rows(GATES[name](), 4, dtype=torch.float32)], ConvertedGate, (deepcopy, pickled))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3, 4), (1, 0)])
@@ -97,33 +92,6 @@ def test_any_leading_dimensions(shape: tuple[int, ...]) -> None:
     stock, ours = pair()
     x = rows(stock, *shape)
     torch.testing.assert_close(ours(x), stock(x))
-
-
-def test_it_is_the_same_module_and_comes_back() -> None:
-    gate = mixed()
-    before, parts = set(gate.__dict__), dict(gate.named_modules())
-    keys = list(gate.state_dict())
-    convert(gate)
-    assert type(gate) is ConvertedGate
-    assert dict(gate.named_modules()) == parts
-    assert list(gate.state_dict()) == keys
-    mixed().load_state_dict(gate.state_dict(), strict=True)
-    restore(gate)
-    assert type(gate) is Gate
-    assert set(gate.__dict__) == before
-
-
-def _saved(gate: nn.Module) -> nn.Module:
-    return pickle.loads(pickle.dumps(gate))
-
-
-@pytest.mark.parametrize("copy", [deepcopy, _saved])
-def test_copies_compute_the_same(copy: Callable[[nn.Module], nn.Module]) -> None:
-    stock, ours = pair()
-    x, other = rows(stock, 3), copy(ours)
-    assert type(other) is ConvertedGate
-    torch.testing.assert_close(other(x), stock(x))
-    assert type(restore(other)) is Gate
 
 
 def test_scripted_traced_and_compiled() -> None:
@@ -222,104 +190,75 @@ def _shifted(x: Tensor) -> Tensor:
     return nn.functional.softplus(x) - 1
 
 
-def _forward(gate: Gate) -> None:
-    gate.act_gates.forward = lambda x: x + 1  # type: ignore[method-assign]
+class _Zero(nn.Module):
+    output_mask = torch.zeros(1)
+
+    def forward(self, x: Tensor, _: Tensor) -> Tensor:
+        return 0 * x
 
 
-def _forward_function(gate: Gate) -> None:
-    gate.act_gates.acts[1].forward = lambda x: x + 1
+def _add_one(_module: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+    return (given[0] + 1,)
 
 
-def _hook(gate: Gate) -> None:
-    gate.sc.register_forward_hook(lambda _module, _given, out: tuple(2 * x for x in out))
+def _double(_module: nn.Module, _given: tuple, out: Tensor) -> Tensor:
+    return 2 * out
 
 
-def _hook_function(gate: Gate) -> None:
-    gate.act_scalars.acts[0].register_forward_hook(lambda _module, _given, out: 2 * out)
+def _set_activation(name: str, functions: list) -> Callable[[Gate], None]:
+    return lambda gate: setattr(gate, name, Activation(getattr(gate, name).irreps_in, functions))
 
 
-def _hook_cut(gate: Gate) -> None:
-    gate.sc.cut.register_forward_pre_hook(lambda _module, given: (given[0] + 1,))
-
-
-def _hook_program(gate: Gate) -> None:
-    gate.sc.cut._compiled_forward.register_forward_pre_hook(lambda _module, given: (given[0] + 1,))
-
-
-def _hook_product(gate: Gate) -> None:
-    gate.mul.register_forward_pre_hook(lambda _module, given: (given[0], 2 * given[1]))
-
-
-def _other_product(gate: Gate) -> None:
-    class Zero(nn.Module):
-        output_mask = torch.zeros(1)
-
-        def forward(self, x: Tensor, _: Tensor) -> Tensor:
-            return 0 * x
-
-    gate.mul = Zero()
-
-
-def _other_function(gate: Gate) -> None:
-    gate.act_gates = Activation(gate.act_gates.irreps_in, [_shifted, torch.tanh])
-
-
-def _module(gate: Gate) -> None:
-    gate.act_gates = Activation(gate.act_gates.irreps_in, [nn.ELU(), torch.tanh])
-
-
-def _known_function(gate: Gate) -> None:
-    gate.act_scalars = Activation(gate.act_scalars.irreps_in, [torch.sigmoid, torch.abs, silu])
-
-
-def _scale(gate: Gate) -> None:
-    gate.act_scalars.acts[0].cst = 7.0
-
-
-def _itself(gate: Gate) -> None:
-    gate.register_forward_hook(lambda _module, _given, out: 2 * out)
-
-
+Change = Callable[[Gate], object]
+FORWARDS: dict[str, Change] = {
+    "forward of a part": lambda gate: setattr(gate.act_gates, "forward", lambda x: x + 1),
+    "forward of a function": lambda gate: setattr(gate.act_gates.acts[1], "forward", lambda x: x + 1),
+}
+HOOKS: dict[str, Change] = {
+    "on a part": lambda gate: gate.sc.register_forward_hook(lambda _module, _given, out: tuple(2 * x for x in out)),
+    "on a function": lambda gate: gate.act_scalars.acts[0].register_forward_hook(_double),
+    "on the cut": lambda gate: gate.sc.cut.register_forward_pre_hook(_add_one),
+    "on the product": lambda gate: gate.mul.register_forward_pre_hook(lambda _, given: (given[0], 2 * given[1])),
+}
 # e3nn 0.4.4 scripts its programs, and scripted modules refuse hooks
-HOOKED_PROGRAMS = () if isinstance(mixed().sc.cut._compiled_forward, torch.jit.ScriptModule) else (_hook_program,)
+if not isinstance(mixed().sc.cut._compiled_forward, torch.jit.ScriptModule):
+    HOOKS["on a program"] = lambda gate: gate.sc.cut._compiled_forward.register_forward_pre_hook(_add_one)
+OTHERS: dict[str, Change] = {
+    "another product": lambda gate: setattr(gate, "mul", _Zero()),
+    "another function": _set_activation("act_gates", [_shifted, torch.tanh]),
+    "a module": _set_activation("act_gates", [nn.ELU(), torch.tanh]),
+    "a known function": _set_activation("act_scalars", [torch.sigmoid, torch.abs, silu]),
+    "another scale": lambda gate: setattr(gate.act_scalars.acts[0], "cst", 7.0),
+    "on the gate itself": lambda gate: gate.register_forward_hook(_double),
+}
+CHANGES = {**FORWARDS, **HOOKS, **OTHERS}
+WHY = {
+    **dict.fromkeys(FORWARDS, "its forward is replaced on the instance"),
+    **dict.fromkeys(HOOKS, "of hooks inside it"),
+    "another product": r"of a part mul that is a tests\._Zero, not e3nn's",
+}
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (_forward, "its forward is replaced on the instance"),
-        (_forward_function, "its forward is replaced on the instance"),
-        (_hook, "of hooks inside it"),
-        (_hook_function, "of hooks inside it"),
-        (_hook_cut, "of hooks inside it"),
-        (_hook_product, "of hooks inside it"),
-        *((hook, "of hooks inside it") for hook in HOOKED_PROGRAMS),
-        (_other_product, r"of a part mul that is a tests\.Zero, not e3nn's"),
-    ],
-)
-def test_a_changed_gate_stays(change: Callable[[Gate], None], why: str) -> None:
+@pytest.mark.parametrize("change", WHY)
+def test_a_changed_gate_stays(change: str) -> None:
     network = nn.ModuleDict({"first": mixed(), "changed": mixed()})
-    change(network["changed"])
+    CHANGES[change](network["changed"])
     x = rows(network["changed"], 3, dtype=torch.float32)
     wanted = network["changed"](x)
-    with pytest.warns(UserWarning, match=f"'changed': {why}"):
+    with pytest.warns(UserWarning, match=f"'changed': {WHY[change]}"):
         convert(network)
     assert type(network["changed"]) is Gate
     torch.testing.assert_close(network["changed"](x), wanted)
 
 
-HOOKS = (_hook, _hook_function, _hook_cut, *HOOKED_PROGRAMS, _hook_product)
-INSIDE = (_forward, _forward_function, *HOOKS, _other_product, _other_function)
-
-
-@pytest.mark.parametrize("change", [*INSIDE, _module, _known_function, _scale, _itself])
-def test_what_is_changed_afterwards_counts(change: Callable[[Gate], None]) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_changed_afterwards_counts(change: str) -> None:
     stock, ours = pair()
     x = rows(stock, 3)
     before = stock(x)
     for each in (stock, ours):
-        change(each)
+        CHANGES[change](each)
     torch.testing.assert_close(ours(x), stock(x))
     assert not torch.equal(stock(x), before)
     (row,) = conversion_report(ours).replaced
-    assert (row.now == "e3nn's own code, as a part was changed since") == (change is not _itself)
+    assert (row.now == "e3nn's own code, as a part was changed since") == (change != "on the gate itself")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.machine import needs_compiler
+from tests.networks.conversion.networks import check_derivatives
 from tpgen.base.errors import InputError
 from tpgen.networks.conversion import gathers, weights
 from tpgen.networks.conversion.convert import convert
@@ -23,19 +24,16 @@ from tpgen.networks.conversion.gathers import Gatherable, GatheredRows
 from tpgen.networks.conversion.postponed import REST
 from tpgen.networks.step import compile_step
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.usefixtures("float64")]
 NODES, EDGES = 12, 90
 Gather = Callable[[Any, Tensor], Tensor]
 
 
 @pytest.fixture(autouse=True)
-def whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WORTH_SELECTING", "WORTH_WAITING"):
         monkeypatch.setattr(gathers, name, 0)
     monkeypatch.setattr(weights, "WORTH_SUMMING", (0, 0))
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -76,19 +74,6 @@ def arguments() -> list[Tensor]:
     x, y, w = torch.randn(NODES, 13), torch.randn(EDGES, 4), torch.randn(EDGES, 7)
     senders, receivers = torch.randint(NODES, (2, EDGES))
     return [x.requires_grad_(), senders, receivers, y.requires_grad_(), w.requires_grad_()]
-
-
-def derivatives(network: nn.Module, given: list[Tensor]) -> list[Tensor]:
-    out = network(*given)
-    inputs = [x for x in given if x.requires_grad] + [*network.parameters()]
-    first = torch.autograd.grad(out.sin().sum(), inputs, create_graph=True)
-    second = torch.autograd.grad(sum(x.cos().sum() for x in first), inputs)
-    return [out, *first, *second]
-
-
-def need_alike(mine: list[Tensor], stock: list[Tensor]) -> None:
-    for a, b in zip(mine, stock, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
 def selected(x: Any, senders: Tensor) -> Tensor:
@@ -135,7 +120,7 @@ READ = (detached, joined, scaled, counted_from_the_last, of_int32, in_a_checkpoi
 def test_a_network_is_stock(gather: Gather, fused: list[bool]) -> None:
     stock, given = Messages(gather), arguments()
     made = convert(deepcopy(stock), program=False)
-    need_alike(derivatives(made, given), derivatives(stock, given))
+    check_derivatives(made, stock, given)
     assert fused == [gather in WAITING]
 
 
@@ -235,7 +220,7 @@ def test_a_product_that_waits_has_its_rows_as_they_were() -> None:
             return rows.new_zeros(NODES, rows.shape[1]).index_add(0, receivers, rows) + made
 
     stock, given = Residual(), arguments()
-    need_alike(derivatives(convert(deepcopy(stock), program=False), given), derivatives(stock, given))
+    check_derivatives(convert(deepcopy(stock), program=False), stock, given)
 
 
 def test_results_whose_rows_wait_are_saved() -> None:

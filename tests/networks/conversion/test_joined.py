@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen.networks.conversion.joined import JoinedLayers, join_layers
-from tpgen.networks.conversion.linears import linear_plan_of
-from tpgen.networks.conversion.species import species_product
+from tpgen.networks.conversion.linears import read_linear_plan
+from tpgen.networks.conversion.species import make_species_product
 from tpgen.nn.from_e3nn import plan_of
 
 pytestmark = needs_compiler
@@ -24,7 +24,7 @@ class Layers:
         torch.manual_seed(0)
         self.linear = o3.Linear(irreps, "4x0e+2x1o").double()
         self.skip = o3.FullyConnectedTensorProduct("4x0e+2x1o", "5x0e", "4x0e+2x1o").double()
-        plan, product = linear_plan_of(self.linear), species_product(plan_of(self.skip), {})
+        plan, product = read_linear_plan(self.linear), make_species_product(plan_of(self.skip), {})
         assert plan is not None
         assert product is not None
         joined = join_layers(plan, product)
@@ -135,6 +135,6 @@ def test_rows_that_are_none_of_a_species_are_left_to_both(layers: Layers) -> Non
 def test_layers_that_do_not_fit_are_not_joined(layers: Layers) -> None:
     product = layers.joined.product
     for linear in (o3.Linear("3x0e", "4x0e"), o3.Linear("3x0e+2x1o", "4x0e+2x1o", biases=True)):
-        plan = linear_plan_of(linear)
+        plan = read_linear_plan(linear)
         assert plan is not None
         assert join_layers(plan, product) is None

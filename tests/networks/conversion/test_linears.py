@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from e3nn import o3
@@ -9,9 +11,10 @@ from e3nn.util.jit import compile as e3nn_compile
 from torch import nn
 
 from tests.machine import KERNEL
+from tests.networks.conversion.networks import check_conversion
 from tpgen.base.errors import InputError, TpgenError
-from tpgen.networks.conversion.convert import conversion_report, convert, restore
-from tpgen.networks.conversion.linears import ConvertedLinear, linear_plan_of
+from tpgen.networks.conversion.convert import convert, restore
+from tpgen.networks.conversion.linears import ConvertedLinear
 
 LAYERS = {
     "plain": {},
@@ -35,17 +38,8 @@ def features(name: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_converted_layer_computes_the_same(name: str, strategy: str) -> None:
-    module, x = layer(name), features(name)
-    wanted, keys, weight = module(x), list(module.state_dict()), module.weight
-    convert(module, strategy=strategy)
-    assert type(module) is ConvertedLinear
-    assert module.weight is weight
-    assert list(module.state_dict()) == keys
-    torch.testing.assert_close(module(x), wanted)
-    proof = conversion_report(module, prove=(x,)).proof
-    assert all(d.relative < 1e-12 for d in proof.differences), proof
-    torch.testing.assert_close(e3nn_compile(module)(x), wanted)
+def test_a_layer_is_stock(name: str, strategy: str) -> None:
+    check_conversion(partial(layer, name), [features(name)], ConvertedLinear, strategy=strategy)
 
 
 def test_weights_may_be_given() -> None:
@@ -96,10 +90,3 @@ def _foreign() -> o3.Linear:
 def test_what_must_stay_is_named(make, why: str) -> None:
     with pytest.raises(TpgenError, match=f"nothing that can be converted: {why}"):
         convert(make())
-
-
-def test_the_plan_is_found_again() -> None:
-    for name in LAYERS:
-        plan = linear_plan_of(module := layer(name))
-        assert plan is not None
-        assert plan.weight_numel == module.weight_numel

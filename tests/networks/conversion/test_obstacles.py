@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 from tests.networks.conversion.networks import GRAPHS, VECTORS, Scaled
 from tpgen.base.errors import TpgenError
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 
 
 class Constructed(o3.FullyConnectedTensorProduct):
@@ -115,7 +115,7 @@ def test_what_a_swap_would_lose_is_kept_and_named(make, why: str) -> None:
     before = deepcopy(network["other"].state_dict())
     with pytest.warns(UserWarning, match=rf"1 module stays without tpgen, the first 'other': {why}"):
         convert(network, **GRAPHS)
-    assert mark_of(network["good"]) is not None
+    assert get_swap_mark(network["good"]) is not None
     assert network["other"].state_dict().keys() == before.keys()
     (kept,) = conversion_report(network).kept
     assert kept.paths == ("other",)

@@ -17,7 +17,7 @@ from torch import nn, package
 
 from tpgen.base.errors import TpgenError
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
-from tpgen.networks.conversion.packages import installed_class, is_packaged, same_code
+from tpgen.networks.conversion.packages import find_installed_class, have_same_code, is_packaged
 
 PROJECT = "tpgen_packaged_project"
 LAYERS = """
@@ -122,7 +122,7 @@ def test_a_class_of_other_code_stays_and_what_it_holds_is_converted(
 ) -> None:
     network = loaded()
     written(LAYERS.replace("SCALE = 2.0", "SCALE = 3.0"))
-    assert installed_class(type(network)) is None
+    assert find_installed_class(type(network)) is None
     stock = loaded()
     assert len(conversion_report(convert(network)).replaced) == 2
     torch.testing.assert_close(network(*arguments()), stock(*arguments()), rtol=1e-12, atol=1e-12)
@@ -185,7 +185,7 @@ def defined(code: str, name: str) -> Any:
 
 
 def test_the_same_code_under_another_name_is_known() -> None:
-    assert same_code(defined(CLASS, "<torch_package_7>.project"), defined(CLASS, "project"))
+    assert have_same_code(defined(CLASS, "<torch_package_7>.project"), defined(CLASS, "project"))
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_the_same_code_under_another_name_is_known() -> None:
 def test_a_difference_anywhere_is_seen(part: str, other: str) -> None:
     assert part in CLASS
     changed = CLASS.replace(part, other)
-    assert not same_code(defined(CLASS, "<torch_package_7>.project"), defined(changed, "project"))
+    assert not have_same_code(defined(CLASS, "<torch_package_7>.project"), defined(changed, "project"))
 
 
 def test_a_class_of_another_name_is_another() -> None:
-    assert not same_code(defined(CLASS, "<torch_package_7>.project"), defined(CLASS, "elsewhere"))
+    assert not have_same_code(defined(CLASS, "<torch_package_7>.project"), defined(CLASS, "elsewhere"))

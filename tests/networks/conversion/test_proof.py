@@ -13,7 +13,7 @@ from tpgen.networks.conversion.adapters import ADAPTERS
 from tpgen.networks.conversion.convert import conversion_report, convert
 from tpgen.networks.conversion.products import CONVERTED
 from tpgen.networks.conversion.proof import BUSY, Proof, Time, Times, _largest_difference
-from tpgen.networks.conversion.swap import Swap, mark_of
+from tpgen.networks.conversion.swap import ClassSwap, get_swap_mark
 
 
 class Scale(nn.Module):
@@ -30,7 +30,9 @@ def test_what_is_converted_later_is_proven_too(monkeypatch: pytest.MonkeyPatch) 
     network = nn.Sequential(o3.Linear("2x0e", "2x0e"), Scale())
     convert(network, **GRAPHS)
     monkeypatch.setitem(
-        ADAPTERS, "tests", lambda found, _: [Swap(m, Wrong, "a factor") for m in found.modules() if type(m) is Scale]
+        ADAPTERS,
+        "tests",
+        lambda found, _: [ClassSwap(m, Wrong, "a factor") for m in found.modules() if type(m) is Scale],
     )
     with pytest.raises(TpgenError, match="NOT equal"):
         convert(network, prove=(torch.randn(5, 2),))
@@ -62,14 +64,35 @@ def test_a_nan_fails_the_proof_whatever_comes_after_it(where: str) -> None:
     assert not Proof((found,)).holds
 
 
-def test_what_is_no_number_in_both_is_equal_and_the_rest_is_compared() -> None:
-    broken = {"a": torch.tensor([torch.nan, torch.inf, 1.0])}
-    assert Proof((_largest_difference("outputs", broken, broken),)).holds
-    assert not Proof((_largest_difference("outputs", broken, {"a": torch.tensor([torch.nan, torch.inf, 1.1])}),)).holds
-    assert not Proof((_largest_difference("outputs", broken, {"a": torch.tensor([1.0, torch.inf, 1.0])}),)).holds
-    assert not Proof((_largest_difference("outputs", broken, {"a": torch.tensor([torch.nan, -torch.inf, 1.0])}),)).holds
-    free = {"a": torch.tensor([7.0, torch.nan, 1.0])}
-    assert Proof((_largest_difference("gradients", broken, free, leniently=True),)).holds
+NAN, INF = torch.nan, torch.inf
+NEAR = 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("what", "stock", "converted", "holds"),
+    [
+        ("outputs", [NAN, INF, 1.0], [NAN, INF, 1.0], True),
+        ("outputs", [NAN, INF, 1.0], [NAN, INF, 1.1], False),
+        ("outputs", [NAN, INF, 1.0], [1.0, INF, 1.0], False),
+        ("outputs", [NAN, INF, 1.0], [NAN, -INF, 1.0], False),
+        ("gradients", [NAN, INF, 1.0], [7.0, NAN, 1.0], True),  # of derivatives any number is let pass there
+        ("outputs", [1.0], [NEAR], False),
+        ("gradients", [1.0], [NEAR], True),
+        ("outputs", [1e-17], [-1e-17], False),
+    ],
+)
+def test_what_no_number_in_both_and_limits_say(what: str, stock: list, converted: list, holds: bool) -> None:
+    given = ({"a": torch.tensor(x, dtype=torch.float64)} for x in (stock, converted))
+    assert Proof((_largest_difference(what, *given, what != "outputs"),)).holds is holds
+
+
+@pytest.mark.parametrize(("noise", "holds"), [(-1e-17, True), (1e-13, False)])
+def test_what_is_zero_but_for_rounding_is_measured_beside_the_rest(noise: float, holds: bool) -> None:
+    stock, converted = (
+        {"zero": torch.tensor([x], dtype=torch.float64), "whole": torch.ones(2, dtype=torch.float64)}
+        for x in (1e-17, noise)
+    )
+    assert Proof((_largest_difference("outputs", stock, converted),)).holds is holds
 
 
 class Directions(nn.Module):
@@ -121,7 +144,7 @@ def test_an_error_of_the_converted_network_alone_is_not_put_down_to_the_inputs(
     network = Mixed()
     with pytest.raises(TpgenError, match=said):
         convert(network, **{task: mixed_inputs()}, **GRAPHS)
-    assert mark_of(network.full) is None
+    assert get_swap_mark(network.full) is None
 
 
 def test_a_proof_without_tensors_is_none() -> None:
@@ -136,7 +159,7 @@ def test_a_proof_without_tensors_is_none() -> None:
     network = Holding()
     with pytest.raises(TpgenError, match=r"returns no floating tensors that prove can see: .*_pytree"):
         convert(network, prove=mixed_inputs(), **GRAPHS)
-    assert mark_of(network.full) is None
+    assert get_swap_mark(network.full) is None
 
 
 class Forces(nn.Module):
@@ -235,24 +258,9 @@ def test_a_proof_needs_a_graph_to_differentiate() -> None:
         convert(Forces(), prove=(torch.randn(2, 3, requires_grad=True),), **GRAPHS)
 
 
-def test_what_is_zero_but_for_rounding_is_measured_beside_the_rest() -> None:
-    zero, whole = torch.full((2,), 1e-17, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-    for noise, holds in ((-zero, True), (zero + 1e-13, False)):
-        found = _largest_difference("outputs", {"zero": zero, "whole": whole}, {"zero": noise, "whole": whole})
-        assert Proof((found,)).holds is holds
-    assert not Proof((_largest_difference("outputs", {"zero": zero}, {"zero": -zero}),)).holds
-
-
 def test_a_float32_network_is_proven_against_exact_couplings() -> None:
     network = nn.ModuleDict({"p": o3.FullyConnectedTensorProduct("2x2e", "2e", "2e")})
     convert(network["p"], prove=(torch.randn(3, 10), torch.randn(3, 5)), **GRAPHS)
-
-
-def test_outputs_are_asked_more_of_than_derivatives() -> None:
-    one = {"a": torch.ones(2, dtype=torch.float64)}
-    near = {"a": one["a"] + 1e-9}
-    assert not Proof((_largest_difference("outputs", one, near),)).holds
-    assert Proof((_largest_difference("gradients", one, near),)).holds
 
 
 def test_times_of_a_busy_machine_give_no_ratio_and_say_what_to_do() -> None:

@@ -17,7 +17,7 @@ from tests.networks.conversion.networks import GRAPHS, VECTORS, Mixed, Scaled, m
 from tpgen.networks.conversion.adapters import ADAPTERS
 from tpgen.networks.conversion.convert import conversion_report, convert
 from tpgen.networks.conversion.report import Conversion
-from tpgen.networks.conversion.swap import Swap
+from tpgen.networks.conversion.swap import ClassSwap
 
 
 def test_hooks_that_do_not_run_are_named() -> None:
@@ -61,10 +61,10 @@ class Own(nn.Module):
 
 
 def test_rows_stand_in_the_order_of_the_network_whoever_found_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def adapter(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
+    def adapter(network: nn.Module, options: dict[str, Any]) -> Iterator[ClassSwap]:
         for module in reversed(list(network.modules())):
             if isinstance(module, Own):
-                yield Swap(module, type("Other", (Own,), {}), "something else")
+                yield ClassSwap(module, type("Other", (Own,), {}), "something else")
 
     monkeypatch.setitem(ADAPTERS, "tests", adapter)
     network = nn.Sequential(Own(), o3.FullTensorProduct("2x1o", "1o"), Own())

@@ -14,7 +14,7 @@ from tests.networks.conversion.networks import Layer, Mixed, Scaled, mixed_input
 from tpgen.base.errors import InputError, TpgenError
 from tpgen.networks.conversion.adapters import ADAPTERS
 from tpgen.networks.conversion.convert import Conversion, conversion_report, convert
-from tpgen.networks.conversion.swap import Swap, mark_of
+from tpgen.networks.conversion.swap import ClassSwap, get_swap_mark
 
 GRAPHS = {"strategy": "grouped"}
 
@@ -25,7 +25,7 @@ def layers() -> nn.ModuleDict:
 
 
 def done(network: nn.Module) -> list[str]:
-    return [name for name, module in network.named_modules() if mark_of(module)]
+    return [name for name, module in network.named_modules() if get_swap_mark(module)]
 
 
 def news(recorded: pytest.WarningsRecorder) -> list[str]:
@@ -64,8 +64,8 @@ def test_the_report_says_who_asked() -> None:
 
 def test_a_module_of_two_names_is_kept_by_either() -> None:
     network = convert(Mixed(), keep="again", **GRAPHS)
-    assert mark_of(network.connected) is None
-    assert mark_of(network.full) is not None
+    assert get_swap_mark(network.connected) is None
+    assert get_swap_mark(network.full) is not None
 
 
 def test_what_cannot_be_converted_is_no_news_where_it_is_left_out(recwarn: pytest.WarningsRecorder) -> None:
@@ -82,17 +82,17 @@ def test_what_is_left_out_is_exact_in_a_proof() -> None:
     for report in (*reports, later):
         assert report.proof is not None
         assert all(d.relative < 1e-13 for d in report.proof.differences), report.proof
-    assert mark_of(network.connected) is None
+    assert get_swap_mark(network.connected) is None
 
 
 def test_a_pair_is_left_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
     class Doubling(Layer):
         pass
 
-    def adapter(network: nn.Module, options: dict) -> list[Swap]:
+    def adapter(network: nn.Module, options: dict) -> list[ClassSwap]:
         found = []
         for layer in network.values():  # type: ignore[operator]
-            found += [Swap(layer.linear, o3.Linear, "twice", paired=True), Swap(layer, Doubling, "")]
+            found += [ClassSwap(layer.linear, o3.Linear, "twice", paired=True), ClassSwap(layer, Doubling, "")]
         return found
 
     monkeypatch.setitem(ADAPTERS, "tests", adapter)
@@ -111,7 +111,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers are converted as a whole."""
     covers = ("product", "linear")
     monkeypatch.setitem(
-        ADAPTERS, "tests", lambda network, _: [Swap(m, Whole, "one", covers=covers) for m in network.values()]
+        ADAPTERS, "tests", lambda network, _: [ClassSwap(m, Whole, "one", covers=covers) for m in network.values()]
     )
 
 

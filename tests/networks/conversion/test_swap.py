@@ -14,18 +14,18 @@ from tests.networks.conversion.networks import GRAPHS, VECTORS, Layer, Mixed, Sc
 from tpgen.base.errors import TpgenError
 from tpgen.networks.conversion.adapters import ADAPTERS
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
-from tpgen.networks.conversion.products import find_product
-from tpgen.networks.conversion.swap import Swap, apply_all, mark_of
+from tpgen.networks.conversion.products import find_product_swap
+from tpgen.networks.conversion.swap import ClassSwap, apply_swaps, get_swap_mark
 
 
 def test_a_swap_that_fails_undoes_those_before_it() -> None:
     network = Mixed()
     before = attributes(network)
-    swaps = [find_product(m, GRAPHS) for m in network.modules()]
-    good = [s for s in swaps if isinstance(s, Swap)]
-    bad = Swap(network.rest, type(network.rest), "nothing", {"training": True})
+    swaps = [find_product_swap(m, GRAPHS) for m in network.modules()]
+    good = [s for s in swaps if isinstance(s, ClassSwap)]
+    bad = ClassSwap(network.rest, type(network.rest), "nothing", {"training": True})
     with pytest.raises(AttributeError, match=r"has attributes training already"):
-        apply_all([*good, bad])
+        apply_swaps([*good, bad])
     assert attributes(network) == before
 
 
@@ -42,7 +42,7 @@ def test_a_swap_that_fails_half_way_undoes_itself() -> None:
     module = o3.FullTensorProduct("2x1o", "1o")
     before = attributes(module)
     with pytest.raises(ValueError, match="no"):
-        apply_all([Swap(module, _Particular, "nothing", {"taken": 1, "refused": 2})])
+        apply_swaps([ClassSwap(module, _Particular, "nothing", {"taken": 1, "refused": 2})])
     assert attributes(module) == before
 
 
@@ -65,7 +65,7 @@ def test_restoring_refuses_what_was_changed_since() -> None:
     for undo in (restore, lambda network: conversion_report(network, prove=(x, y))):
         with pytest.raises(TpgenError, match=r"ParametrizedConverted.*take that off first"):
             undo(network)
-    assert mark_of(network[0]) is not None, "nothing is undone"
+    assert get_swap_mark(network[0]) is not None, "nothing is undone"
     assert torch.equal(network[1](x, y), wanted)
     parametrize.remove_parametrizations(network[1], "weight")
     restore(network)
@@ -78,12 +78,12 @@ def test_what_a_swap_no_longer_calls_is_left_alone(monkeypatch: pytest.MonkeyPat
             return 2 * x
 
     monkeypatch.setitem(
-        ADAPTERS, "tests", lambda found, _: [Swap(found, Doubled, "a doubling", covers=("full", "rest.0"))]
+        ADAPTERS, "tests", lambda found, _: [ClassSwap(found, Doubled, "a doubling", covers=("full", "rest.0"))]
     )
     network = convert(Mixed(), **GRAPHS)
     assert next(r.now for r in conversion_report(network).replaced) == "a doubling"
-    assert mark_of(network.full) is mark_of(network.rest[0]) is None
-    assert mark_of(network.connected) is not None
+    assert get_swap_mark(network.full) is get_swap_mark(network.rest[0]) is None
+    assert get_swap_mark(network.connected) is not None
 
 
 def test_a_report_that_fails_leaves_the_network_as_it_was() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from importlib import import_module
 
@@ -21,7 +21,7 @@ from tpgen.base.errors import TpgenError, TraceError
 from tpgen.emitter.leaf import is_kept_whole
 from tpgen.networks.conversion.adapters import ADAPTERS
 from tpgen.networks.conversion.convert import convert, restore
-from tpgen.networks.conversion.swap import Swap, mark_of
+from tpgen.networks.conversion.swap import ClassSwap, get_swap_mark
 from tpgen.networks.inline import inline_products
 from tpgen.networks.invert import invert
 from tpgen.networks.tracer import opening, trace_network
@@ -66,14 +66,7 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, list[Tensor]]]] = {
 }
 
 
-@pytest.fixture
-def of_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.usefixtures("of_float64")
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_converted_module_is_one_node(kind: str, strategy: str) -> None:
@@ -121,7 +114,7 @@ class AroundStranger(Stranger):
 
 
 def _adapter(cls: type[nn.Module], now: str) -> Callable:
-    return lambda network, options: [Swap(m, cls, now) for m in network.modules() if type(m) is Stranger]
+    return lambda network, options: [ClassSwap(m, cls, now) for m in network.modules() if type(m) is Stranger]
 
 
 def test_modules_of_any_adapter_are_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +165,7 @@ def test_what_is_one_node_itself_says_so() -> None:
         trace_network(convert(nn.Sequential(o3.Linear("1o", "1o")))[0])
 
 
-@pytest.mark.usefixtures("of_float64")
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", FIVE)
 def test_programs_of_converted_products_take_their_place(kind: str) -> None:
     if kind == "empty":
@@ -201,7 +194,7 @@ def test_a_converted_layer_is_undone_by_the_inverse_of_its_class() -> None:
 def test_marks_go_with_the_conversion() -> None:
     network = convert(nn.Sequential(o3.Linear("1o", "1o")))
     assert is_kept_whole(network[0])
-    assert mark_of(network[0]) is not None
+    assert get_swap_mark(network[0]) is not None
     assert not is_kept_whole(restore(network)[0])
 
 
@@ -227,7 +220,7 @@ class Own(nn.Module):
         return self.given(self.square(x=x), x, weight=w)
 
 
-@pytest.mark.usefixtures("of_float64")
+@pytest.mark.usefixtures("float64")
 def test_modules_of_tpgen_are_one_node_each() -> None:
     network = Own()
     src, dst = torch.randint(5, (2, 8))
@@ -242,6 +235,6 @@ class Unlike(tpgen.TensorSquare):
         return 3 * super().forward(x, weight)
 
 
-@pytest.mark.usefixtures("of_float64")
+@pytest.mark.usefixtures("float64")
 def test_a_subclass_is_one_node_that_does_all_it_does() -> None:
     check_traces(nn.Sequential(Unlike("2x1o")), rows(6), ["0"])

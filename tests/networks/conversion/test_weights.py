@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.machine import needs_compiler
+from tests.networks.conversion.networks import check_derivatives
 from tests.networks.conversion.test_postponed import Doubled
 from tpgen.base.errors import InputError
 from tpgen.networks.conversion import late_weights
@@ -25,7 +26,7 @@ from tpgen.networks.conversion.weight_nets import SequentialForWeights
 from tpgen.networks.conversion.weights import PostponedRows
 from tpgen.networks.step import compile_step
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.usefixtures("float64")]
 NODES, EDGES = 12, 90
 Sum = Callable[[Tensor, Tensor, Any], Tensor]
 
@@ -41,13 +42,6 @@ def late(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         monkeypatch.setattr(where, "WORTH_LATE", 0)
     monkeypatch.setattr(late_weights, "_FEWER", 0.0)
     return seen
-
-
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def scatter(rows: Tensor, at: Tensor, nodes: Any) -> Tensor:
@@ -141,24 +135,13 @@ def arguments(tracked: bool = True) -> list[Tensor]:
     return [x, senders, receivers, y, lengths]
 
 
-def derivatives(network: nn.Module, given: list[Tensor]) -> list[Tensor]:
-    wanted = [*(x for x in given if x.requires_grad), *network.parameters()]
-    torch.manual_seed(0)
-    out = network(*given)
-    first = torch.autograd.grad(out.cos().sum(), wanted, create_graph=True)
-    scalar = torch.stack([g.sin().sum() for g in first]).sum()
-    second = torch.autograd.grad(scalar, wanted, allow_unused=True, materialize_grads=True)
-    return [out, *first, *second]
-
-
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_a_network_is_stock(case: str, training: bool, late: list[int]) -> None:
     make, waits = CASES[case]
     stock = make().train(training)
     made, given = convert(deepcopy(stock), program=False), arguments()
-    for a, b in zip(derivatives(made, given), derivatives(stock, given), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    check_derivatives(made, stock, given)
     assert late == waits * [EDGES]
 
 
@@ -427,8 +410,7 @@ def test_sums_of_rows_are_stock(case: str, by_kernel: list[int]) -> None:
     make, summed = ROWS[case]
     stock = make()
     made, given = convert(deepcopy(stock), program=False), arguments()
-    for a, b in zip(derivatives(made, given), derivatives(stock, given), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    check_derivatives(made, stock, given)
     with torch.no_grad():
         torch.testing.assert_close(made(*given), stock(*given))
     assert by_kernel == summed * [EDGES, EDGES]
@@ -447,8 +429,7 @@ def test_weights_that_are_worth_no_sum_before_them(by_kernel: list[int], monkeyp
     monkeypatch.setattr(late_weights, "_FEWER", 1e9)
     stock = Convolution().eval()
     made, given = convert(deepcopy(stock), program=False), arguments()
-    for a, b in zip(derivatives(made, given), derivatives(stock, given), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    check_derivatives(made, stock, given)
     assert by_kernel == [EDGES]
 
 

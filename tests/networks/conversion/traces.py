@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from tests.networks.conversion.networks import derivatives
 from tpgen.networks.tracer import trace_network
 
 TRACES = {"fx": fx.symbolic_trace, "tpgen": trace_network}
@@ -54,26 +55,11 @@ def modules_called(traced: fx.GraphModule) -> list[str]:
 
 def check_traces(network: nn.Module, inputs: Iterable[Tensor], called: Iterable[str]) -> None:
     """Both traces call these modules, one node each, and compute what the network does, to second derivatives."""
-    given = list(inputs)
+    given = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    moving = [*given, *network.parameters()]
+    wanted = derivatives(network(*given), moving)
     for name, trace in TRACES.items():
         traced = trace(network)
         assert modules_called(traced) == list(called), name
         assert dict(traced.named_parameters()).items() <= dict(network.named_parameters()).items()
-        torch.testing.assert_close(_derivatives(traced, given), _derivatives(network, given), rtol=1e-10, atol=1e-10)
-
-
-def _derivatives(network: nn.Module, inputs: list[Tensor]) -> list[Tensor]:
-    """The result, and first and second derivatives by what has a gradient."""
-    given = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
-    moving = [x for x in (*given, *network.parameters()) if x.requires_grad]
-    out = network(*given)
-    first = _gradients(out.square().sum(), moving, create_graph=True)
-    second = _gradients(sum(g.square().sum() for g in first if g.requires_grad), moving)
-    return [out, *first, *second]
-
-
-def _gradients(value: Any, moving: list[Tensor], **options: Any) -> list[Tensor]:
-    if not isinstance(value, Tensor):  # nothing has such a gradient
-        return []
-    found = torch.autograd.grad(value, moving, allow_unused=True, **options)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(moving, found, strict=True)]
+        torch.testing.assert_close(derivatives(traced(*given), moving), wanted, rtol=1e-10, atol=1e-10)

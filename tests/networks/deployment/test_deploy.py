@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 import tpgen
 from tests.machine import needs_compiler
+from tests.networks.deployment.elsewhere import NETWORK, run_without_tpgen
 from tests.networks.deployment.network import FEW, Potential, inputs, make
 from tpgen.base.errors import DeployError
 from tpgen.networks.deployment.example import build_example, run_example
@@ -23,21 +24,15 @@ from tpgen.tools.cli.app import main
 
 pytestmark = [pytest.mark.slow, needs_compiler]
 
-LOAD = """
-import sys, torch
-sys.modules["tpgen"] = None
-sys.path.insert(0, sys.argv[1])
-from load import load
-network = load()
-cases = torch.load(sys.argv[2])
-torch.save([network(*inputs) for inputs in cases], sys.argv[2])
+LOAD = f"""{NETWORK}
+found = [network(*inputs) for inputs in given]
 def said(call):
     try:
         call()
     except RuntimeError as error:
         assert "Exception raised from" not in str(error), "a stack of C++"
         print(*str(error).split(), sep=" ")
-for places, kinds, edges in cases[:1]:
+for places, kinds, edges in given[:1]:
     said(lambda: network(places.clone().requires_grad_(), kinds, edges))
     said(lambda: network(places.float(), kinds, edges))
     said(lambda: network(places[:, :2].contiguous(), kinds, edges))
@@ -75,16 +70,12 @@ def test_the_folder_says_what_it_is(folder: Path) -> None:
 
 
 def loaded(folder: Path, given: list, tmp_path: Path) -> list:
-    file = tmp_path / "given.pt"
-    torch.save(given, file)
     other = shutil.copytree(folder, tmp_path / "other", dirs_exist_ok=True)
-    command = [sys.executable, "-c", LOAD, folder, file, other]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    found, said = run_without_tpgen(folder, LOAD, given, (other,))
     if given:
-        assert all(map(re.match, SAID, done.stdout.splitlines())), done.stdout
-        assert len(done.stdout.splitlines()) == len(SAID)
-    return torch.load(file)
+        assert all(map(re.match, SAID, said)), said
+        assert len(said) == len(SAID)
+    return found
 
 
 def test_python_without_tpgen_computes_energies_and_forces(folder: Path, tmp_path: Path) -> None:
@@ -158,6 +149,7 @@ def test_a_program_in_cpp_loads_torchscript(folder: Path, tmp_path: Path) -> Non
     [
         ("model.pt2", lambda x: x[:1000], "model.pt2 is not what was deployed: copy the whole folder again"),
         ("kernels/0.so", lambda x: b"", "kernels/0.so is not what was deployed"),
+        ("libtpgen.so", None, "libtpgen.so is missing: copy the whole folder again"),
         ("manifest.json", lambda x: x.replace(b'"torch": "', b'"torch": "9'), "deployed with torch 92.*use that one"),
         (
             "manifest.json",
@@ -168,13 +160,9 @@ def test_a_program_in_cpp_loads_torchscript(folder: Path, tmp_path: Path) -> Non
 )
 def test_damaged_folders_say_so(folder: Path, tmp_path: Path, file: str, damage, message: str) -> None:
     copied = Path(shutil.copytree(folder, tmp_path / "copy"))
-    (copied / file).write_bytes(damage((copied / file).read_bytes()))
+    whole = (copied / file).read_bytes()
+    (copied / file).unlink()
+    if damage is not None:
+        (copied / file).write_bytes(damage(whole))
     with pytest.raises(AssertionError, match=message):
-        loaded(copied, [], tmp_path)
-
-
-def test_a_missing_file_says_so(folder: Path, tmp_path: Path) -> None:
-    copied = Path(shutil.copytree(folder, tmp_path / "copy"))
-    (copied / "libtpgen.so").unlink()
-    with pytest.raises(AssertionError, match=r"libtpgen.so is missing: copy the whole folder again"):
         loaded(copied, [], tmp_path)

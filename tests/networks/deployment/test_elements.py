@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +10,13 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.machine import needs_compiler
+from tests.networks.deployment.elsewhere import NETWORK, run_without_tpgen
 
 pytestmark = [pytest.mark.slow, needs_compiler]
 
-LOAD = """
-import sys, torch
-sys.modules["tpgen"] = None
-sys.path.insert(0, sys.argv[1])
-from load import load
-network, cases = load(), torch.load(sys.argv[2])
-torch.save([network(*inputs) for inputs in cases], sys.argv[2])
-x, index = cases[0]
+LOAD = f"""{NETWORK}
+found = [network(*inputs) for inputs in given]
+x, index = given[0]
 try:
     network(x, index + 1)
 except RuntimeError as error:
@@ -45,14 +39,10 @@ class Network(nn.Module):
 
 
 def test_a_deployed_layer_finds_the_weights_of_elements(tmp_path: Path) -> None:
-    network, folder, file = Network().requires_grad_(False), tmp_path / "network", tmp_path / "cases.pt"
+    network, folder = Network().requires_grad_(False), tmp_path / "network"
     cases = [(torch.randn(n, 32), torch.arange(n) % 3) for n in (6, 11)]
     tpgen.deploy(network, cases[0], folder)
-    torch.save(cases, file)
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(folder), str(file)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "index holds an index out of range" in done.stdout
-    for found, inputs in zip(torch.load(file), cases, strict=True):
+    results, said = run_without_tpgen(folder, LOAD, cases)
+    assert "index holds an index out of range" in "".join(said)
+    for found, inputs in zip(results, cases, strict=True):
         torch.testing.assert_close(found, network(*inputs))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tpgen.base.errors import DeployError
-from tpgen.networks.deployment.deploy import described_input, names_of
+from tpgen.networks.deployment.deploy import name_inputs, write_input_table
 from tpgen.networks.deployment.dicts import OfTensors
 from tpgen.networks.deployment.models import INPUTS, OUTPUTS, Model, OfStructures, Structure
 from tpgen.networks.program import network_program
@@ -47,7 +47,7 @@ def test_numbers_are_float64_and_forces_are_taken() -> None:
 def test_a_folder_lists_its_inputs_in_the_words_of_the_field() -> None:
     model = Model(("H", "O"), 4.0, lengths)
     network = OfStructures(nn.Linear(1, 1), model)
-    table = described_input(network_program(network, model.example()), names_of(network, 5))
+    table = write_input_table(network_program(network, model.example()), name_inputs(network, 5))
     assert table.splitlines()[2:] == [
         "| `pos` | (atoms, 3) | float64 |",
         "| `edge_index` | (2, edges) | int64 |",
@@ -64,12 +64,12 @@ def test_inputs_without_a_word_of_the_field_have_letters() -> None:
             return (positions * torch.ones(3)).sum() + charges.sum() + more[0].sum()
 
     network = Network()
-    names = names_of(network, 3)
-    table = described_input(network_program(network, [torch.ones(5, 3), torch.ones(7), torch.ones(4, 6)]), names)
+    names = name_inputs(network, 3)
+    table = write_input_table(network_program(network, [torch.ones(5, 3), torch.ones(7), torch.ones(4, 6)]), names)
     assert names == ["positions", "charges", "input 2"]
     assert [row.split(" | ")[1] for row in table.splitlines()[2:]] == ["(atoms, 3)", "(a)", "(b, c)"]
     assert "≥" not in table
-    assert names_of(OfTensors(network, ["x", "y"], ["out"]), 2) == ["x", "y"]
+    assert name_inputs(OfTensors(network, ["x", "y"], ["out"]), 2) == ["x", "y"]
 
 
 def test_a_size_that_a_network_decides_by_has_its_least() -> None:
@@ -77,7 +77,7 @@ def test_a_size_that_a_network_decides_by_has_its_least() -> None:
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             return x.sum() + y.sum() if x.shape[0] > 5 else x.sum()
 
-    table = described_input(network_program(Deciding(), [torch.ones(7, 3), torch.ones(4)]), ["x", "y"])
+    table = write_input_table(network_program(Deciding(), [torch.ones(7, 3), torch.ones(4)]), ["x", "y"])
     assert [row.split(" | ")[1] for row in table.splitlines()[2:]] == ["(a ≥ 6, b)", "(c)"]
 
 

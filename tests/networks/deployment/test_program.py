@@ -17,7 +17,7 @@ from tpgen.base.errors import DeployError
 from tpgen.form.call import Call
 from tpgen.networks.deployment.deploy import deploy
 from tpgen.networks.deployment.portable import portable
-from tpgen.networks.deployment.runtime import kernels_in
+from tpgen.networks.deployment.runtime import list_kernels_in
 from tpgen.networks.program import network_program
 from tpgen.planner.presets import channelwise
 from tpgen.tools.cli.app import main
@@ -29,7 +29,7 @@ def test_a_potential_is_one_program_of_any_size() -> None:
     program = network_program(network, given)
     for each in (*map(inputs, (5, 3, 8)), *FEW):
         torch.testing.assert_close(program.module()(*each), network(*each), rtol=1e-12, atol=1e-12)
-    needed = kernels_in(program)
+    needed = list_kernels_in(program)
     opened = [(each.call.partition(" -> ")[2], bool(each.rows)) for each in needed if each.call.startswith("x1 x2 w")]
     net = [("x1", False), ("out", False)]  # the net's product with a matrix that is transposed, and its gradient
     # the convolution, layer and product; gradients of the product in both inputs, of the layer, of the convolution
@@ -63,7 +63,7 @@ def test_products_are_computed_by_kernels_where_kernels_go_along(dtype: torch.dt
     network, x = Mixed(ours=True).to(dtype), torch.randn(6, 8, dtype=dtype)
     program = network_program(network, [x])
     assert products_of_rows(program.graph) == ([], 7)  # our layer and its gradient, three products, gradients of two
-    assert len(kernels_in(program)) == 6
+    assert len(list_kernels_in(program)) == 6
     for rows in (6, 0, 1, 2, 131):
         x = torch.randn(rows, 8, dtype=dtype)
         torch.testing.assert_close(program.module()(x), network(x))
@@ -96,7 +96,7 @@ def test_second_derivatives_in_a_program_are_fused() -> None:
     for atoms in (5, 3, 8):
         found = program.module()(*inputs(atoms))
         torch.testing.assert_close(found, network(*inputs(atoms)), rtol=1e-12, atol=1e-12)
-    second = {each.call for each in kernels_in(program) if each.rows == "src dst" and Call.parse(each.call).levels}
+    second = {each.call for each in list_kernels_in(program) if each.rows == "src dst" and Call.parse(each.call).levels}
     assert second == {"x1 x2 w out x2.1 w.1 -> x2 w out"}  # x1 does not depend on positions
 
 
@@ -109,7 +109,7 @@ def test_portable_takes_networks() -> None:
 def test_a_portable_network_calls_no_operator_of_ours() -> None:
     network, given = make()
     made = portable(network)
-    assert kernels_in(network_program(made, given)) == []
+    assert list_kernels_in(network_program(made, given)) == []
     torch.testing.assert_close(made(*given), network(*given))
     made.load_state_dict(network.state_dict())
     assert network.energy.conv.choice.strategy == "kernel"
@@ -138,7 +138,7 @@ class Harmonics(nn.Module):
 def test_what_is_converted_calls_kernels_of_polynomials() -> None:
     network, vectors = Harmonics(), torch.randn(5, 3)
     program = network_program(network, [vectors])
-    assert ["x1 x2 w" in needed.call for needed in kernels_in(program)] == [False] * 2  # values and gradients
+    assert ["x1 x2 w" in needed.call for needed in list_kernels_in(program)] == [False] * 2  # values and gradients
     torch.testing.assert_close(program.module()(vectors), network(vectors))
 
 
@@ -182,7 +182,7 @@ def test_a_product_without_a_kernel_on_the_target() -> None:
             return self.conv(x, y, None, src, dst)
 
     with pytest.raises(DeployError, match=r"bfloat16.*has no kernel of its own to deploy: convert.*portable"):
-        kernels_in(network_program(Convolution(), given))
+        list_kernels_in(network_program(Convolution(), given))
 
 
 def test_folders_and_inputs_are_checked_first(tmp_path: Path) -> None:

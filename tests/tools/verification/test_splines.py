@@ -15,7 +15,7 @@ from tests.tools.verification.messages import CUTOFF, HARMONICS, TURNS, Messages
 from tpgen.functions import spline
 from tpgen.functions.bessel import CutBessel, cut_bessel
 from tpgen.networks.conversion.convert import convert
-from tpgen.networks.conversion.operations.splines import is_splined
+from tpgen.networks.conversion.operations.splines import has_splined_nets
 from tpgen.tools.verification.verify import WITHOUT_SPLINES, Verification, verify
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("double")]
@@ -42,7 +42,7 @@ def verified(*laws: str) -> Verification:
     torch.manual_seed(0)
     network = convert(Radial(), radial="spline")
     report = verify(network, skewed(), only=laws, **TURNS)
-    assert is_splined(network)
+    assert has_splined_nets(network)
     return report
 
 

@@ -9,26 +9,27 @@ from typing import Any
 
 from torch import nn
 
-from tpgen.networks.conversion.packages import foreign_modules, module_name_of
-from tpgen.networks.conversion.swap import Kept, SwapOrKept
+from tpgen.base.errors import TpgenError
+from tpgen.networks.conversion.packages import get_module_name_in_package, group_foreign_modules
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, get_swap_mark
 
 Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[SwapOrKept]]
 
 # root package of a project's classes -> the adapter, or "module:function" that is imported when it is needed
 ADAPTERS: dict[str, Adapter | str] = {
-    "allegro": "tpgen.networks.conversion.projects.allegro:allegro_swaps",
-    "mace": "tpgen.networks.conversion.projects.mace:mace_swaps",
-    "nequip": "tpgen.networks.conversion.projects.nequip:nequip_swaps",
-    "sevenn": "tpgen.networks.conversion.projects.sevennet:sevennet_swaps",
+    "allegro": "tpgen.networks.conversion.projects.allegro:find_allegro_swaps",
+    "mace": "tpgen.networks.conversion.projects.mace:find_mace_swaps",
+    "nequip": "tpgen.networks.conversion.projects.nequip:find_nequip_swaps",
+    "sevenn": "tpgen.networks.conversion.projects.sevennet:find_sevennet_swaps",
 }
 
 
 # root package -> what casts its modules to float64, "module:function", besides ``network.double()``; for proofs
-CASTS: dict[str, str] = {"sevenn": "tpgen.networks.conversion.projects.sevennet:to_float64"}
+CASTS: dict[str, str] = {"sevenn": "tpgen.networks.conversion.projects.sevennet:cast_elements_to_float64"}
 
 
 def register_adapter(package: str, adapter: Adapter | str) -> None:
-    """Let `convert` call ``adapter(network, options)``, which yields `Swap` and `Kept`, for modules of a package.
+    """Let `convert` call ``adapter(network, options)``, which yields `Swap` and `KeptModule`, for modules of a package.
 
     >>> register_adapter("my_potentials", "my_potentials.speed:swaps")
     >>> ADAPTERS.pop("my_potentials")
@@ -37,33 +38,33 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
     ADAPTERS[package] = adapter
 
 
-def adapters_for(network: nn.Module) -> list[Adapter]:
+def load_adapters_for(network: nn.Module) -> list[Adapter]:
     """Adapters of the projects in a network."""
-    packages = packages_in(network)
-    return [_load_adapter(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
+    packages = find_packages_in(network)
+    return [_load_adapter_or_excuse(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
 def cast_projects_to_float64(network: nn.Module) -> None:
     """Let modules that cast to float32 cast to float64, in place."""
-    for package in packages_in(network) & CASTS.keys():
+    for package in find_packages_in(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
 
 
-def packages_in(network: nn.Module) -> set[str]:
+def find_packages_in(network: nn.Module) -> set[str]:
     """Package names of all modules."""
-    return {package for module in network.modules() for package in packages_of(module)}
+    return {package for module in network.modules() for package in list_packages_of_class(module)}
 
 
-def packages_of(module: nn.Module) -> set[str]:
+def list_packages_of_class(module: nn.Module) -> set[str]:
     """Package names of a module's class and bases."""
-    return {module_name_of(cls).partition(".")[0] for cls in type(module).__mro__}
+    return {get_module_name_in_package(cls).partition(".")[0] for cls in type(module).__mro__}
 
 
-def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
-    """Yield a `Kept` per known project whose installed code differs from packaged code."""
-    for project, modules in foreign_modules(network).items():
+def find_kept_packaged_modules(network: nn.Module) -> Iterable[KeptModule]:
+    """Yield a `KeptModule` per known project whose installed code differs from packaged code."""
+    for project, modules in group_foreign_modules(network).items():
         if project == "e3nn" or project in ADAPTERS:
-            yield Kept(
+            yield KeptModule(
                 modules[0],
                 f"from a package with another {project} than is installed here (modules that differ: {len(modules)}): "
                 f"install the {project} that the package was made with, or make it anew",
@@ -71,7 +72,24 @@ def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
             )
 
 
-def _load_adapter(package: str, adapter: Adapter | str) -> Adapter:
+def check_adapter_swaps(network: nn.Module, adapter: Adapter, swaps: Iterable[ClassSwap]) -> None:
+    """Raise `TpgenError` if an adapter swaps a module twice, or hides an attribute."""
+    seen: set[nn.Module] = set()
+    for swap in swaps:
+        hidden = [] if get_swap_mark(swap.module) else [name for name in swap.extra if hasattr(swap.module, name)]
+        why = "a second time" if swap.module in seen else f"and hides its {', '.join(hidden)}" if hidden else ""
+        if why:
+            named = network.named_modules(remove_duplicate=False)
+            path = " = ".join(name for name, module in named if module is swap.module)
+            raise TpgenError(
+                f"the adapter {adapter.__module__}.{getattr(adapter, '__qualname__', adapter)} swaps {path!r} (a "
+                f"{swap.was}) {why}: it must yield one ClassSwap for each module, whose extra names are new; "
+                "nothing is changed"
+            )
+        seen.add(swap.module)
+
+
+def _load_adapter_or_excuse(package: str, adapter: Adapter | str) -> Adapter:
     if not isinstance(adapter, str):
         return adapter
     try:
@@ -79,14 +97,14 @@ def _load_adapter(package: str, adapter: Adapter | str) -> Adapter:
             raise ValueError("an adapter is written as module:function")
         return resolve_name(adapter)
     except (ImportError, AttributeError, ValueError) as error:
-        return partial(_kept_modules_without_adapter, package, f"{adapter}: {error}")
+        return partial(_keep_modules_without_adapter, package, f"{adapter}: {error}")
 
 
-def _kept_modules_without_adapter(
+def _keep_modules_without_adapter(
     package: str, why: str, network: nn.Module, options: dict[str, Any]
 ) -> Iterable[SwapOrKept]:
-    first = next(module for module in network.modules() if package in packages_of(module))
-    yield Kept(
+    first = next(module for module in network.modules() if package in list_packages_of_class(module))
+    yield KeptModule(
         first,
         f"of {package}, whose adapter cannot be loaded ({why}): only e3nn's modules in it are converted",
         general=True,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tpgen.base.remember import remembered
 from tpgen.functions.batch_norm import NormTable, batch_norm, can_batch_norm, make_norm_table
 from tpgen.networks.conversion.obstacles import why_patched
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 from tpgen.nn.plain_tensors import is_usual
 
 _NOW = "one kernel in training, one pass in evaluation, but e3nn's own code where numbers are traced"
@@ -29,7 +29,7 @@ class ConvertedBatchNorm(BatchNorm):
         usual = usual and all(x.dtype == input.dtype for x in held)
         if not usual or (self.training and not can_batch_norm(input.dtype)):
             return super().forward(input)
-        table = _norm_table(self.irreps, self.normalization)
+        table = _cached_norm_table(self.irreps, self.normalization)
         weight = self.running_var.new_ones(len(table.divisor)) if self.weight is None else self.weight
         bias = getattr(self, "bias", None)  # e3nn 0.6 has no such attribute where there is no bias
         # e3nn reads no bias without scalars: its gradient is None
@@ -52,15 +52,15 @@ class ConvertedBatchNorm(BatchNorm):
 
 
 @remembered("tables of norms")
-def _norm_table(irreps: Irreps, normalization: str) -> NormTable:
+def _cached_norm_table(irreps: Irreps, normalization: str) -> NormTable:
     copies = [(irrep.dim, irrep.is_scalar()) for mul, irrep in irreps for _ in range(mul)]
     return make_norm_table(copies, normalization)
 
 
-def find_batch_norm(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`Swap` of e3nn's batch norm, or `Kept`; None for other modules."""
+def find_batch_norm_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """`ClassSwap` of e3nn's batch norm, or `KeptModule`; None for other modules."""
     if type(module) is not BatchNorm:
         return None
     other = "of instances, or of the largest norm" if module.instance or module.reduce != "mean" else None
     why = why_patched(module) or other
-    return Kept(module, why) if why else Swap(module, ConvertedBatchNorm, _NOW)
+    return KeptModule(module, why) if why else ClassSwap(module, ConvertedBatchNorm, _NOW)

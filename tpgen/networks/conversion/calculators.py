@@ -32,7 +32,7 @@ pytree.register_pytree_node(
 )
 
 
-def arguments_by_network(option: str, holder: Any, networks: Sequence[nn.Module], given: Any) -> list[Any]:
+def collect_call_arguments(option: str, holder: Any, networks: Sequence[nn.Module], given: Any) -> list[Any]:
     """Each network's arguments of a call, as given or by a calculator."""
     get_property = getattr(holder, "get_property", None)
     if given is None or isinstance(given, Sequence) or not callable(get_property):
@@ -40,7 +40,7 @@ def arguments_by_network(option: str, holder: Any, networks: Sequence[nn.Module]
     calls: dict[nn.Module, tuple[Any, ...]] = {}
 
     def record(network: nn.Module, args: Any, keywords: Any) -> None:
-        calls.setdefault(network, _copied_positional_arguments(option, network, args, keywords))
+        calls.setdefault(network, _copy_positional_arguments(option, network, args, keywords))
 
     _clear_results_of_calculators(holder)
     hooks = [network.register_forward_pre_hook(record, with_kwargs=True) for network in networks]
@@ -74,7 +74,7 @@ def _clear_results_of_calculators(holder: Any) -> None:
             one.results = {}
 
 
-def _copied_positional_arguments(option: str, network: nn.Module, args: Any, keywords: Any) -> tuple[Any, ...]:
+def _copy_positional_arguments(option: str, network: nn.Module, args: Any, keywords: Any) -> tuple[Any, ...]:
     call = signature(network.forward).bind(*args, **keywords)
     call.apply_defaults()
     if alone := keywords.keys() & call.kwargs.keys():

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import BackendError, TpgenError
-from tpgen.networks.conversion.notices import without_notices
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.notices import suppress_notices
+from tpgen.networks.conversion.swap import get_swap_mark
 from tpgen.networks.trial import is_floating, restore_module_after
 
 NamedTensors = dict[str, Tensor]
@@ -43,7 +43,7 @@ def blame_conversion(network: nn.Module) -> Iterator[None]:
 
 
 def _failing_module_name(network: nn.Module, error: BaseException) -> str:
-    names = {id(module): name for name, module in network.named_modules() if mark_of(module) is not None}
+    names = {id(module): name for name, module in network.named_modules() if get_swap_mark(module) is not None}
     found, trace = "", error.__traceback__
     while trace is not None:
         found = names.get(id(trace.tb_frame.f_locals.get("self")), found)
@@ -91,7 +91,7 @@ def _holds_tensors(value: Any) -> bool:
     return any(isinstance(one, Tensor) for one in pytree.tree_leaves(held))
 
 
-def detached_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
+def detach_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
     """Detached inputs, which require gradients as before, or all if ``tracked``."""
     return pytree.tree_map(
         lambda a: (
@@ -104,11 +104,13 @@ def detached_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
 def call_and_differentiate(network: nn.Module, inputs: Sequence[Any]) -> None:
     """Call a network, and compute gradients by all that requires any, else by inputs."""
     wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
-    given = detached_inputs(inputs)
+    given = detach_inputs(inputs)
     if not wanted and not _tensors_requiring_grad(given):
-        given = detached_inputs(inputs, tracked=True)
+        given = detach_inputs(inputs, tracked=True)
     wanted += _tensors_requiring_grad(given)  # before a call that writes into a dict
-    live = [leaf for leaf in _floating_leaves("output", call_network(network, given)).values() if leaf.requires_grad]
+    live = [
+        leaf for leaf in _name_floating_leaves("output", call_network(network, given)).values() if leaf.requires_grad
+    ]
     if live and wanted:
         _differentiate(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
 
@@ -117,31 +119,31 @@ def _tensors_requiring_grad(values: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor) and leaf.requires_grad]
 
 
-def outputs_of(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
+def compute_outputs(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
     """Outputs by name, of inputs cast to float64."""
-    return outputs_and_derivatives(network, inputs, tracked=False, orders=0)[0]
+    return compute_outputs_and_derivatives(network, inputs, tracked=False, orders=0)[0]
 
 
-def derivatives_of(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
+def compute_derivatives(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
     """Outputs, gradients and second derivatives, each by name."""
     # twice: modules may compute in another way if an input needs no gradient
-    outputs, *found = outputs_and_derivatives(network, inputs, tracked=False)
-    with without_notices():
-        _, *of_inputs = outputs_and_derivatives(network, inputs, tracked=True)
+    outputs, *found = compute_outputs_and_derivatives(network, inputs, tracked=False)
+    with suppress_notices():
+        _, *of_inputs = compute_outputs_and_derivatives(network, inputs, tracked=True)
     both = [a | {f"{name}, inputs tracked": g for name, g in b.items()} for a, b in zip(found, of_inputs, strict=True)]
     return dict(zip((OUTPUTS, *DERIVATIVES), (outputs, *both), strict=True))
 
 
-def outputs_and_derivatives(
+def compute_outputs_and_derivatives(
     network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2
 ) -> list[NamedTensors]:
     """Outputs, then gradients of each order, by parameters and, if ``tracked``, inputs."""
     with restore_module_after(network):
         torch.manual_seed(0)  # the same masks of dropout in both
-        given = pytree.tree_map(lambda a: _float64_leaf(a, tracked) if is_floating(a) else a, list(inputs))
+        given = pytree.tree_map(lambda a: _cast_leaf_to_float64(a, tracked) if is_floating(a) else a, list(inputs))
         wanted: NamedTensors = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        wanted |= _floating_leaves("input", given) if tracked else {}
-        outputs = _floating_leaves("output", call_network(network, given))
+        wanted |= _name_floating_leaves("input", given) if tracked else {}
+        outputs = _name_floating_leaves("output", call_network(network, given))
         if not outputs:
             raise TpgenError(
                 "the network returns no floating tensors that prove can see: it must return a tensor, or tuples, lists "
@@ -153,11 +155,11 @@ def outputs_and_derivatives(
     return [{name: value.detach() for name, value in named.items()} for named in found]
 
 
-def _float64_leaf(value: Tensor, tracked: bool) -> Tensor:
+def _cast_leaf_to_float64(value: Tensor, tracked: bool) -> Tensor:
     return value.detach().to(torch.float64, copy=True).requires_grad_(tracked or value.requires_grad)
 
 
-def _floating_leaves(prefix: str, values: Any) -> NamedTensors:
+def _name_floating_leaves(prefix: str, values: Any) -> NamedTensors:
     leaves = pytree.tree_flatten_with_path(values)[0]
     return {prefix + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
 

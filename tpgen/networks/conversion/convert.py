@@ -11,38 +11,43 @@ from typing_extensions import Unpack
 
 from tpgen.base.errors import InputError, OptionError, TpgenError, a_kind, check_known
 from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
-from tpgen.networks.conversion.adapters import Adapter, adapters_for, kept_in_packages
-from tpgen.networks.conversion.batch_norms import find_batch_norm
-from tpgen.networks.conversion.calculators import arguments_by_network
-from tpgen.networks.conversion.functions_called import e3nn_functions_called
-from tpgen.networks.conversion.gates import find_gate
-from tpgen.networks.conversion.harmonics import find_harmonics
-from tpgen.networks.conversion.linears import find_linear
-from tpgen.networks.conversion.obstacles import note_on_idle_hooks
-from tpgen.networks.conversion.operations.splines import is_splined, with_splines
+from tpgen.networks.conversion.adapters import check_adapter_swaps, find_kept_packaged_modules, load_adapters_for
+from tpgen.networks.conversion.batch_norms import find_batch_norm_swap
+from tpgen.networks.conversion.calculators import collect_call_arguments
+from tpgen.networks.conversion.functions_called import describe_e3nn_functions_called
+from tpgen.networks.conversion.gates import find_gate_swap
+from tpgen.networks.conversion.harmonics import find_harmonics_swap
+from tpgen.networks.conversion.linears import find_linear_swap
+from tpgen.networks.conversion.obstacles import describe_idle_hooks
+from tpgen.networks.conversion.operations.splines import allow_splines, has_splined_nets
 from tpgen.networks.conversion.packages import (
     switch_to_installed_classes,
     switch_to_packaged_classes,
-    with_installed_classes,
+    use_installed_classes,
 )
-from tpgen.networks.conversion.products import find_product
-from tpgen.networks.conversion.proof import Proof, Times, measure, prove, two_copies_of_network
-from tpgen.networks.conversion.radial import find_net
-from tpgen.networks.conversion.refusals import network_of, networks_of, nothing_to_convert, program_in
+from tpgen.networks.conversion.products import find_product_swap
+from tpgen.networks.conversion.proof import Proof, Times, copy_network_twice, measure_times, prove_equal
+from tpgen.networks.conversion.radial import find_radial_net_swap
+from tpgen.networks.conversion.refusals import (
+    describe_held_program,
+    explain_nothing_to_convert,
+    get_only_network,
+    list_networks,
+)
 from tpgen.networks.conversion.report import Conversion, Replaced, Stayed
-from tpgen.networks.conversion.selection import Names, Selection, make_selection, selected
+from tpgen.networks.conversion.selection import Names, Selection, apply_selection, make_selection
 from tpgen.networks.conversion.swap import (
-    Kept,
-    Swap,
+    ClassSwap,
+    KeptModule,
     SwapOrKept,
-    apply_all,
-    class_name_in_package,
-    mark_of,
-    undo_all,
+    apply_swaps,
+    describe_code_that_computes,
+    get_swap_mark,
+    name_class_with_package,
     undo_if_swapped,
-    what_computes,
+    undo_swaps,
 )
-from tpgen.networks.conversion.weight_nets import with_late_weights
+from tpgen.networks.conversion.weight_nets import add_late_weight_swaps
 from tpgen.networks.served import When, check_when, serve, serve_no_more
 from tpgen.nn.checks import check_options
 from tpgen.nn.planned import PlannedModule
@@ -50,9 +55,9 @@ from tpgen.nn.planned import PlannedModule
 _OPTIONS = tuple(name for name in MODULE_FIELDS if name != "layout")
 
 _Inputs = Sequence[Any]
-_Change = Callable[[list[Swap]], list[Swap]]
-_RADIAL: dict[str, _Change] = {"net": list, "spline": with_splines}
-_Found = TypeVar("_Found", Swap, Kept)
+_Change = Callable[[list[ClassSwap]], list[ClassSwap]]
+_RADIAL: dict[str, _Change] = {"net": list, "spline": allow_splines}
+_Found = TypeVar("_Found", ClassSwap, KeptModule)
 _Network = TypeVar("_Network")
 
 
@@ -107,15 +112,15 @@ def convert(
         ``strategy``, ``backend``, ``streams``, ``dynamic``, ``fullgraph``, ``mode`` and ``max_bytes``, as for
         `TensorProduct`.
     """
-    networks = networks_of("convert", network, _concerns_convert)
+    networks = list_networks("convert", network, _is_network_to_convert)
     given: dict[str, Any] = {**options}
     _check_options(given)
     if report is not None and not callable(report):
         raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
     check_known("radial", [radial], _RADIAL, OptionError)
     check_when(program)
-    proven = arguments_by_network("prove", network, networks, prove)
-    timed = arguments_by_network("measure", network, networks, measure)
+    proven = collect_call_arguments("prove", network, networks, prove)
+    timed = collect_call_arguments("measure", network, networks, measure)
     done: list[nn.Module] = []
     try:
         for one, to_prove, to_measure in zip(networks, proven, timed, strict=True):
@@ -131,12 +136,16 @@ def convert(
 
 
 def _holds_converted(network: nn.Module) -> bool:
-    return any(mark_of(module) is not None for module in network.modules())
+    return any(get_swap_mark(module) is not None for module in network.modules())
 
 
-def _concerns_convert(network: nn.Module) -> bool:
+def _is_network_to_convert(network: nn.Module) -> bool:
     # not a D3 correction beside a MACE, nor transforms of data
-    return _holds_converted(network) or program_in(network) is not None or bool(collect(network, {}))
+    return (
+        _holds_converted(network)
+        or describe_held_program(network) is not None
+        or bool(find_swaps_and_kept(network, {}))
+    )
 
 
 def _convert(
@@ -148,11 +157,14 @@ def _convert(
     prove: _Inputs | None,
     measure: _Inputs | None,
     report: Callable[[Conversion], object] | None,
-) -> list[Swap]:
+) -> list[ClassSwap]:
     adopted = switch_to_installed_classes(network)
     try:
         chosen = make_selection(network, keep, only)
-        swaps, kept = _find_selected_swaps(network, options, chosen, change)
+        swaps, kept = _split_findings(apply_selection(network, find_swaps_and_kept(network, options), chosen))
+        if not swaps:
+            raise TpgenError(explain_nothing_to_convert(network, kept))
+        swaps = change(swaps)
         compared = _prove_and_measure(network, options, chosen, prove, measure, change)
         _swap_all(network, swaps, kept, compared, report)
     except BaseException:
@@ -161,40 +173,31 @@ def _convert(
     return swaps
 
 
-def _find_selected_swaps(
-    network: nn.Module, options: dict[str, Any], chosen: Selection, change: _Change
-) -> tuple[list[Swap], list[Kept]]:
-    swaps, kept = _split_findings(selected(network, collect(network, options), chosen))
-    if not swaps:
-        raise TpgenError(nothing_to_convert(network, kept))
-    return change(swaps), kept
-
-
 def _swap_all(
     network: nn.Module,
-    swaps: list[Swap],
-    kept: list[Kept],
+    swaps: list[ClassSwap],
+    kept: list[KeptModule],
     compared: tuple[Proof | None, Times | None],
     report: Callable[[Conversion], object] | None,
 ) -> None:
-    names = _names_by_module(network)
+    names = _list_names_by_module(network)
     found = Conversion(
         type(network).__name__,
-        _replaced_rows(swaps, names),
-        _stayed_rows(kept, names),
+        _make_replaced_rows(swaps, names),
+        _make_stayed_rows(kept, names),
         *compared,
         own=_names_of_tpgen_modules(names),
-        functions=e3nn_functions_called(network),
+        functions=describe_e3nn_functions_called(network),
     )
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
     _warn_of_kept([k for k in kept if not k.asked], names)
-    apply_all(swaps)
+    apply_swaps(swaps)
     if report:
         _call_report(report, found, swaps)
 
 
-def _warn_of_kept(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None:
+def _warn_of_kept(kept: Sequence[KeptModule], names: dict[nn.Module, tuple[str, ...]]) -> None:
     if kept:
         many = len(kept) > 1
         warnings.warn(
@@ -204,7 +207,7 @@ def _warn_of_kept(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]])
         )
 
 
-def _call_report(report: Callable[[Conversion], object], conversion: Conversion, swaps: Iterable[Swap]) -> None:
+def _call_report(report: Callable[[Conversion], object], conversion: Conversion, swaps: Iterable[ClassSwap]) -> None:
     # report what was done; an error there undoes it
     try:
         report(conversion)
@@ -220,14 +223,14 @@ def restore(network: _Network) -> _Network:
     Raises `TpgenError`, without changes, if no module is converted, if a class changed since, or if a module was
     converted with its holder.
     """
-    networks = networks_of("restore", network, _holds_converted)
+    networks = list_networks("restore", network, _holds_converted)
     for one in networks:
         if not _holds_converted(one):
             raise TpgenError(
                 f"{type(one).__name__} holds nothing that tpgen.convert has converted: nothing to restore "
                 "(of a scripted network, restore the one that it was scripted from)"
             )
-    undo_all(*networks)
+    undo_swaps(*networks)
     for one in networks:
         serve_no_more(one)
     return network
@@ -238,76 +241,69 @@ def conversion_report(network: Any, *, prove: Any = None, measure: Any = None) -
 
     ``prove`` and ``measure``, as of `convert`, compare stock and converted network.
     """
-    one = network_of("conversion_report", network, _concerns_convert)
-    (proven,) = arguments_by_network("prove", network, [one], prove)
-    (timed,) = arguments_by_network("measure", network, [one], measure)
-    with with_installed_classes(one):
+    one = get_only_network("conversion_report", network, _is_network_to_convert)
+    (proven,) = collect_call_arguments("prove", network, [one], prove)
+    (timed,) = collect_call_arguments("measure", network, [one], measure)
+    with use_installed_classes(one):
         return _make_report(one, proven, timed)
 
 
 def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:
-    marks = {module: mark for module in network.modules() if (mark := mark_of(module)) is not None}
-    names = _names_by_module(network)
-    swaps, kept = _split_findings(collect(network, {}))
+    marks = {module: mark for module in network.modules() if (mark := get_swap_mark(module)) is not None}
+    names = _list_names_by_module(network)
+    swaps, kept = _split_findings(find_swaps_and_kept(network, {}))
     return Conversion(
         type(network).__name__,
         tuple(
-            Replaced(names[m], class_name_in_package(mark.cls), what_computes(m) + note_on_idle_hooks(m))
+            Replaced(
+                names[m], name_class_with_package(mark.cls), describe_code_that_computes(m) + describe_idle_hooks(m)
+            )
             for m, mark in marks.items()
             if mark.now
         ),
-        _stayed_rows(kept, names),
+        _make_stayed_rows(kept, names),
         *_prove_and_measure(network, {}, None if marks else Selection(), to_prove, to_measure),
-        possible=_replaced_rows(swaps, names),
+        possible=_make_replaced_rows(swaps, names),
         own=_names_of_tpgen_modules(names),
-        functions=e3nn_functions_called(network),
+        functions=describe_e3nn_functions_called(network),
     )
 
 
-def collect(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
-    """`Swap` or `Kept` of each module that adapters or e3nn's rules know."""
-    with with_installed_classes(network):
-        return [*_find_swaps(network, options), *kept_in_packages(network)]
+def find_swaps_and_kept(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
+    """`ClassSwap` or `KeptModule` of each module that adapters or e3nn's rules know."""
+    with use_installed_classes(network):
+        return [*_find_swaps(network, options), *find_kept_packaged_modules(network)]
 
 
 def _find_swaps(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
     findings: list[SwapOrKept] = []
-    for adapter in adapters_for(network):
+    for adapter in load_adapters_for(network):
         given = list(adapter(network, options))
-        _check_adapter_swaps(network, adapter, [f for f in given if isinstance(f, Swap)])
+        check_adapter_swaps(network, adapter, [f for f in given if isinstance(f, ClassSwap)])
         findings += given
-    marks = [(module, mark.covers) for module in network.modules() if (mark := mark_of(module))]
-    swaps = [(f.module, f.covers) for f in findings if isinstance(f, Swap)]
-    seen = {f.module for f in findings} | {part for whole in (*swaps, *marks) for part in _covered_modules(*whole)}
+    marks = [(module, mark.covers) for module in network.modules() if (mark := get_swap_mark(module))]
+    swaps = [(f.module, f.covers) for f in findings if isinstance(f, ClassSwap)]
+    seen = {f.module for f in findings} | {part for whole in (*swaps, *marks) for part in _list_covered_modules(*whole)}
     for module in network.modules():
-        if module in seen or mark_of(module) is not None:
+        if module in seen or get_swap_mark(module) is not None:
             continue
         found = next((found for find in _FINDERS if (found := find(module, options)) is not None), None)
         findings += [found] if found else []
-        seen |= set(_covered_modules(module, found.covers) if isinstance(found, Swap) else ())
-    return with_late_weights(network, findings)
+        seen |= set(_list_covered_modules(module, found.covers) if isinstance(found, ClassSwap) else ())
+    return add_late_weight_swaps(network, findings)
 
 
-_FINDERS = (find_product, find_linear, find_harmonics, find_net, find_gate, find_batch_norm)  # of e3nn's own modules
+_FINDERS = (
+    find_product_swap,
+    find_linear_swap,
+    find_harmonics_swap,
+    find_radial_net_swap,
+    find_gate_swap,
+    find_batch_norm_swap,
+)  # of e3nn's own modules
 
 
-def _check_adapter_swaps(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) -> None:
-    # an adapter must swap a module once, and hide no attribute
-    seen: set[nn.Module] = set()
-    for swap in swaps:
-        hidden = [] if mark_of(swap.module) else [name for name in swap.extra if hasattr(swap.module, name)]
-        why = "a second time" if swap.module in seen else f"and hides its {', '.join(hidden)}" if hidden else ""
-        if why:
-            path = " = ".join(_names_by_module(network)[swap.module])
-            raise TpgenError(
-                f"the adapter {adapter.__module__}.{getattr(adapter, '__qualname__', adapter)} swaps {path!r} (a "
-                f"{swap.was}) {why}: it must yield one Swap for each module, whose extra names are new; "
-                "nothing is changed"
-            )
-        seen.add(swap.module)
-
-
-def _covered_modules(module: nn.Module, names: Iterable[str]) -> Iterator[nn.Module]:
+def _list_covered_modules(module: nn.Module, names: Iterable[str]) -> Iterator[nn.Module]:
     held = dict(module.named_modules()) if names else {}
     yield from (held[name] for name in names if name in held)  # somebody may have taken one out since
 
@@ -326,12 +322,12 @@ def _prove_and_measure(
     timed = proof = None
     if to_measure is not None:
         stock, converted, _ = _make_stock_and_converted(network, options, chosen, change)
-        for one in (stock, converted) if is_splined(converted) else ():
+        for one in (stock, converted) if has_splined_nets(converted) else ():
             one.requires_grad_(False)  # the task is inference
-        timed = measure(stock, converted, to_measure)
+        timed = measure_times(stock, converted, to_measure)
     if to_prove is not None:
         stock, converted, exact = _make_stock_and_converted(network, options, chosen, change)
-        proof = prove(stock, converted, exact, to_prove)
+        proof = prove_equal(stock, converted, exact, to_prove)
     return proof, timed
 
 
@@ -339,21 +335,21 @@ def _make_stock_and_converted(
     network: nn.Module, options: dict[str, Any], chosen: Selection | None, change: _Change
 ) -> tuple[nn.Module, nn.Module, Any]:
     # a stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact
-    stock, converted = two_copies_of_network(network)
-    undo_all(stock)
-    findings = collect(converted, options)
-    exact = [f.exact for f in (*collect(stock, options), *findings) if isinstance(f, Swap) and f.exact]
+    stock, converted = copy_network_twice(network)
+    undo_swaps(stock)
+    findings = find_swaps_and_kept(converted, options)
+    exact = [f.exact for f in (*find_swaps_and_kept(stock, options), *findings) if isinstance(f, ClassSwap) and f.exact]
     if chosen is not None:
-        apply_all(change(_split_findings(selected(converted, findings, chosen))[0]))
+        apply_swaps(change(_split_findings(apply_selection(converted, findings, chosen))[0]))
     return stock, converted, exact
 
 
-def _split_findings(findings: Iterable[SwapOrKept]) -> tuple[list[Swap], list[Kept]]:
+def _split_findings(findings: Iterable[SwapOrKept]) -> tuple[list[ClassSwap], list[KeptModule]]:
     findings = list(findings)
-    return [f for f in findings if isinstance(f, Swap)], [f for f in findings if isinstance(f, Kept)]
+    return [f for f in findings if isinstance(f, ClassSwap)], [f for f in findings if isinstance(f, KeptModule)]
 
 
-def _names_by_module(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
+def _list_names_by_module(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
     names: dict[nn.Module, tuple[str, ...]] = {}
     for name, module in network.named_modules(remove_duplicate=False):
         names[module] = (*names.get(module, ()), name)
@@ -362,22 +358,23 @@ def _names_by_module(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
 
 def _names_of_tpgen_modules(names: dict[nn.Module, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     # modules that users built with tpgen: neither converted modules nor parts of either
-    ours = [module for module in names if mark_of(module) or isinstance(module, PlannedModule)]
+    ours = [module for module in names if get_swap_mark(module) or isinstance(module, PlannedModule)]
     parts = {part for whole in ours for part in whole.modules() if part is not whole}
-    return tuple(names[module] for module in ours if not mark_of(module) and module not in parts)
+    return tuple(names[module] for module in ours if not get_swap_mark(module) and module not in parts)
 
 
-def _replaced_rows(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Replaced, ...]:
-    return tuple(Replaced(names[s.module], s.was, s.description) for s in _in_network_order(swaps, names) if s.now)
+def _make_replaced_rows(swaps: Iterable[ClassSwap], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Replaced, ...]:
+    return tuple(Replaced(names[s.module], s.was, s.description) for s in _sort_in_network_order(swaps, names) if s.now)
 
 
-def _stayed_rows(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
+def _make_stayed_rows(kept: Iterable[KeptModule], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
     return tuple(
-        Stayed(names[k.module], class_name_in_package(type(k.module)), k.why) for k in _in_network_order(kept, names)
+        Stayed(names[k.module], name_class_with_package(type(k.module)), k.why)
+        for k in _sort_in_network_order(kept, names)
     )
 
 
-def _in_network_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
+def _sort_in_network_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
     # as their modules stand in the network, whoever found them
     places = {module: place for place, module in enumerate(names)}
     return sorted(findings, key=lambda finding: places[finding.module])

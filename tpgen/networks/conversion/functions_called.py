@@ -14,7 +14,7 @@ _MODULES = {"spherical_harmonics": "SphericalHarmonics"}  # of o3
 _NOT_OWN = "torch", "e3nn", "tpgen"
 
 
-def e3nn_functions_called(network: nn.Module) -> tuple[str, ...]:
+def describe_e3nn_functions_called(network: nn.Module) -> tuple[str, ...]:
     """A sentence for each method of a network that calls a function of e3nn, not a module."""
     classes = dict.fromkeys(type(module) for module in network.modules())
     own = [cls for cls in classes if cls.__module__.partition(".")[0] not in _NOT_OWN]

@@ -19,13 +19,13 @@ from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
 from tpgen.networks.conversion.obstacles import (
     HOOKED,
     allows_kernels,
+    copy_method_under_name,
     has_hooks,
     is_hooked_or_patched,
-    renamed_copy,
     why_patched,
 )
 from tpgen.networks.conversion.products import ConvertedElementwiseTensorProduct, make_couplings_exact
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package, mark_of
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, get_swap_mark, name_class_with_package
 
 # what it calls, and will not call: a part that is another has a code of its own
 _PARTS: dict[str, tuple[type[nn.Module], ...]] = {
@@ -59,7 +59,7 @@ Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, a
 class ConvertedGate(Gate):
     """An `e3nn.nn.Gate`, computed by tpgen; scripted, or with hooked or replaced parts, e3nn's code runs."""
 
-    stock = renamed_copy(Gate.forward, "stock")
+    stock = copy_method_under_name(Gate.forward, "stock")
 
     @torch.compiler.assume_constant_result  # Dynamo takes no scripted module into its hands, not even to look at it
     def _has_hooked_programs(self) -> bool:
@@ -74,13 +74,13 @@ class ConvertedGate(Gate):
         return self.stock(features)
 
 
-def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`Swap` of e3nn's gate, or `Kept`; None for other modules."""
+def find_gate_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """`ClassSwap` of e3nn's gate, or `KeptModule`; None for other modules."""
     if type(module) is not Gate:
         return None
     if why := _why_gate_stays(module):
-        return Kept(module, why)
-    functions = _activation_names_and_scales(module)
+        return KeptModule(module, why)
+    functions = _list_activation_names_and_scales(module)
     extra = {
         "_tpgen_pieces": _split_at_torch_functions(module, functions),
         "_tpgen_table": _make_table(module, functions),
@@ -88,13 +88,13 @@ def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | Non
         "_tpgen_kernels": allows_kernels(options),
     }
     product = module.get_submodule("mul")
-    exact = None if mark_of(product) else partial(make_couplings_exact, product)
-    return Swap(module, ConvertedGate, _describe_gate, extra, exact, covers=tuple(_PARTS))
+    exact = None if get_swap_mark(product) else partial(make_couplings_exact, product)
+    return ClassSwap(module, ConvertedGate, _describe_gate, extra, exact, covers=tuple(_PARTS))
 
 
 def _describe_gate(module: nn.Module, extra: Mapping[str, Any]) -> str:
     # name what computes a gate, for the report: a kernel where one is allowed and can be built, else why not
-    if mark_of(module) is not None and _parts_changed_since_swap(module):
+    if get_swap_mark(module) is not None and _parts_changed_since_swap(module):
         return "e3nn's own code, as a part was changed since"
     mask: Any = module.get_submodule("mul").output_mask
     if not extra["_tpgen_kernels"]:
@@ -110,11 +110,11 @@ def _why_gate_stays(module: Any) -> str | None:
     for name, kinds in _PARTS.items():
         part = getattr(module, name, None)
         if type(part) not in kinds:
-            return f"of a part {name} that is a {class_name_in_package(type(part))}, not e3nn's"
+            return f"of a part {name} that is a {name_class_with_package(type(part))}, not e3nn's"
     acts = [*filter(None, module.act_scalars.acts), *filter(None, module.act_gates.acts)]
     for act in acts:
         if type(act) is not normalize2mom:
-            return f"of an activation that is a {class_name_in_package(type(act))}, not e3nn's normalize2mom"
+            return f"of an activation that is a {name_class_with_package(type(act))}, not e3nn's normalize2mom"
     parts = (module, module.sc, module.sc.cut, module.act_scalars, module.act_gates, module.mul, *acts)
     hooked = any(has_hooks(part) for part in module.modules() if part is not module)
     return next(filter(None, map(why_patched, parts)), HOOKED if hooked else None)
@@ -127,10 +127,10 @@ def _parts_changed_since_swap(module: Any) -> bool:
         return True
     if is_hooked_or_patched(parts["sc"]._modules["cut"]) or module._has_hooked_programs():
         return True
-    return _activation_names_and_scales(module) != module._tpgen_functions
+    return _list_activation_names_and_scales(module) != module._tpgen_functions
 
 
-def _activation_names_and_scales(module: Any) -> Functions:
+def _list_activation_names_and_scales(module: Any) -> Functions:
     # name and scale of each activation of a gate: those of scalars, then those of gates
     parts = module._modules
     scalars, gates = (
@@ -144,10 +144,10 @@ def _activation_name_and_scale(act: Any) -> _Function:
         return "identity", 1.0
     if type(act) is not normalize2mom or is_hooked_or_patched(act):
         return "", 0.0
-    return _name_in_table(act.f), 1.0 if act._is_id else act.cst
+    return _find_name_in_table(act.f), 1.0 if act._is_id else act.cst
 
 
-def _name_in_table(function: Any) -> str:
+def _find_name_in_table(function: Any) -> str:
     # of a function in a table: a module that writes into its input, or has hooks, is another function
     if type(function) not in _MODULES:
         return _BY_ID.get(id(function), _OTHER)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base._torch import saved_tensor_hooks
-from tpgen.networks.conversion.postponed import REST, Postponed, may_postpone
+from tpgen.networks.conversion.postponed import REST, Postponed, count_down_to_postpone
 from tpgen.nn.plain_tensors import PlainTensor, is_usual
 
 # ``x[index]`` takes six times as long as `torch.index_select`; a kernel that sums by node needs no gathered rows.
@@ -102,7 +102,7 @@ class GatheredRows(Postponed):
         return x, index
 
 
-def source_of_postponed_rows(x: Any) -> Any:
+def get_source_of_postponed_rows(x: Any) -> Any:
     """The results behind postponed rows; other values unchanged."""
     return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
 
@@ -113,7 +113,7 @@ def _gather_or_postpone(x: Gatherable, index: Any, stock: Callable[[Any], Tensor
     numbers = index.numel() * x.shape[1]
     if not numbers or numbers < WORTH_SELECTING or torch.compiler.is_compiling() or not is_usual(x):
         return stock(index)
-    if not is_within(index, len(x)):
+    if not is_index_in_range(index, len(x)):
         return stock(index)
     if numbers >= WORTH_WAITING and _may_postpone_gather(x):
         rows = GatheredRows.of(_select_rows, (x, index), (len(index), x.shape[1]))
@@ -128,14 +128,14 @@ def _may_postpone_gather(x: Gatherable) -> bool:
     # a checkpoint must save the same when it runs again
     if torch.is_inference_mode_enabled() or x.is_inference() or saved_tensor_hooks(True) is not None:
         return False
-    return may_postpone(x._tpgen_layer, "rest_of_gathers")
+    return count_down_to_postpone(x._tpgen_layer, "rest_of_gathers")
 
 
 def _select_rows(x: Tensor, index: Tensor) -> Tensor:
     return torch.index_select(x, 0, index)
 
 
-def is_within(index: Tensor, count: int) -> bool:
+def is_index_in_range(index: Tensor, count: int) -> bool:
     """Whether a non-empty index lies in ``range(count)``."""
     least, most = index.aminmax()
     return int(least) >= 0 and int(most) < count

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.networks.conversion.notices import program_kernels_take
+from tpgen.networks.conversion.notices import can_program_kernels_take
 from tpgen.networks.conversion.obstacles import (
-    kernel_plan,
-    names_of_own_code,
-    polynomial_attributes,
-    renamed_copy,
-    why_not_swapped,
+    copy_method_under_name,
+    list_own_code,
+    make_plan_or_kept,
+    make_polynomial_attributes,
+    why_module_stays,
 )
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, name_class_with_package
 from tpgen.planner.harmonics import make_harmonics_plan
 
-_NAME = class_name_in_package(o3.SphericalHarmonics)
+_NAME = name_class_with_package(o3.SphericalHarmonics)
 _STOCK_PROGRAM = "sph_func"  # since e3nn 0.5
 _NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own elsewhere)"
 
@@ -46,14 +46,14 @@ def run_harmonics(tensors: list[Tensor], shared: list[Tensor], dim: int, descrip
 class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
     """An `e3nn.o3.SphericalHarmonics`, computed by tpgen."""
 
-    stock = renamed_copy(o3.SphericalHarmonics.forward, "stock")
+    stock = copy_method_under_name(o3.SphericalHarmonics.forward, "stock")
 
     def forward(self, x: Tensor) -> Tensor:
         """As e3nn's, by a polynomial kernel if possible."""
         on_gpu = False
         if not torch.jit.is_scripting():
             x = given_numbers("x", x, torch.get_default_dtype())
-            on_gpu = program_kernels_take(x)  # a program takes no scripted functions
+            on_gpu = can_program_kernels_take(x)  # a program takes no scripted functions
         if not (x.is_cpu or on_gpu) or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
             return self.stock(x)
         if self.normalize:
@@ -71,23 +71,25 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
             self.sph_func = _stock_code._spherical_harmonics
 
 
-def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`Swap` of e3nn's spherical harmonics, or `Kept`; None for other modules."""
+def find_harmonics_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """`ClassSwap` of e3nn's spherical harmonics, or `KeptModule`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
-        return Kept(module, "scripted harmonics: convert the network before it is scripted") if scripted else None
+        return KeptModule(module, "scripted harmonics: convert the network before it is scripted") if scripted else None
     if not isinstance(module, o3.SphericalHarmonics):
         return None
-    if names_of_own_code(module, o3.SphericalHarmonics):
-        return Kept(
+    if list_own_code(module, o3.SphericalHarmonics):
+        return KeptModule(
             module, f"a subclass of {_NAME}, whose own code a swap would skip: let it hold a SphericalHarmonics"
         )
-    why = why_not_swapped(module, {o3.SphericalHarmonics: ConvertedSphericalHarmonics}, _STOCK_PROGRAM)
+    why = why_module_stays(module, {o3.SphericalHarmonics: ConvertedSphericalHarmonics}, _STOCK_PROGRAM)
     if why:
-        return Kept(module, why)
+        return KeptModule(module, why)
     asked: Any = module
     make = partial(make_harmonics_plan, str(asked.irreps_in[0].ir), asked._ls_list, asked.normalization)
-    plan = kernel_plan(module, options, make)
-    if isinstance(plan, Kept):
+    plan = make_plan_or_kept(module, options, make)
+    if isinstance(plan, KeptModule):
         return plan
-    return Swap(module, ConvertedSphericalHarmonics, _NOW, {"_tpgen_dim": plan.out.dim, **polynomial_attributes(plan)})
+    return ClassSwap(
+        module, ConvertedSphericalHarmonics, _NOW, {"_tpgen_dim": plan.out.dim, **make_polynomial_attributes(plan)}
+    )

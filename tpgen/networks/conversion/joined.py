@@ -16,7 +16,7 @@ from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.networks.conversion.species import SpeciesProduct, pulled_back
+from tpgen.networks.conversion.species import SpeciesProduct, pull_back_gradients
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_usual, writes_to
 from tpgen.planner.linear import make_linear_plan
@@ -53,7 +53,7 @@ class JoinedLayers:
         found: dict[int, Tensor] = {}
         for n, a, b in self.chains:
             scale = factor * a.coefficient * b.coefficient / self.plan.paths[n].coefficient
-            part = (scale * _path_matrix(first, a)) @ _path_matrix(by_species, b)
+            part = (scale * _slice_path_matrix(first, a)) @ _slice_path_matrix(by_species, b)
             found[n] = found[n] + part if n in found else part
         return torch.cat([found[n].flatten(-2) for n in sorted(found)], -1)
 
@@ -99,7 +99,7 @@ def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
     return JoinedLayers(product, plan, tuple((pairs.index((a.in1.index, b.out.index)), a, b) for a, b in found))
 
 
-def _path_matrix(weights: Tensor, path: Path) -> Tensor:
+def _slice_path_matrix(weights: Tensor, path: Path) -> Tensor:
     assert path.weight is not None
     return weights[..., path.weight.start : path.weight.stop].unflatten(-1, path.weight.shape)
 
@@ -128,7 +128,7 @@ class _JoinedMatrices(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple:
         layers, chosen, factor = ctx.made_of
         matrices = partial(layers.matrices, chosen=chosen, factor=factor)
-        return (None, None, None, None, *pulled_back(matrices, ctx.saved_tensors, g.index_select(0, chosen)))
+        return (None, None, None, None, *pull_back_gradients(matrices, ctx.saved_tensors, g.index_select(0, chosen)))
 
 
 _with_gradients_of_layers = apply_of(_JoinedMatrices)

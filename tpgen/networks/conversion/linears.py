@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.networks.conversion.gathers import Gatherable
-from tpgen.networks.conversion.obstacles import renamed_copy, why_not_swapped
+from tpgen.networks.conversion.obstacles import copy_method_under_name, why_module_stays
 from tpgen.networks.conversion.products import PROGRAM, describe_product
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import LINEAR_NORMALIZATIONS, make_linear_plan
 from tpgen.planner.plan import Plan
@@ -24,7 +24,7 @@ _STOCK_PROGRAM = "_compiled_main"
 _CHANNELS = "of channels (f_in, f_out), which e3nn knows by its weights alone, and it has none: build a tpgen.Linear"
 
 
-_stock = renamed_copy(o3.Linear.forward, "stock")
+_stock = copy_method_under_name(o3.Linear.forward, "stock")
 _stock.__annotations__ = {"features": Tensor, "weight": Optional[Tensor], "bias": Optional[Tensor]}  # noqa: UP045
 
 
@@ -48,24 +48,26 @@ class ConvertedLinear(o3.Linear):
         return found
 
 
-def find_linear(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`Swap` of e3nn's linear layer, or `Kept`; None for other modules or without paths."""
+def find_linear_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """`ClassSwap` of e3nn's linear layer, or `KeptModule`; None for other modules or without paths."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
-        return Kept(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
+        return KeptModule(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
     if not isinstance(module, o3.Linear) or (type(module) is o3.Linear and module.weight_numel == 0):
         return None
-    why = why_not_swapped(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
+    why = why_module_stays(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
     if why is None and not module.internal_weights and _has_channels(module):
         why = _CHANNELS
-    plan = None if why else linear_plan_of(module)
+    plan = None if why else read_linear_plan(module)
     if plan is None:
-        return Kept(module, why or "its coefficients are none that tpgen plans for such a layer: build a tpgen.Linear")
+        return KeptModule(
+            module, why or "its coefficients are none that tpgen plans for such a layer: build a tpgen.Linear"
+        )
     try:
         program = Linear.from_plan(plan, False, **{name: o for name, o in options.items() if name != "streams"})
     except TpgenError as error:
-        return Kept(module, f"tpgen cannot write it: {error}")
-    return Swap(module, ConvertedLinear, describe_product, {PROGRAM: program.compute_for(module)})
+        return KeptModule(module, f"tpgen cannot write it: {error}")
+    return ClassSwap(module, ConvertedLinear, describe_product, {PROGRAM: program.compute_for(module)})
 
 
 def _has_channels(layer: Any) -> bool:
@@ -81,7 +83,7 @@ def _has_channels(layer: Any) -> bool:
     return found.shape != (rows, layer.irreps_out.dim)
 
 
-def linear_plan_of(layer: Any) -> Plan | None:
+def read_linear_plan(layer: Any) -> Plan | None:
     """Plan of a built layer; None if no plan has its coefficients."""
     paths = [i for i in layer.instructions if i.i_in != -1]
     biased = {i.i_out for i in layer.instructions if i.i_in == -1}

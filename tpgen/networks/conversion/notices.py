@@ -18,9 +18,9 @@ _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def warn_of_slow_path(text: str) -> None:
-    """Warn, once for each text and not inside `without_notices`.
+    """Warn, once for each text and not inside `suppress_notices`.
 
-    >>> with without_notices():
+    >>> with suppress_notices():
     ...     warn_of_slow_path("this is slow")
     """
     if not _SILENT.get():
@@ -32,12 +32,12 @@ def _warn_once(text: str) -> None:
     warnings.warn(text, stacklevel=4)
 
 
-def kernels_take(x: Tensor) -> bool:
+def can_kernels_take(x: Tensor) -> bool:
     """Whether polynomial kernels take a tensor's device and dtype."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
 
 
-def program_kernels_take(x: Tensor) -> bool:
+def can_program_kernels_take(x: Tensor) -> bool:
     """Whether kernels of a program on a GPU take a tensor."""
     if not x.is_cuda or recorded_program() is None:
         return False
@@ -45,9 +45,9 @@ def program_kernels_take(x: Tensor) -> bool:
     return not isinstance(target, str) and target.missing(x.device) is None
 
 
-def kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
-    """As `kernels_take`; if False, warn once that ``otherwise`` runs."""
-    good = kernels_take(x)
+def can_kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
+    """As `can_kernels_take`; if False, warn once that ``otherwise`` runs."""
+    good = can_kernels_take(x)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
             warn_of_slow_path(f"{otherwise}: kernels take no {x.dtype} on {x.device.type}")
@@ -55,7 +55,7 @@ def kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
 
 
 @contextmanager
-def without_notices() -> Iterator[None]:
+def suppress_notices() -> Iterator[None]:
     """Suppress warnings inside the context."""
     token = _SILENT.set(True)
     try:

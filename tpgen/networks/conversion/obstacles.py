@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.networks.conversion.swap import Kept, class_name_in_package
+from tpgen.networks.conversion.swap import KeptModule, name_class_with_package
 from tpgen.planner.plan import Plan
 
 _PROGRAMS = ("_compiled_main_left_right", "_compiled_main", "sph_func")  # e3nn's, that converted modules do not call
@@ -25,15 +25,15 @@ _CONSTRUCTION |= {"__repr__", "__str__", "extra_repr"}
 HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
-def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
+def why_module_stays(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
     """Why a module of a ``known`` class or subclass must stay, or None; swaps never call child ``program``."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
-    base = stock_class(module, known)
-    if own := names_of_own_code(module, base):
+    base = find_stock_class(module, known)
+    if own := list_own_code(module, base):
         code = f"whose own code a swap would skip ({', '.join(own)})"
-        return f"a subclass of {class_name_in_package(base)}, {code}: build it on tpgen's {base.__name__}"
+        return f"a subclass of {name_class_with_package(base)}, {code}: build it on tpgen's {base.__name__}"
     if why := why_patched(module):
         return why
     if has_hooks(getattr(module, program, None)):
@@ -41,7 +41,7 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
     return None
 
 
-def names_of_own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
+def list_own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
     """Names that a module's class adds to ``base`` and that may change results."""
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
@@ -74,12 +74,7 @@ def _bytecode_and_signature(function: Any) -> tuple:
     return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, function.__defaults__
 
 
-_FORWARDING = [
-    *map(
-        _bytecode_and_signature,
-        (_ForwardingCalls.one, _ForwardingCalls.two, _ForwardingCalls.three, _ForwardingCalls.every),
-    )
-]
+_FORWARDING = [_bytecode_and_signature(f) for f in vars(_ForwardingCalls).values() if isinstance(f, FunctionType)]
 
 
 def _call_only_forwards(name: str, attribute: Any, base: type[nn.Module]) -> bool:
@@ -93,7 +88,7 @@ def _call_only_forwards(name: str, attribute: Any, base: type[nn.Module]) -> boo
     return own.co_argcount == 1 or own.co_varnames[: own.co_argcount] == stock.co_varnames[: own.co_argcount]
 
 
-def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:
+def find_stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:
     """The nearest ``known`` class among a module's class and bases."""
     return next(cls for cls in type(module).__mro__ if cls in known)
 
@@ -105,17 +100,17 @@ def why_patched(module: nn.Module) -> str | None:
     )
 
 
-def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
+def why_not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
     """Why gather, product ``name`` and sum of a block cannot be one call, or None."""
     product = block.get_submodule(name)
     if has_hooks(product):
         return f"hooks on {name}, which see edges: its product alone is converted; convert first, then hook"
-    if count_places(network, product) > 1:
+    if count_places_in_network(network, product) > 1:
         return f"of a {name} that stands in several places: its product alone is converted"
     return why_patched(block)
 
 
-def renamed_copy(method: Any, name: str) -> Any:
+def copy_method_under_name(method: Any, name: str) -> Any:
     """Copy a method under another name: TorchScript has no ``super()``."""
     copy = FunctionType(method.__code__, method.__globals__, name, method.__defaults__)
     copy.__annotations__ = method.__annotations__
@@ -127,7 +122,7 @@ def has_hooks(module: Any) -> bool:
     return any(map(getattr(module, "__dict__", {}).get, _HOOKS))  # asked at every call of a net, of each of its layers
 
 
-def note_on_idle_hooks(module: nn.Module) -> str:
+def describe_idle_hooks(module: nn.Module) -> str:
     """Text on hooks that a converted module never calls; empty without any."""
     names = [name for name in _PROGRAMS if has_hooks(vars(module).get("_modules", {}).get(name))]
     return f"; hooks on {', '.join(names)} do not run: hook the module itself" if names else ""
@@ -138,7 +133,7 @@ def is_hooked_or_patched(module: Any) -> bool:
     return has_hooks(module) or "forward" in module.__dict__
 
 
-def count_places(network: nn.Module, module: nn.Module) -> int:
+def count_places_in_network(network: nn.Module, module: nn.Module) -> int:
     """How often a network holds a module."""
     return sum(child is module for holder in network.modules() for child in holder._modules.values())
 
@@ -148,21 +143,21 @@ def allows_kernels(options: Mapping[str, Any]) -> bool:
     return options.get("strategy", "auto") in ("auto", "kernel")
 
 
-def kernel_plan(
+def make_plan_or_kept(
     module: nn.Module, options: Mapping[str, Any], make: Callable[[], Plan], like: Tensor | None = None
-) -> Plan | Kept:
-    """``make()``, or `Kept` if no kernel runs the plan in dtype and on device of ``like``."""
+) -> Plan | KeptModule:
+    """``make()``, or `KeptModule` if no kernel runs the plan in dtype and on device of ``like``."""
     if not allows_kernels(options):
-        return Kept(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
+        return KeptModule(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
     try:
         plan = make()
     except TpgenError as error:
-        return Kept(module, f"tpgen cannot plan it: {error}")
+        return KeptModule(module, f"tpgen cannot plan it: {error}")
     dtype, device = (torch.float32, "cpu") if like is None else (like.dtype, like.device)
     why = kernel_supported(plan, dtype=dtype, device=device)
-    return Kept(module, f"without a kernel: {why}") if why else plan
+    return KeptModule(module, f"without a kernel: {why}") if why else plan
 
 
-def polynomial_attributes(plan: Plan) -> dict[str, str]:
+def make_polynomial_attributes(plan: Plan) -> dict[str, str]:
     """Attributes of modules that run a polynomial: plan and call as text."""
     return {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan))}

@@ -35,10 +35,10 @@ _MISSING = object()
 _SETTINGS = {("e3nn", "_OPT_DEFAULTS")}  # module, name: what a process may set, and no code
 
 
-def module_name_of(cls: type) -> str:
+def get_module_name_in_package(cls: type) -> str:
     """Name of a class's module, without a package's prefix.
 
-    >>> module_name_of(nn.Linear)
+    >>> get_module_name_in_package(nn.Linear)
     'torch.nn.modules.linear'
     """
     return _PREFIX.sub("", cls.__module__)
@@ -50,7 +50,7 @@ def is_packaged(cls: type) -> bool:
 
 
 @contextmanager
-def with_installed_classes(network: nn.Module) -> Iterator[None]:
+def use_installed_classes(network: nn.Module) -> Iterator[None]:
     """`switch_to_installed_classes` inside the context."""
     adopted = switch_to_installed_classes(network)
     try:
@@ -61,7 +61,7 @@ def with_installed_classes(network: nn.Module) -> Iterator[None]:
 
 def switch_to_installed_classes(network: nn.Module) -> list[nn.Module]:
     """Give packaged modules the installed classes of the same code; return these modules."""
-    found = [(module, installed_class(type(module))) for module in network.modules() if is_packaged(type(module))]
+    found = [(module, find_installed_class(type(module))) for module in network.modules() if is_packaged(type(module))]
     adopted = [(module, cls) for module, cls in found if cls is not None]
     for module, cls in adopted:
         vars(module)[_FROM] = type(module), cls
@@ -87,29 +87,29 @@ def check_switch_to_packaged_class(module: nn.Module, cls: type) -> None:
         )
 
 
-def foreign_modules(network: nn.Module) -> dict[str, list[nn.Module]]:
+def group_foreign_modules(network: nn.Module) -> dict[str, list[nn.Module]]:
     """Packaged modules without an installed class of the same code, by project."""
     found: dict[str, list[nn.Module]] = {}
     for module in network.modules():
-        if is_packaged(type(module)) and installed_class(type(module)) is None:
-            found.setdefault(module_name_of(type(module)).partition(".")[0], []).append(module)
+        if is_packaged(type(module)) and find_installed_class(type(module)) is None:
+            found.setdefault(get_module_name_in_package(type(module)).partition(".")[0], []).append(module)
     return found
 
 
 _installed: WeakKeyDictionary[type, type | None] = WeakKeyDictionary()
 
 
-def installed_class(cls: type) -> type | None:
+def find_installed_class(cls: type) -> type | None:
     """The installed class of the same code, or None."""
     if cls not in _installed:
-        ours = _installed_namesake(cls)
-        _installed[cls] = ours if ours is not None and same_code(cls, ours) else None
+        ours = _import_installed_namesake(cls)
+        _installed[cls] = ours if ours is not None and have_same_code(cls, ours) else None
     return _installed[cls]
 
 
-def _installed_namesake(cls: type) -> type | None:
+def _import_installed_namesake(cls: type) -> type | None:
     try:
-        found: Any = import_module(module_name_of(cls))
+        found: Any = import_module(get_module_name_in_package(cls))
     except ModuleNotFoundError:
         return None
     for name in cls.__qualname__.split("."):
@@ -120,10 +120,10 @@ def _installed_namesake(cls: type) -> type | None:
 # --- the same code ----------------------------------------------------------------------------------------------------
 
 
-def same_code(theirs: Any, ours: Any) -> bool:
+def have_same_code(theirs: Any, ours: Any) -> bool:
     """Whether two classes or functions, and all these reach, have the same code.
 
-    >>> same_code(lambda x: x + 1, lambda x: x + 1), same_code(lambda x: x + 1, lambda x: x + 2)
+    >>> have_same_code(lambda x: x + 1, lambda x: x + 1), have_same_code(lambda x: x + 1, lambda x: x + 2)
     (True, False)
     """
     return _are_same(theirs, ours, set())
@@ -139,18 +139,25 @@ def _are_same(theirs: Any, ours: Any, seen: _Seen) -> bool:
     for kinds, compare in _KINDS:
         if isinstance(theirs, kinds):
             return isinstance(ours, kinds) and compare(theirs, ours, seen)
+    if isinstance(wrapped := getattr(theirs, "__wrapped__", None), FunctionType):  # as caches of functions have it
+        return _are_same(wrapped, getattr(ours, "__wrapped__", None), seen) and _are_same(
+            type(theirs), type(ours), seen
+        )
     return _are_same(type(theirs), type(ours), seen)  # an object is no code, but that of its class
 
 
 def _same_classes(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    if not is_packaged(theirs) or (module_name_of(theirs), theirs.__qualname__) != (ours.__module__, ours.__qualname__):
+    if not is_packaged(theirs) or (get_module_name_in_package(theirs), theirs.__qualname__) != (
+        ours.__module__,
+        ours.__qualname__,
+    ):
         return False  # one that no package brought would be the same object
     return _same_lists(theirs.__bases__, ours.__bases__, seen) and _same_maps(
-        _code_attributes(theirs), _code_attributes(ours), seen
+        _select_code_attributes(theirs), _select_code_attributes(ours), seen
     )
 
 
-def _code_attributes(cls: type) -> dict[str, Any]:
+def _select_code_attributes(cls: type) -> dict[str, Any]:
     return {name: value for name, value in vars(cls).items() if name not in _NO_CODE}
 
 
@@ -159,7 +166,7 @@ def _same_functions(theirs: Any, ours: Any, seen: _Seen) -> bool:
         return False
     cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (theirs, ours)]
     kept = (theirs.__defaults__, theirs.__kwdefaults__, cells[0]), (ours.__defaults__, ours.__kwdefaults__, cells[1])
-    return _same_lists(*kept, seen) and all(_are_same(a, b, seen) for a, b in _reached_objects(theirs, ours))
+    return _same_lists(*kept, seen) and all(_are_same(a, b, seen) for a, b in _pair_reached_objects(theirs, ours))
 
 
 def _same_bytecode(theirs: CodeType, ours: CodeType) -> bool:
@@ -172,9 +179,9 @@ def _same_bytecode(theirs: CodeType, ours: CodeType) -> bool:
     )
 
 
-def _reached_objects(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
+def _pair_reached_objects(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
     # objects that the names of a function refer to in its module, and in packaged modules among these objects
-    names = {name for name in _names_in_code(theirs.__code__) if not name.startswith("__")}
+    names = {name for name in _list_names_in_code(theirs.__code__) if not name.startswith("__")}
     spaces: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [(theirs.__globals__, ours.__globals__)]
     for a, b in spaces:  # which grows
         home = _PREFIX.sub("", a.get("__name__", ""))
@@ -186,8 +193,8 @@ def _reached_objects(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple
                 spaces.append(inner)
 
 
-def _names_in_code(code: CodeType) -> set[str]:
-    return {*code.co_names}.union(*(_names_in_code(c) for c in code.co_consts if isinstance(c, CodeType)))
+def _list_names_in_code(code: CodeType) -> set[str]:
+    return {*code.co_names}.union(*(_list_names_in_code(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def _same_lists(theirs: Any, ours: Any, seen: _Seen) -> bool:
@@ -202,34 +209,16 @@ def _comparison_of_part(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen
     return lambda theirs, ours, seen: _are_same(part(theirs), part(ours), seen)
 
 
-def _are_equal_values(theirs: Any, ours: Any, _seen: _Seen) -> bool:
-    return theirs == ours
-
-
-class _WrapsFunction(type):
-    """Metaclass: objects with a wrapped function, such as caches, are instances."""
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return not isinstance(instance, FunctionType) and isinstance(
-            getattr(instance, "__wrapped__", None), FunctionType
-        )
-
-
-class _Wrapper(metaclass=_WrapsFunction):
-    pass
-
-
 _KINDS: tuple[tuple[Any, Callable[[Any, Any, _Seen], bool]], ...] = (
     (type, _same_classes),
     (FunctionType, _same_functions),
     ((classmethod, staticmethod, MethodType), _comparison_of_part(lambda held: held.__func__)),
     (property, _comparison_of_part(lambda held: (held.fget, held.fset, held.fdel))),
-    (_Wrapper, _comparison_of_part(lambda held: held.__wrapped__)),
     (partial, _comparison_of_part(lambda held: (held.func, held.args, held.keywords))),
     (ModuleType, lambda theirs, ours, _seen: _PREFIX.sub("", theirs.__name__) == ours.__name__),
     (torch.jit.ScriptFunction, _comparison_of_part(lambda held: held.code)),
     (Tensor, lambda theirs, ours, _seen: torch.equal(theirs, ours)),
     ((list, tuple), _same_lists),
     (dict, _same_maps),
-    ((str, bytes, int, float, complex, frozenset, set, type(None)), _are_equal_values),
+    ((str, bytes, int, float, complex, frozenset, set, type(None)), lambda theirs, ours, _seen: theirs == ours),
 )

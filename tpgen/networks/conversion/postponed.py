@@ -15,7 +15,7 @@ from torch.utils import swap_tensors
 
 from tpgen.base._torch import pytree, saved_tensor_hooks, throw_on_access, without_functions, wrapper_of
 from tpgen.base.errors import InputError
-from tpgen.networks.conversion.species import pulled_back
+from tpgen.networks.conversion.species import pull_back_gradients
 from tpgen.nn.plain_tensors import writes_to
 
 _Function = Callable[..., Tensor]
@@ -55,7 +55,7 @@ class PostponedCall:
     def now(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
         """Record a call in the present autograd state."""
         return cls(
-            function, tuple(operands), torch.is_grad_enabled(), saved_tensor_hooks(True), _write_counts(operands)
+            function, tuple(operands), torch.is_grad_enabled(), saved_tensor_hooks(True), _count_writes(operands)
         )
 
     @property
@@ -66,7 +66,7 @@ class PostponedCall:
     @property
     def is_written_to(self) -> bool:
         """Whether code wrote to an operand after the call."""
-        return _write_counts(self.operands) != self.writes
+        return _count_writes(self.operands) != self.writes
 
     def settle(self) -> None:
         """Compute and keep the value, before a write to an operand."""
@@ -94,7 +94,7 @@ class PostponedCall:
             return self.within(partial(function, *self.operands))
 
 
-def _write_counts(operands: Sequence[Tensor]) -> list[int]:
+def _count_writes(operands: Sequence[Tensor]) -> list[int]:
     with without_functions():  # an operand may be postponed as well
         return [*map(writes_to, operands)]
 
@@ -142,7 +142,7 @@ class Postponed(Tensor):
                 # what an `autograd.Function` has returned, as a checkpoint does, has the graph of that
                 self.plain = self.clone() if foreign else self.computed()
                 plain, self.plain = self.plain, None
-                if swap_if_unheld(self, plain):
+                if swap_tensors_if_unheld(self, plain):
                     return self
                 self.plain = plain
         return self.plain
@@ -154,10 +154,10 @@ class Postponed(Tensor):
             with without_functions():
                 return func(*args, **kwargs)
         if func in _LIKES:
-            args, kwargs = pytree.tree_map_only(Postponed, _expanded_single_number, (args, kwargs))
+            args, kwargs = pytree.tree_map_only(Postponed, _expand_single_number, (args, kwargs))
             return func(*args, **kwargs)
         if func in _CASTS and isinstance(args[0], Postponed):
-            like, *given = pytree.tree_map_only(Postponed, _expanded_single_number, args)
+            like, *given = pytree.tree_map_only(Postponed, _expand_single_number, args)
             if func(like, *given, **kwargs) is like:
                 return args[0]
         if func in _HOOKS and args[0].used:
@@ -178,11 +178,11 @@ class Postponed(Tensor):
         kwargs = kwargs or {}
         if func._schema.is_mutable and isinstance(args[0], Postponed):
             raise InputError(f"{func} writes to weights of edges or their product, beneath Python: clone them first")
-        args, kwargs = pytree.tree_map_only(Postponed, _detached_numbers, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(Postponed, _compute_detached, (args, kwargs))
         return func(*args, **kwargs)
 
 
-def swap_if_unheld(first: Tensor, second: Tensor) -> bool:
+def swap_tensors_if_unheld(first: Tensor, second: Tensor) -> bool:
     """Swap two tensors; return False, without changes, if torch holds one of these."""
     both = first, second
     before = [(type(x), x.__dict__) for x in both]
@@ -195,14 +195,14 @@ def swap_if_unheld(first: Tensor, second: Tensor) -> bool:
     return True
 
 
-def may_postpone(program: Any, count: str) -> bool:
+def count_down_to_postpone(program: Any, count: str) -> bool:
     """Whether a program's results may wait; decrements attribute ``count``, calls that may not."""
     left = max(getattr(program, count) - 1, 0)
     setattr(program, count, left)
     return left == 0
 
 
-def plain_value(x: Any) -> Any:
+def compute_if_postponed(x: Any) -> Any:
     """``x``, plain if postponed."""
     return x.become_plain() if isinstance(x, Postponed) else x
 
@@ -213,11 +213,11 @@ def _tensor_without_numbers(cls: type[Postponed], shape: Sequence[Any], like: Te
     return found
 
 
-def _detached_numbers(x: Postponed) -> Tensor:
+def _compute_detached(x: Postponed) -> Tensor:
     return (x.computed() if x.plain is None else x.plain).detach()
 
 
-def _expanded_single_number(x: Postponed) -> Tensor:
+def _expand_single_number(x: Postponed) -> Tensor:
     # one number in the place of all
     return x.made.operands[0].new_empty(()).expand(x.shape)
 
@@ -233,7 +233,7 @@ class _EmptyTensorWithGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:
-        return None, None, None, *pulled_back(ctx.made.function, ctx.saved_tensors, g)
+        return None, None, None, *pull_back_gradients(ctx.made.function, ctx.saved_tensors, g)
 
 
 _empty_tensor_with_gradient = _EmptyTensorWithGradient.apply

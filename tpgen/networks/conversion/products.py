@@ -1,4 +1,4 @@
-"""Swaps of e3nn's tensor products, also for convolutions (`convolving`)."""
+"""Swaps of e3nn's tensor products, also for convolutions (`make_convolution_swap`)."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -16,10 +16,10 @@ from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.conversion.gathers import Gatherable
-from tpgen.networks.conversion.obstacles import stock_class, why_not_swapped
-from tpgen.networks.conversion.species import species_product
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
-from tpgen.networks.conversion.weights import product_of_edges
+from tpgen.networks.conversion.obstacles import find_stock_class, why_module_stays
+from tpgen.networks.conversion.species import make_species_product
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
+from tpgen.networks.conversion.weights import multiply_or_postpone_edges
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.from_e3nn import plan_of
 from tpgen.nn.planned import PROGRAM
@@ -45,7 +45,7 @@ class _ConvertedProduct(o3.TensorProduct):
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():
             hooked = bool(self._forward_hooks or self._backward_hooks)
-            return Gatherable.of(self._tpgen, product_of_edges(self._tpgen, x, y, w, hooked))
+            return Gatherable.of(self._tpgen, multiply_or_postpone_edges(self._tpgen, x, y, w, hooked))
         return self._tpgen.forward(x, y, w)
 
 
@@ -108,58 +108,60 @@ CONVERTED: dict[type[nn.Module], type[nn.Module]] = {
 _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 
 
-def find_product(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`Swap` of e3nn's product, or `Kept`; None for other modules."""
+def find_product_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """`ClassSwap` of e3nn's product, or `KeptModule`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         return _kept_if_scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
         return None
-    plan = _plan_or_kept(module)
-    return plan if isinstance(plan, Kept) else _swap_of_product(module, plan, options)
+    plan = _read_plan_or_kept(module)
+    return plan if isinstance(plan, KeptModule) else _swap_of_product(module, plan, options)
 
 
-def _kept_if_scripted(module: nn.Module, name: str) -> Kept | None:
+def _kept_if_scripted(module: nn.Module, name: str) -> KeptModule | None:
     if name in _NAMES:
-        return Kept(module, f"a scripted {name}: convert the network before it is scripted")
+        return KeptModule(module, f"a scripted {name}: convert the network before it is scripted")
     if hasattr(module, PROGRAM):
-        return Kept(module, f"a scripted {name}, which computes with tpgen already: it cannot be taken apart any more")
+        return KeptModule(
+            module, f"a scripted {name}, which computes with tpgen already: it cannot be taken apart any more"
+        )
     return None
 
 
-def _plan_or_kept(product: nn.Module) -> Plan | Kept:
-    if why := why_not_swapped(product, CONVERTED, STOCK_PROGRAM):
-        return Kept(product, why)
+def _read_plan_or_kept(product: nn.Module) -> Plan | KeptModule:
+    if why := why_module_stays(product, CONVERTED, STOCK_PROGRAM):
+        return KeptModule(product, why)
     try:
         return plan_of(product)
     except TpgenError as error:
-        return Kept(product, f"tpgen cannot plan it: {error}")
+        return KeptModule(product, f"tpgen cannot plan it: {error}")
 
 
-def _swap_of_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> Swap:
+def _swap_of_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> ClassSwap:
     program = TensorProduct.from_plan(plan, False, **options).compute_for(module)
     exact = partial(make_couplings_exact, module)
-    stock = stock_class(module, CONVERTED)
-    if stock is o3.FullyConnectedTensorProduct and (by_species := species_product(plan, options)):
-        return Swap(
+    stock = find_stock_class(module, CONVERTED)
+    if stock is o3.FullyConnectedTensorProduct and (by_species := make_species_product(plan, options)):
+        return ClassSwap(
             module, ProductBySpecies, describe_product_by_element, {PROGRAM: program, SPECIES: by_species}, exact
         )
-    return Swap(module, CONVERTED[stock], describe_product, {PROGRAM: program}, exact)
+    return ClassSwap(module, CONVERTED[stock], describe_product, {PROGRAM: program}, exact)
 
 
-def convolving(
+def make_convolution_swap(
     module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
 ) -> SwapOrKept:
-    """`Swap` of a module to a convolution (gather, product, sum), or `Kept`.
+    """`ClassSwap` of a module to a convolution (gather, product, sum), or `KeptModule`.
 
     The product is the module, or its child ``held``.  ``paired``: module and holder are restored together.
     """
     product = module if held is None else module.get_submodule(held)
-    plan = _plan_or_kept(product)
-    if isinstance(plan, Kept):
+    plan = _read_plan_or_kept(product)
+    if isinstance(plan, KeptModule):
         return plan
     conv = TensorProductConv.from_plan(plan, False, **options).compute_for(product)
     covers = () if held is None else (held,)
-    return Swap(
+    return ClassSwap(
         module, cls, _describe_convolution, {PROGRAM: conv}, partial(make_couplings_exact, product), covers, paired
     )
 

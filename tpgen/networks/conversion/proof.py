@@ -28,13 +28,13 @@ from tpgen.networks.conversion.calls import (
     blame_conversion,
     call_and_differentiate,
     call_network,
-    derivatives_of,
-    detached_inputs,
-    outputs_and_derivatives,
-    outputs_of,
+    compute_derivatives,
+    compute_outputs,
+    compute_outputs_and_derivatives,
+    detach_inputs,
 )
-from tpgen.networks.conversion.notices import without_notices
-from tpgen.networks.conversion.operations.splines import is_splined, without_splines
+from tpgen.networks.conversion.notices import suppress_notices
+from tpgen.networks.conversion.operations.splines import disable_splines, has_splined_nets
 from tpgen.networks.copies import copy_of
 
 _FLOOR = 1e-6  # tensors below this part of the largest of their order are compared on its scale: zeros but for rounding
@@ -128,7 +128,9 @@ class Times:
 
 
 @bypassing_programs()
-def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]) -> Proof:
+def prove_equal(
+    stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]
+) -> Proof:
     """Compare networks, cast to float64 in place; ``exact`` sets stock constants to full precision."""
     for network in (stock, converted):
         _to_float64(network)
@@ -137,10 +139,10 @@ def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], N
             for refine in exact:
                 refine()
         theirs, said = _stock_derivatives(stock, inputs)
-        find = _derivatives_in_training if said else derivatives_of
-        with without_splines(converted), blame_conversion(converted), _compile_kernels_ahead(find, converted, inputs):
+        find = _derivatives_in_training if said else compute_derivatives
+        with disable_splines(converted), blame_conversion(converted), _compile_kernels_ahead(find, converted, inputs):
             ours = find(converted, inputs)
-        splined = _spline_differences(stock, converted, inputs) if is_splined(converted) else ()
+        splined = _spline_differences(stock, converted, inputs) if has_splined_nets(converted) else ()
     said += filter(None, (_remark_on_non_finite(what, found) for what, found in theirs.items()))
     differences = (_largest_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
     return Proof(tuple(differences), splined=splined, said=tuple(said))
@@ -153,7 +155,7 @@ def _compile_kernels_ahead(find: _Find, network: nn.Module, inputs: Sequence[Any
 def _stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
     """Outputs and derivatives, with remarks; in training mode if evaluation keeps no graph."""
     try:
-        found = derivatives_of(stock, inputs)
+        found = compute_derivatives(stock, inputs)
         if stock.training or any(found[what] for what in DERIVATIVES):
             return found, []
     except GraphError:
@@ -164,8 +166,8 @@ def _stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[st
 
 def _derivatives_in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
     # outputs as the network was given, and derivatives in training
-    outputs = outputs_of(network, inputs)
-    return {**derivatives_of(network.train(), inputs), OUTPUTS: outputs}
+    outputs = compute_outputs(network, inputs)
+    return {**compute_derivatives(network.train(), inputs), OUTPUTS: outputs}
 
 
 def _remark_on_non_finite(label: str, stock: NamedTensors) -> str:
@@ -184,7 +186,7 @@ def _to_float64(network: nn.Module) -> None:
 
 
 @bypassing_programs()
-def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
+def measure_times(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
     """Time calls, and calls with gradients, of both networks."""
     both = {"stock": stock, "converted": converted}
     device = device_of(stock, inputs)
@@ -206,7 +208,7 @@ def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], round
 
 
 _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
-    "call": lambda network, inputs: call_network(network, detached_inputs(inputs)),
+    "call": lambda network, inputs: call_network(network, detach_inputs(inputs)),
     "call and gradients": call_and_differentiate,
 }
 
@@ -224,11 +226,11 @@ def _spline_differences(stock: nn.Module, converted: nn.Module, inputs: Sequence
 
 
 def _outputs_and_input_gradients(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
-    with without_notices():
+    with suppress_notices():
         try:
-            outputs, gradients = outputs_and_derivatives(network, inputs, tracked=True, orders=1)
+            outputs, gradients = compute_outputs_and_derivatives(network, inputs, tracked=True, orders=1)
         except TpgenError:
-            return outputs_and_derivatives(network, inputs, tracked=True, orders=0)[0]
+            return compute_outputs_and_derivatives(network, inputs, tracked=True, orders=0)[0]
     return outputs | {f"gradient of {name}": g for name, g in gradients.items()}
 
 
@@ -275,7 +277,7 @@ def _largest_entry(x: Tensor) -> float:
     return float(x.abs().max()) if x.numel() else 0.0
 
 
-def two_copies_of_network(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+def copy_network_twice(network: nn.Module) -> tuple[nn.Module, nn.Module]:
     """Two copies of a network; raises `TpgenError` if impossible."""
     try:
         return copy_of(network), copy_of(network)

@@ -22,16 +22,16 @@ from tpgen.functions.silu import silu
 from tpgen.networks.conversion.obstacles import (
     HOOKED,
     allows_kernels,
-    count_places,
+    count_places_in_network,
     has_hooks,
     is_hooked_or_patched,
     why_patched,
 )
 from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
-from tpgen.networks.conversion.operations.pairs import once_for_pairs
-from tpgen.networks.conversion.operations.splines import net_or_spline
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package, mark_of
-from tpgen.networks.conversion.weights import LastLayer, weights_of
+from tpgen.networks.conversion.operations.pairs import run_once_per_pair
+from tpgen.networks.conversion.operations.splines import choose_net_or_spline
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, get_swap_mark, name_class_with_package
+from tpgen.networks.conversion.weights import LastLayer, compute_or_postpone_weights
 
 # who gets the results: a block, its names of the net and of the product; in a tuple, so that the block becomes no child
 TAKER = "_tpgen_taker"
@@ -61,8 +61,8 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
             if node is not None:
                 return node
             if not _layers_changed_since_swap(self):
-                compute, given = net_or_spline(self, partial(_evaluate_net, self), input)
-                return once_for_pairs(compute, given, convolves(self), marked=input)
+                compute, given = choose_net_or_spline(self, partial(_evaluate_net, self), input)
+                return run_once_per_pair(compute, given, feeds_product_of_pairs(self), marked=input)
         for layer in self:
             input = layer(input)
         return input
@@ -74,18 +74,18 @@ def _layers_changed_since_swap(net: nn.Module) -> bool:
         type(layer) is not _Layer
         or is_hooked_or_patched(layer)
         or (layer.act is not None and (type(layer.act) is not normalize2mom or is_hooked_or_patched(layer.act)))
-        for layer in _layers_in_call_order(net)
+        for layer in _list_layers_in_call_order(net)
     )
 
 
 def _evaluate_net(net: Any, x: Tensor) -> Tensor:
     scale = 1.0  # that is left from the layer before
-    for layer in _layers_in_call_order(net):
+    for layer in _list_layers_in_call_order(net):
         variance = layer.h_in * layer.var_in / (1 if layer.act is not None else layer.var_out)
         factor = scale / sqrt(variance)
         linear = LastLayer(partial(_scaled_product, net._tpgen_kernels, factor), partial(mul, factor))
         waits = layer.act is None and getattr(net, FOR_WEIGHTS, False)
-        x = weights_of(linear, x, layer.weight) if waits else linear(x, layer.weight)
+        x = compute_or_postpone_weights(linear, x, layer.weight) if waits else linear(x, layer.weight)
         scale = 1.0
         if layer.act is not None:
             x = (silu if layer.act.f is nn.functional.silu else layer.act.f)(x)
@@ -97,34 +97,34 @@ def _scaled_product(by_kernels: bool, factor: float, x: Tensor, weight: Tensor) 
     return matmul(x, weight, factor) if by_kernels else x @ (weight * factor)
 
 
-def _layers_in_call_order(net: nn.Module) -> Iterable[Any]:
+def _list_layers_in_call_order(net: nn.Module) -> Iterable[Any]:
     # the layers in the order of calls; one in two places, which share its weights, is called twice
     return net._modules.values()
 
 
-def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`Swap` of a `FullyConnectedNet`, or `Kept`; None for other and swapped modules."""
-    if type(module) is not FullyConnectedNet or mark_of(module) is not None:
+def find_radial_net_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """`ClassSwap` of a `FullyConnectedNet`, or `KeptModule`; None for other and swapped modules."""
+    if type(module) is not FullyConnectedNet or get_swap_mark(module) is not None:
         return None
-    why = why_patched(module) or next(filter(None, map(_why_net_stays, _layers_in_call_order(module))), None)
+    why = why_patched(module) or next(filter(None, map(_why_net_stays, _list_layers_in_call_order(module))), None)
     if why:
-        return Kept(module, why)
+        return KeptModule(module, why)
     covers = tuple(name for name, _ in module.named_children())
     extra = {"_tpgen_kernels": allows_kernels(options), TAKER: ()}
-    return Swap(module, ConvertedFullyConnectedNet, _describe_net, extra, covers=covers)
+    return ClassSwap(module, ConvertedFullyConnectedNet, _describe_net, extra, covers=covers)
 
 
-def find_weights(
+def find_weight_net_swap(
     network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
 ) -> Iterator[SwapOrKept]:
     """Yield the swap of a net that feeds one product; ``names``: of net and product in the block."""
     net: Any = getattr(block, names[0], None)
-    found = find_net(net, options) if isinstance(net, nn.Module) else None
-    if isinstance(found, Swap) and count_places(network, net) == 1:
+    found = find_radial_net_swap(net, options) if isinstance(net, nn.Module) else None
+    if isinstance(found, ClassSwap) and count_places_in_network(network, net) == 1:
         yield replace(found, extra={**found.extra, TAKER: (block, *names)})
 
 
-def convolves(net: nn.Module) -> bool:
+def feeds_product_of_pairs(net: nn.Module) -> bool:
     """Whether a net's results go straight to a product that takes rows of pairs."""
     if not (taker := getattr(net, TAKER)):
         return False
@@ -139,8 +139,8 @@ def _why_net_stays(layer: Any) -> str | None:
     if parametrize.is_parametrized(layer):
         return "of a layer that is parametrised: convert first, then parametrise"
     if type(layer) is not _Layer:
-        return f"of a layer that is a {class_name_in_package(type(layer))}, whose own code a swap would skip"
+        return f"of a layer that is a {name_class_with_package(type(layer))}, whose own code a swap would skip"
     if layer.act is not None and type(layer.act) is not normalize2mom:
-        return f"of an activation that is a {class_name_in_package(type(layer.act))}, not e3nn's normalize2mom"
+        return f"of an activation that is a {name_class_with_package(type(layer.act))}, not e3nn's normalize2mom"
     parts = [layer, *layer.children()]
     return next(filter(None, map(why_patched, parts)), None) or (HOOKED if any(map(has_hooks, parts)) else None)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tpgen.base.errors import InputError, a_kind
-from tpgen.networks.conversion.swap import Kept, mark_of
+from tpgen.networks.conversion.swap import KeptModule, get_swap_mark
 from tpgen.networks.holders import held_networks
 
 _AOT = (
@@ -27,11 +27,11 @@ _PROGRAMS = {
 }
 
 
-def networks_of(function: str, given: Any, concerns: Callable[[nn.Module], bool]) -> list[nn.Module]:
+def list_networks(function: str, given: Any, concerns: Callable[[nn.Module], bool]) -> list[nn.Module]:
     """Networks in a module, list, dict or object such as a calculator; `InputError` if none."""
     if isinstance(given, nn.Module):
         return [given]
-    networks = {} if _program_kind(given) else held_networks(given)
+    networks = {} if _describe_program(given) else held_networks(given)
     if not networks:
         way = _advice_on(given)
         raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(given)}{f': {way}' if way else ''}")
@@ -41,9 +41,9 @@ def networks_of(function: str, given: Any, concerns: Callable[[nn.Module], bool]
     return [one for one in found if concerns(one)] or found  # an object may hold others beside these
 
 
-def network_of(function: str, given: Any, concerns: Callable[[nn.Module], bool]) -> nn.Module:
-    """The only network of `networks_of`; `InputError` for several."""
-    network, *others = networks_of(function, given, concerns)
+def get_only_network(function: str, given: Any, concerns: Callable[[nn.Module], bool]) -> nn.Module:
+    """The only network of `list_networks`; `InputError` for several."""
+    network, *others = list_networks(function, given, concerns)
     if others:
         place = next(place for place, one in held_networks(given).items() if one is network)
         raise InputError(
@@ -53,15 +53,15 @@ def network_of(function: str, given: Any, concerns: Callable[[nn.Module], bool])
     return network
 
 
-def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
+def explain_nothing_to_convert(network: nn.Module, kept: Sequence[KeptModule]) -> str:
     """Error message for a network without swaps."""
     name = type(network).__name__
-    if any(mark_of(module) for module in network.modules()):
+    if any(get_swap_mark(module) for module in network.modules()):
         return f"{name} is converted already: tpgen.restore(network) undoes it, then convert it anew"
     if kept:
         reasons = "; ".join(sorted({k.why for k in kept}))
         return f"{name} holds nothing that can be converted: {reasons}"
-    if program := program_in(network):
+    if program := describe_held_program(network):
         return f"{name} holds nothing that can be converted: it runs {program}"
     return (
         f"{name} holds no tensor product, linear layer or harmonics of e3nn's and no module of a project tpgen knows: "
@@ -69,18 +69,18 @@ def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
     )
 
 
-def program_in(network: nn.Module) -> str | None:
+def describe_held_program(network: nn.Module) -> str | None:
     """Kind of a held program."""
-    return next(filter(None, map(_program_kind, (network, *vars(network).values(), *network.children()))), None)
+    return next(filter(None, map(_describe_program, (network, *vars(network).values(), *network.children()))), None)
 
 
-def _program_kind(held: Any) -> str | None:
+def _describe_program(held: Any) -> str | None:
     homes = [f"{cls.__module__}." for cls in type(held).__mro__]
     return next((said for home, said in _PROGRAMS.items() if any(h.startswith(home) for h in homes)), None)
 
 
 def _advice_on(given: Any) -> str | None:
-    if program := _program_kind(given):
+    if program := _describe_program(given):
         return program
     if isinstance(given, (str, PathLike)):
         return f"load the file first, as in torch.load({str(given)!r}, weights_only=False), or as its project does"

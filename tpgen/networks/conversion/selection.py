@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from tpgen.base.errors import InputError
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, name_class_with_package
 
 Names = str | Sequence[str]
 
@@ -38,42 +38,43 @@ class Selection:
 def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
     """Make a selection; raises `InputError` for a name of no module."""
     chosen = Selection(_check_names("keep", keep), None if only is None else _check_names("only", only))
-    known = set().union(*_names_with_holders(network).values())
+    known = set().union(*_list_names_with_holders(network).values())
     for argument, names in (("keep", chosen.keep), ("only", chosen.only or ())):
         for name in names:
             if not _matches_any(name, known):
+                near = _describe_nearest_name(name, known)
                 raise InputError(
-                    f"{argument}: {type(network).__name__} has no module {name!r}{_nearest_name(name, known)}: give "
-                    "names of modules, as in 'layers.0.linear' or 'layers.*', or of their classes, as in "
+                    f"{argument}: {type(network).__name__} has no module {name!r}{near}: "
+                    "give names of modules, as in 'layers.0.linear' or 'layers.*', or of their classes, as in "
                     "'e3nn.Linear'; tpgen.conversion_report(network) shows both"
                 )
     return chosen
 
 
-def _nearest_name(name: str, known: set[str]) -> str:
+def _describe_nearest_name(name: str, known: set[str]) -> str:
     ends = sorted(other for other in known if other.rpartition(".")[2] == name)
     nearest = ends or get_close_matches(name, sorted(known), 1)
     return f" (the nearest is {nearest[0]!r})" if nearest else ""
 
 
-def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selection) -> list[SwapOrKept]:
-    """Findings, with left-out swaps as `Kept`, and without swaps that only serve such a child.
+def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selection) -> list[SwapOrKept]:
+    """Findings, with left-out swaps as `KeptModule`, and without swaps that only serve such a child.
 
     Raises `InputError` if ``only`` names mere parts of swaps.
     """
     if chosen == Selection():
         return list(findings)
     names, parts = (
-        _names_with_holders(network),
+        _list_names_with_holders(network),
         {f.module: _names_of_parts_no_longer_called(network, f) for f in findings},
     )
     chosable = [f for f in findings if not _is_swapped_for_child(f) and not _concerns_project(f)]
     _refuse_only_names_of_parts(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
     left_out = {f.module: why for f in chosable if (why := chosen.why_not(names[f.module], parts[f.module]))}
-    alone = {f.module for f in findings if isinstance(f, Swap) and f.paired and f.module in left_out}
+    alone = {f.module for f in findings if isinstance(f, ClassSwap) and f.paired and f.module in left_out}
     rest = [f for f in findings if not (_is_swapped_for_child(f) and alone.intersection(f.module.children()))]
     return [
-        Kept(f.module, left_out[f.module], asked=True) if f.module in left_out and not _concerns_project(f) else f
+        KeptModule(f.module, left_out[f.module], asked=True) if f.module in left_out and not _concerns_project(f) else f
         for f in rest
     ]
 
@@ -94,18 +95,18 @@ def _refuse_only_names_of_parts(
 
 
 def _names_of_parts_no_longer_called(network: nn.Module, finding: SwapOrKept) -> set[str]:
-    covers = finding.covers if isinstance(finding, Swap) else ()
+    covers = finding.covers if isinstance(finding, ClassSwap) else ()
     inside = {part for name in covers for part in finding.module.get_submodule(name).modules()}
     paths = {path for path, module in network.named_modules(remove_duplicate=False) if module in inside}
-    return paths | {class_name_in_package(type(part)) for part in inside}
+    return paths | {name_class_with_package(type(part)) for part in inside}
 
 
 def _concerns_project(finding: SwapOrKept) -> bool:
-    return isinstance(finding, Kept) and finding.general
+    return isinstance(finding, KeptModule) and finding.general
 
 
 def _is_swapped_for_child(finding: SwapOrKept) -> bool:
-    return isinstance(finding, Swap) and not finding.now
+    return isinstance(finding, ClassSwap) and not finding.now
 
 
 def _check_names(argument: str, given: Any) -> tuple[str, ...]:
@@ -119,12 +120,12 @@ def _matches_any(pattern: str, names: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-def _names_with_holders(network: nn.Module) -> dict[nn.Module, set[str]]:
+def _list_names_with_holders(network: nn.Module) -> dict[nn.Module, set[str]]:
     # names of each module, of its class, and of the modules that hold it
     names: dict[nn.Module, set[str]] = {}
     paths = dict(network.named_modules(remove_duplicate=False))
     for path, module in paths.items():  # what holds a module comes before it
-        names.setdefault(module, set()).update({path, class_name_in_package(type(module))})
+        names.setdefault(module, set()).update({path, name_class_with_package(type(module))})
         if path:
             names[module] |= names[paths[path.rpartition(".")[0]]]
     return names

@@ -31,7 +31,7 @@ WORTH_SPECIES = 10_000_000
 _TILE = 64
 
 
-def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
+def pull_back_gradients(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
     """Gradients by operands, for cotangent ``g``, from a new call; None if not required."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -143,7 +143,7 @@ class SpeciesProduct:
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
-def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:
+def make_species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:
     """`SpeciesProduct` of a plan; None unless kernels run and all paths are `uvw` with one segment of scalars."""
     if not allows_kernels(options):
         return None

@@ -12,7 +12,7 @@ from tpgen.base.errors import TpgenError
 from tpgen.emitter.leaf import keep_whole, look_inside
 from tpgen.networks.conversion.packages import (
     check_switch_to_packaged_class,
-    module_name_of,
+    get_module_name_in_package,
     switch_to_packaged_classes,
 )
 from tpgen.nn.planned import PlannedModule, adapt_programs
@@ -23,7 +23,7 @@ _Description = str | Callable[[nn.Module, Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptModule:
     """A module that stays, and the reason.
 
     ``asked``: the caller left the module out.  ``general``: the reason concerns a whole project.
@@ -36,7 +36,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Swap:
+class ClassSwap:
     """A module, its new class, and the attributes that the class needs.
 
     Parameters
@@ -68,7 +68,7 @@ class Swap:
 
     @property
     def was(self) -> str:
-        return class_name_in_package(type(self.module))
+        return name_class_with_package(type(self.module))
 
     @property
     def description(self) -> str:
@@ -76,8 +76,8 @@ class Swap:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """Record on a swapped module: old class, new class, fields of the `Swap`."""
+class SwapMark:
+    """Record on a swapped module: old class, new class, fields of the `ClassSwap`."""
 
     cls: type[nn.Module]
     swapped: type[nn.Module]
@@ -87,10 +87,10 @@ class Mark:
     paired: bool
 
 
-SwapOrKept = Swap | Kept
+SwapOrKept = ClassSwap | KeptModule
 
 
-def apply_all(swaps: Iterable[Swap]) -> None:
+def apply_swaps(swaps: Iterable[ClassSwap]) -> None:
     """Apply all swaps, or none if one fails."""
     done: list[nn.Module] = []
     try:
@@ -103,12 +103,12 @@ def apply_all(swaps: Iterable[Swap]) -> None:
         raise
 
 
-def _apply_swap(swap: Swap) -> None:
+def _apply_swap(swap: ClassSwap) -> None:
     module = swap.module
     there = [name for name in (*swap.extra, MARK) if hasattr(module, name)]
     if there:
         raise AttributeError(f"{swap.was} has attributes {', '.join(there)} already, which a swap would hide")
-    mark = Mark(type(module), swap.cls, tuple(swap.extra), swap.now, swap.covers, swap.paired)
+    mark = SwapMark(type(module), swap.cls, tuple(swap.extra), swap.now, swap.covers, swap.paired)
     module.__class__ = swap.cls  # the one step that Python may refuse, so it comes first
     try:
         setattr(module, MARK, mark)
@@ -123,7 +123,7 @@ def _apply_swap(swap: Swap) -> None:
         raise
 
 
-def _is_called_by_own_forward(swap: Swap) -> bool:
+def _is_called_by_own_forward(swap: ClassSwap) -> bool:
     # no block that calls others, and no ``__call__`` around a project's forward
     return bool(swap.now) and swap.cls.__call__ is nn.Module.__call__
 
@@ -141,14 +141,14 @@ def _move_programs_to_loaded_dtype(module: nn.Module, _keys: Any) -> None:
             adapt_programs(program)
 
 
-def mark_of(module: nn.Module) -> Mark | None:
+def get_swap_mark(module: nn.Module) -> SwapMark | None:
     """The mark of a swapped module, or None."""
     return module.__dict__.get(MARK)
 
 
-def what_computes(module: nn.Module) -> str:
+def describe_code_that_computes(module: nn.Module) -> str:
     """Report text on a swapped module's code."""
-    mark = mark_of(module)
+    mark = get_swap_mark(module)
     assert mark is not None
     return _describe(mark.now, module, {name: getattr(module, name) for name in mark.extra})
 
@@ -157,14 +157,14 @@ def _describe(now: _Description, module: nn.Module, extra: Mapping[str, Any]) ->
     return now if isinstance(now, str) else now(module, extra)
 
 
-def undo_all(*networks: nn.Module) -> None:
+def undo_swaps(*networks: nn.Module) -> None:
     """Give all swapped modules their classes back, or raise `TpgenError` without changes."""
     modules = [module for network in networks for module in network.modules()]
-    swapped = [module for module in modules if mark_of(module) is not None]
+    swapped = [module for module in modules if get_swap_mark(module) is not None]
     for module in swapped:
         _check_can_undo(module, swapped)
     for module in modules:
-        mark = mark_of(module)
+        mark = get_swap_mark(module)
         check_switch_to_packaged_class(module, type(module) if mark is None else mark.cls)
     for module in swapped:
         undo_if_swapped(module)
@@ -172,11 +172,11 @@ def undo_all(*networks: nn.Module) -> None:
 
 
 def _check_can_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
-    mark = mark_of(module)
+    mark = get_swap_mark(module)
     assert mark is not None
     if type(module) is not mark.swapped:
         raise TpgenError(
-            f"{class_name_in_package(type(module))}: something changed the class of this module after tpgen.convert "
+            f"{name_class_with_package(type(module))}: something changed the class of this module after tpgen.convert "
             f"had (it was {mark.swapped.__name__}), and its class cannot be given back: take that off first, a "
             "parametrisation or a wrapper, then restore"
         )
@@ -189,12 +189,12 @@ def _check_can_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
 
 def undo_if_swapped(module: nn.Module) -> None:
     """Give one module its class back if swapped."""
-    mark = mark_of(module)
+    mark = get_swap_mark(module)
     if mark is not None:
         _undo_swap(module, mark)
 
 
-def _undo_swap(module: nn.Module, mark: Mark) -> None:
+def _undo_swap(module: nn.Module, mark: SwapMark) -> None:
     for name in (*mark.extra, MARK):
         if hasattr(module, name):
             delattr(module, name)
@@ -205,16 +205,16 @@ def _undo_swap(module: nn.Module, mark: Mark) -> None:
     module.__class__ = mark.cls
 
 
-def class_before_conversion(module: nn.Module) -> str:
+def name_class_before_conversion(module: nn.Module) -> str:
     """Name of a module's class before conversion."""
-    mark = mark_of(module)
-    return class_name_in_package(mark.cls if mark else type(module))
+    mark = get_swap_mark(module)
+    return name_class_with_package(mark.cls if mark else type(module))
 
 
-def class_name_in_package(cls: type) -> str:
+def name_class_with_package(cls: type) -> str:
     """Class name after its package.
 
-    >>> class_name_in_package(nn.Linear)
+    >>> name_class_with_package(nn.Linear)
     'torch.Linear'
     """
-    return f"{module_name_of(cls).partition('.')[0]}.{cls.__name__}"
+    return f"{get_module_name_in_package(cls).partition('.')[0]}.{cls.__name__}"

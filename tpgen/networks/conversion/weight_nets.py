@@ -15,8 +15,8 @@ from tpgen.networks.conversion.late_weights import mixes_copies
 from tpgen.networks.conversion.obstacles import is_hooked_or_patched
 from tpgen.networks.conversion.products import describe_product
 from tpgen.networks.conversion.radial import FOR_WEIGHTS
-from tpgen.networks.conversion.swap import Swap, SwapOrKept
-from tpgen.networks.conversion.weights import LastLayer, weights_of
+from tpgen.networks.conversion.swap import ClassSwap, SwapOrKept
+from tpgen.networks.conversion.weights import LastLayer, compute_or_postpone_weights
 from tpgen.networks.served import HOOKS_OF_ALL
 from tpgen.nn.planned import PROGRAM
 from tpgen.planner.plan import Plan
@@ -40,7 +40,11 @@ def _run_with_late_layer(net: nn.Sequential, x: Any) -> Any:
         x = module(x)
     if type(last) is not nn.Linear or is_hooked_or_patched(last) or any(HOOKS_OF_ALL) or not isinstance(x, Tensor):
         return last(x)
-    return weights_of(_LINEAR, x, last.weight) if last.bias is None else weights_of(_AFFINE, x, last.weight, last.bias)
+    return (
+        compute_or_postpone_weights(_LINEAR, x, last.weight)
+        if last.bias is None
+        else compute_or_postpone_weights(_AFFINE, x, last.weight, last.bias)
+    )
 
 
 def _matrix_with_bias(weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
@@ -50,25 +54,25 @@ def _matrix_with_bias(weight: Tensor, bias: Optional[Tensor] = None) -> Tensor: 
 _LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _matrix_with_bias, adds) for adds in (False, True))
 
 
-def with_late_weights(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
+def add_late_weight_swaps(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
     """Add swaps of nets as wide as weights of kernel products that mix copies."""
-    swaps = [f for f in findings if isinstance(f, Swap)]
+    swaps = [f for f in findings if isinstance(f, ClassSwap)]
     products = {plan.weight_numel for f in swaps if (plan := _plan_if_mixing_by_kernel(f)) is not None}
     seen = {f.module for f in findings}
     nets = [
-        Swap(module, SequentialForWeights, "")
+        ClassSwap(module, SequentialForWeights, "")
         for module in network.modules()
         if type(module) is nn.Sequential
         and len(module) > 1
         and module not in seen
-        and _output_width(module) in products
+        and _get_output_width(module) in products
     ]
-    own = [f.module for f in (*swaps, *nets) if _output_width(f.module) in products]
-    widths = {_output_width(module) for module in own}
-    return [*(_swap_with_late_weights(f, widths) if isinstance(f, Swap) else f for f in findings), *nets]
+    own = [f.module for f in (*swaps, *nets) if _get_output_width(f.module) in products]
+    widths = {_get_output_width(module) for module in own}
+    return [*(_swap_with_late_weights(f, widths) if isinstance(f, ClassSwap) else f for f in findings), *nets]
 
 
-def _plan_if_mixing_by_kernel(swap: Swap) -> Plan | None:
+def _plan_if_mixing_by_kernel(swap: ClassSwap) -> Plan | None:
     # the plan of a product that mixes all copies by a kernel
     program = swap.extra.get(PROGRAM)
     if not isinstance(swap.module, o3.TensorProduct) or program is None or program.choice.strategy != "kernel":
@@ -76,14 +80,16 @@ def _plan_if_mixing_by_kernel(swap: Swap) -> Plan | None:
     return program.plan if mixes_copies(program.plan) else None
 
 
-def _swap_with_late_weights(swap: Swap, widths: set[int | None]) -> Swap:
+def _swap_with_late_weights(swap: ClassSwap, widths: set[int | None]) -> ClassSwap:
     if isinstance(swap.module, FullyConnectedNet):
-        return replace(swap, extra={**swap.extra, FOR_WEIGHTS: True}) if _output_width(swap.module) in widths else swap
+        return (
+            replace(swap, extra={**swap.extra, FOR_WEIGHTS: True}) if _get_output_width(swap.module) in widths else swap
+        )
     plan = _plan_if_mixing_by_kernel(swap)
     return swap if plan is None or plan.weight_numel not in widths else replace(swap, now=_describe_late_product)
 
 
-def _output_width(net: nn.Module) -> int | None:
+def _get_output_width(net: nn.Module) -> int | None:
     # of the results of a net; None for other modules
     last: Any = net[-1] if isinstance(net, nn.Sequential) and len(net) else None
     return getattr(last, "h_out" if isinstance(net, FullyConnectedNet) else "out_features", None)

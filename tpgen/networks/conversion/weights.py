@@ -14,9 +14,15 @@ from tpgen.base._torch import is_tracing, saved_tensor_hooks, without_functions
 from tpgen.kernels.rows import DESTINATIONS, EDGES
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
-from tpgen.networks.conversion.gathers import GatheredRows, is_within, source_of_postponed_rows
-from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, late_weights
-from tpgen.networks.conversion.postponed import REST, Postponed, may_postpone, plain_value, swap_if_unheld
+from tpgen.networks.conversion.gathers import GatheredRows, get_source_of_postponed_rows, is_index_in_range
+from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, plan_late_weights
+from tpgen.networks.conversion.postponed import (
+    REST,
+    Postponed,
+    compute_if_postponed,
+    count_down_to_postpone,
+    swap_tensors_if_unheld,
+)
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_traced, is_usual
 
@@ -85,11 +91,11 @@ class PostponedRows(Postponed):
     def _sum_before_last_layer(self, nodes: Tensor, count: Any) -> Tensor | None:
         product: Any = self.made.function
         hidden = self.made.operands[2].shape[1] + product.layer.adds
-        usual = is_usual(source_of_postponed_rows(self.made.operands[0]))
-        places, nodes, found = _nodes_with_rows(nodes, count) if usual else (None, nodes, count)
-        known = _size_or_hint(found)
-        late = late_weights(product.program.plan, hidden, known)
-        if late is None or not late.is_worth(_size_or_hint(nodes.shape[0]), known, hidden):
+        usual = is_usual(get_source_of_postponed_rows(self.made.operands[0]))
+        places, nodes, found = _find_nodes_with_rows(nodes, count) if usual else (None, nodes, count)
+        known = _get_size_or_hint(found)
+        late = plan_late_weights(product.program.plan, hidden, known)
+        if late is None or not late.is_worth(_get_size_or_hint(nodes.shape[0]), known, hidden):
             return None
         sums = self.made.computed(partial(product.before_last_layer, late, nodes, found))
         return sums if places is None else sums.new_zeros(count, sums.shape[1]).index_add(0, places, sums)
@@ -100,7 +106,7 @@ class PostponedRows(Postponed):
         if (
             w is None
             or not _runs_kernel(product.program)
-            or not is_usual(source_of_postponed_rows(self.made.operands[0]), w)
+            or not is_usual(get_source_of_postponed_rows(self.made.operands[0]), w)
         ):
             return NotImplemented
         return self.made.computed(partial(product.by_kernel, w, nodes, count))
@@ -119,14 +125,18 @@ class _EdgeProduct:
 
     def of(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
         """Compute products of edges."""
-        return _multiply_by_all(self.program.forward(plain_value(x), y, w), _split_last(self.factors, operands)[1])
+        return _multiply_by_all(
+            self.program.forward(compute_if_postponed(x), y, w), _split_last(self.factors, operands)[1]
+        )
 
     def by_kernel(self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
         """Sum products by node in one kernel call."""
         y = _multiply_by_all(y, _split_last(self.factors, operands)[1])
         taken = x.results_and_index() if isinstance(x, GatheredRows) else None
         if taken is None:
-            call = FormCall((plain_value(x), y, w), (nodes,), self.program.kernel_text, FORWARD, (DESTINATIONS,), count)
+            call = FormCall(
+                (compute_if_postponed(x), y, w), (nodes,), self.program.kernel_text, FORWARD, (DESTINATIONS,), count
+            )
         else:
             x, senders = taken
             call = FormCall((x, y, w), (senders, nodes), self.program.kernel_text, FORWARD, EDGES, count)
@@ -139,7 +149,7 @@ class _EdgeProduct:
         parameters, factors = _split_last(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
         return late.sum_by_node(
-            plain_value(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count
+            compute_if_postponed(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count
         )
 
 
@@ -158,9 +168,9 @@ def _multiply_by_all(rows: Tensor, factors: Sequence[Tensor]) -> Tensor:
     return reduce(torch.mul, factors, rows)
 
 
-def _nodes_with_rows(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, int]:
+def _find_nodes_with_rows(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, int]:
     # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
-    if not nodes.numel() or not is_within(nodes, count):
+    if not nodes.numel() or not is_index_in_range(nodes, count):
         return None, nodes, count
     have = nodes.new_zeros(count, dtype=torch.bool).index_fill_(0, nodes, True)
     places = have.nonzero()[:, 0]
@@ -173,7 +183,7 @@ def _are_postponed(w: Any) -> bool:
     return isinstance(w, _PostponedWeights) and w.open
 
 
-def _size_or_hint(size: Any) -> int | None:
+def _get_size_or_hint(size: Any) -> int | None:
     # of a size that a trace leaves open, that of its example; None where it depends on data
     return size.node.hint if isinstance(size, torch.SymInt) else int(size)
 
@@ -186,26 +196,26 @@ def _can_postpone(*tensors: Tensor) -> bool:
     return is_usual(*tensors) or all(map(is_traced, tensors))
 
 
-def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
+def compute_or_postpone_weights(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
     """Results of a last layer, postponed if that may save time."""
     if h.dim() == 2 and _can_postpone(h, *parameters):
         edges, hidden = h.shape
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
-        known = _size_or_hint(edges)
+        known = _get_size_or_hint(edges)
         if known is None or known * hidden * width >= WORTH_LATE:
             return _PostponedWeights.of(layer, (h, *parameters), (edges, width))
     return layer(h, *parameters)
 
 
-def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
+def multiply_or_postpone_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
     """Products row by row, postponed if a sum by node may follow, unless ``hooked``."""
-    of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), source_of_postponed_rows(x)
+    of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), get_source_of_postponed_rows(x)
     if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
         return _postpone_rows(program, x, y, w, _EdgeProduct(program, w.made.function), w.made.operands)
-    w = plain_value(w)
+    w = compute_if_postponed(w)
     if of_rows and _is_worth_summing(program, source, x, y, w):
         return _postpone_rows(program, x, y, w, _EdgeProduct(program, _NO_LAYER), (w,))
-    return program.forward(plain_value(x), y, w)
+    return program.forward(compute_if_postponed(x), y, w)
 
 
 def _is_worth_summing(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Tensor) -> bool:
@@ -213,14 +223,14 @@ def _is_worth_summing(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Ten
     if torch.compiler.is_compiling() or saved_tensor_hooks(True) is not None:
         return False
     tracked = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad or w.requires_grad)
-    rows = _size_or_hint(x.shape[0])
+    rows = _get_size_or_hint(x.shape[0])
     if rows is not None and rows * program.plan.irreps_out.dim < WORTH_SUMMING[tracked]:
         return False
     if not is_usual(source, y, w) or not _can_postpone(source, y, w):
         return False
     if not _runs_kernel(program) or not program.takes_rows(x, y, w):
         return False
-    return may_postpone(program, "rest")
+    return count_down_to_postpone(program, "rest")
 
 
 def _are_matrices_of_equal_length(x: Any, y: Any, w: Any) -> bool:
@@ -272,7 +282,7 @@ def _multiply_postponed_in_place(rows: Any, other: Any) -> Any:
     found = _multiply_postponed(rows, other) if isinstance(rows, Postponed) and rows.open else NotImplemented
     if found is not NotImplemented:
         with without_functions():
-            return rows if swap_if_unheld(rows, found) else NotImplemented
+            return rows if swap_tensors_if_unheld(rows, found) else NotImplemented
     return found
 
 
@@ -284,7 +294,7 @@ def _factor_as_column(postponed: Any, other: Any) -> Tensor | None:
         return postponed.made.operands[0].new_full((1, 1), other)
     if not isinstance(other, Tensor) or isinstance(other, Postponed):
         return None
-    if not _can_postpone(other, source_of_postponed_rows(postponed.made.operands[0])):
+    if not _can_postpone(other, get_source_of_postponed_rows(postponed.made.operands[0])):
         return None
     if other.dim() == 0:
         return other.reshape(1, 1).clone()

@@ -22,8 +22,8 @@ from torch.export import ExportedProgram
 from tpgen.base.errors import DeployError
 from tpgen.base.progress import ProgressOption, step_reporter
 from tpgen.networks.deployment.dicts import OfTensors
-from tpgen.networks.deployment.models import OfStructures, model_of
-from tpgen.networks.deployment.runtime import features, with_kernels, write_runtime
+from tpgen.networks.deployment.models import OfStructures, describe_model
+from tpgen.networks.deployment.runtime import build_kernels_of, list_processor_features, write_runtime
 from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program
 
@@ -53,7 +53,7 @@ def deploy(
     folder = Path(out).absolute()
     if folder.exists():
         raise DeployError(f"{folder} exists: name a folder that does not, or remove it")
-    model, title = None if inputs is not None else model_of(network), type(network).__name__
+    model, title = None if inputs is not None else describe_model(network), type(network).__name__
     if ghosts:
         if model is None:
             raise DeployError("ghosts stand among the atoms of a model: leave inputs out, or write such a forward")
@@ -73,7 +73,7 @@ def deploy(
         program = write()
         with _atomic_folder(folder) as made:
             begin("compile its kernels")
-            program, kernels = with_kernels(program, write)
+            program, kernels = build_kernels_of(program, write)
             write_runtime(kernels, made)
             begin("compile what lies between them")
             options = {"aot_inductor.metadata": dict(metadata)} if metadata else None
@@ -82,7 +82,7 @@ def deploy(
             torch.save(inputs, made / "inputs.pt")
             if model is not None:
                 (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
-            shown = {"title": title, "inputs": described_input(program, names_of(network, len(inputs)))}
+            shown = {"title": title, "inputs": write_input_table(program, name_inputs(network, len(inputs)))}
             shown["results"] = "" if model is None else f" {model.said()}"
             _write_support_files(made, shown, {} if model is None else {"model": model.described()})
     return folder
@@ -112,14 +112,14 @@ def _write_support_files(folder: Path, shown: Mapping[str, str], more: Mapping[s
     for name in ("load.py", "example.cpp"):
         shutil.copyfile(_FILES / name, folder / name)
     version = torch.__version__.split("+")[0]
-    processor = " ".join([platform.machine(), *features()])
+    processor = " ".join([platform.machine(), *list_processor_features()])
     text = (_FILES / "README.md").read_text(encoding="utf-8")
     for name, value in {**shown, "torch": version, "processor": processor}.items():
         text = text.replace(f"{{{name}}}", value)
     (folder / "README.md").write_text(text, encoding="utf-8")
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     sums = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-    manifest = {"format": _FORMAT, "torch": version, "features": features(), "files": sums, **more}
+    manifest = {"format": _FORMAT, "torch": version, "features": list_processor_features(), "files": sums, **more}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
@@ -134,10 +134,10 @@ _AXES = {
 }
 
 
-def names_of(network: nn.Module, count: int) -> list[str]:
+def name_inputs(network: nn.Module, count: int) -> list[str]:
     """Return names of ``count`` inputs, from the network or forward's arguments.
 
-    >>> names_of(nn.Bilinear(2, 3, 4), 2)
+    >>> name_inputs(nn.Bilinear(2, 3, 4), 2)
     ['input1', 'input2']
     """
     found: list[str] = []
@@ -150,7 +150,7 @@ def names_of(network: nn.Module, count: int) -> list[str]:
     return [*found[:count], *(f"input {n}" for n in range(len(found), count))]
 
 
-def described_input(program: ExportedProgram, names: Sequence[str]) -> str:
+def write_input_table(program: ExportedProgram, names: Sequence[str]) -> str:
     """Write a Markdown table of a program's inputs, with names for open sizes."""
     user = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base.errors import DeployError
-from tpgen.networks.conversion.adapters import packages_in, packages_of
+from tpgen.networks.conversion.adapters import find_packages_in, list_packages_of_class
 from tpgen.networks.conversion.projects.mace_files import read_model
 
 INPUTS = ("pos", "edge_index", "atom_types", "cell", "edge_cell_shift")
@@ -78,7 +78,7 @@ class Model:
 
     def with_ghosts(self, network: nn.Module) -> Model:
         """The model of atoms and ghosts, without a cell; `DeployError` unless Allegro."""
-        if "allegro" not in packages_in(network):
+        if "allegro" not in find_packages_in(network):
             raise DeployError(
                 f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
                 "neighbours: only Allegro is deployed with ghosts"
@@ -111,9 +111,9 @@ class OfStructures(nn.Module):
         return tuple(results[name].detach().double() for name in self.outputs)
 
 
-def model_of(network: nn.Module) -> Model:
+def describe_model(network: nn.Module) -> Model:
     """A network's `Model`; `DeployError` for unknown projects."""
-    packages = packages_of(network)
+    packages = list_packages_of_class(network)
     for project, (_, make) in _PROJECTS.items():
         if project in packages:
             return make(network)
@@ -123,7 +123,7 @@ def model_of(network: nn.Module) -> Model:
     )
 
 
-def read_file(project: str, source: Path) -> nn.Module:
+def read_model_file(project: str, source: Path) -> nn.Module:
     """Read a network from a MACE, NequIP or SevenNet file."""
     return _PROJECTS[project][0](source).eval()
 
@@ -156,7 +156,7 @@ def _run_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
 def _make_sevennet_model(network: Any) -> Model:
     network.set_is_batch_data(False)
     numbers = {place: number for number, place in network.type_map.items()}
-    elements = _chemical_symbols([numbers[n] for n in range(len(numbers))])
+    elements = _list_chemical_symbols([numbers[n] for n in range(len(numbers))])
     return Model(elements, float(network.cutoff), _run_sevennet, few_alike=True)  # its kernels take no empty tensors
 
 
@@ -175,7 +175,7 @@ def _run_sevennet(network: Any, given: Structure) -> Sequence[Tensor]:
     return found["atomic_energy"], energy, found["inferred_force"], stress, -stress * volume.clamp_min(1e-3)
 
 
-def _chemical_symbols(numbers: Sequence[int]) -> tuple[str, ...]:
+def _list_chemical_symbols(numbers: Sequence[int]) -> tuple[str, ...]:
     symbols = import_module("ase.data").chemical_symbols  # which all of these projects have
     return tuple(symbols[n] for n in numbers)
 
@@ -184,7 +184,7 @@ def _chemical_symbols(numbers: Sequence[int]) -> tuple[str, ...]:
 _PROJECTS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[Any], Model]]] = {
     "mace": (
         read_model,
-        lambda network: Model(_chemical_symbols(network.atomic_numbers.tolist()), float(network.r_max), _run_mace),
+        lambda network: Model(_list_chemical_symbols(network.atomic_numbers.tolist()), float(network.r_max), _run_mace),
     ),
     "nequip": (
         lambda source: import_module("nequip.model.saved_models.load_utils").load_saved_model(str(source)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from tpgen.base.errors import DeployError
-from tpgen.networks.conversion.swap import undo_all
+from tpgen.networks.conversion.swap import undo_swaps
 from tpgen.networks.copies import copy_of
 from tpgen.nn.planned import PlannedModule
 
@@ -23,7 +23,7 @@ def portable(network: nn.Module) -> nn.Module:
     if not isinstance(network, nn.Module):
         raise DeployError(f"portable takes a network, a torch.nn.Module, got {type(network).__name__}")
     made = copy_of(network)
-    undo_all(made)
+    undo_swaps(made)
     for module in made.modules():
         if isinstance(module, PlannedModule):
             module.write_as_graph()

@@ -63,17 +63,17 @@ class NeededKernel:
         return Path(load_library(LibraryRequest(source_of(spec).text))._name)
 
 
-def kernels_in(program: ExportedProgram) -> list[NeededKernel]:
+def list_kernels_in(program: ExportedProgram) -> list[NeededKernel]:
     """A program's distinct kernels in order; `DeployError` for a call without one."""
     return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _kernels_that_node_calls(node)))
 
 
-def with_kernels(
+def build_kernels_of(
     program: ExportedProgram, write: Callable[[], ExportedProgram]
 ) -> tuple[ExportedProgram, list[NeededKernel]]:
     """Build a program's kernels, and ``write`` the program anew if one fails; return both."""
     while True:
-        failures, kernels = failures_seen(), kernels_in(program)
+        failures, kernels = failures_seen(), list_kernels_in(program)
         try:
             for needed in kernels:
                 needed.build()
@@ -117,7 +117,7 @@ def write_runtime(kernels: Sequence[NeededKernel], folder: Path) -> None:
         shutil.copyfile(needed.library(), folder / "kernels" / file)
     source = folder / "libtpgen.cpp"
     sums = [(file, zlib.crc32((folder / "kernels" / file).read_bytes())) for file in files]
-    source.write_text(deployed_text(kernel_table(kernels, sums, features())), encoding="utf-8")
+    source.write_text(deployed_text(write_kernel_table(kernels, sums, list_processor_features())), encoding="utf-8")
     compiler = need_compiler()
     command = compiler.command([source], folder / LIBRARY, [libtorch()])
     # without the flags of any instruction set: the library itself says what kernels need
@@ -125,7 +125,7 @@ def write_runtime(kernels: Sequence[NeededKernel], folder: Path) -> None:
     source.unlink()
 
 
-def features() -> list[str]:
+def list_processor_features() -> list[str]:
     """List this processor's features that compiled kernels may use."""
     here = cpu_features().split()
     return [name for name in (*_X86, *_ARM) if name in here] + [name for name in here if name.startswith(_LENGTH)]
@@ -137,13 +137,13 @@ File = tuple[str, int]  # name and checksum
 _STRUCTS = ("Given", "Opened", "Rule")  # in the order of `NativeFields`
 
 
-def kernel_table(kernels: Sequence[NeededKernel], files: Sequence[File], features: Sequence[str]) -> str:
+def write_kernel_table(kernels: Sequence[NeededKernel], files: Sequence[File], features: Sequence[str]) -> str:
     """Write the C++ table of kernels for the library."""
     major, minor = torch.__version__.split(".")[:2]
-    arguments = (_string_list(rule.name, rule.argument) for rule in RULES.values())
+    arguments = (_write_string_list(rule.name, rule.argument) for rule in RULES.values())
     return "\n".join(
         [
-            *_native_form_tables(kernels, files),
+            *_write_form_tables(kernels, files),
             f"static const char* const FORM = {json.dumps(forms.FORM)};",
             f"static const struct Argument {{ const char *rule, *name; }} ARGUMENTS[] = {{{', '.join(arguments)}}};",
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
@@ -153,7 +153,7 @@ def kernel_table(kernels: Sequence[NeededKernel], files: Sequence[File], feature
     )
 
 
-def _native_form_tables(kernels: Sequence[NeededKernel], files: Sequence[File]) -> Iterator[str]:
+def _write_form_tables(kernels: Sequence[NeededKernel], files: Sequence[File]) -> Iterator[str]:
     rows = []
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)
@@ -161,7 +161,8 @@ def _native_form_tables(kernels: Sequence[NeededKernel], files: Sequence[File]) 
         fields = NativeFields.of(signature, form.description.check_index)
         for name, parts in zip(_STRUCTS, fields, strict=True):
             # a list of none has room for one that nobody reads
-            yield f"static const {name} {name.lower()}_{number}[] = {{{', '.join(map(_int_list, parts)) or '{}'}}};"
+            listed = ", ".join(map(_write_int_list, parts)) or "{}"
+            yield f"static const {name} {name.lower()}_{number}[] = {{{listed}}};"
         texts = ", ".join(map(json.dumps, (needed.description, needed.call, needed.rows)))
         counts = ", ".join(map(str, (list(DTYPES).index(needed.dtype), *map(len, fields))))
         tables = ", ".join(f"{name.lower()}_{number}" for name in _STRUCTS)
@@ -171,9 +172,9 @@ def _native_form_tables(kernels: Sequence[NeededKernel], files: Sequence[File]) 
     yield "\n".join(["static Form FORMS[] = {", *rows, "};"])
 
 
-def _string_list(*texts: str) -> str:
+def _write_string_list(*texts: str) -> str:
     return f"{{{', '.join(map(json.dumps, texts))}}}"
 
 
-def _int_list(numbers: Sequence[int]) -> str:
+def _write_int_list(numbers: Sequence[int]) -> str:
     return f"{{{', '.join(str(int(n)) for n in numbers)}}}"

@@ -9,7 +9,7 @@ import click
 
 from tpgen.networks.conversion.convert import convert
 from tpgen.networks.deployment.deploy import deploy as deployed
-from tpgen.networks.deployment.models import read_file
+from tpgen.networks.deployment.models import read_model_file
 from tpgen.networks.deployment.portable import portable as without_operators
 from tpgen.tools.cli import types
 from tpgen.tools.cli.networks import NETWORKS, find_network, network_name, network_option
@@ -45,7 +45,7 @@ def deploy_command(
     with working("deploy") as say:
         say("make the network")
         if given:
-            module = convert(read_file(*given[0]))
+            module = convert(read_model_file(*given[0]))
         else:
             found = find_network(str(name or network))
             module, inputs = found.module, found.inputs

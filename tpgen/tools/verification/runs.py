@@ -20,7 +20,7 @@ from tpgen.base._e3nn import default_dtype
 from tpgen.base._torch import replaced_attribute
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
-from tpgen.networks.conversion.operations.splines import is_splined
+from tpgen.networks.conversion.operations.splines import has_splined_nets
 from tpgen.networks.copies import copy_of
 from tpgen.tools.inspection.report.sections import REMARK, is_missing_length
 from tpgen.tools.inspection.report.values import error_reason
@@ -126,7 +126,9 @@ def _results_and_gradients(subject: Subject, run: Run | None = None) -> TensorsB
 def _choose_result_function(subject: Subject) -> Callable[[Subject], TensorsByName]:
     # with gradients, except where forces are results and splines have no second derivatives; some of torch's gradients,
     # as that of a determinant, fail if the default dtype is another
-    compared = _detached_results if is_splined(subject.module) and _takes_gradients(subject) else _results_and_gradients
+    compared = (
+        _detached_results if has_splined_nets(subject.module) and _takes_gradients(subject) else _results_and_gradients
+    )
     if _needs_matching_default_dtype(subject, compared):
         return default_dtype(subject.dtype)(compared)
     return compared
@@ -213,7 +215,7 @@ def _default_dtype_remark(subject: Subject, result_function: Callable[[Subject],
 
 
 def _compare_training_with_evaluation(subject: Subject) -> dict[str, str]:
-    if subject.fresh is None or subject.kind != "network" or is_splined(subject.module):
+    if subject.fresh is None or subject.kind != "network" or has_splined_nets(subject.module):
         return {}
     try:
         one, other = (

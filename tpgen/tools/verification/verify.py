@@ -20,7 +20,7 @@ from tpgen.compiler.backends import BACKENDS, check_backend
 from tpgen.compiler.config import Config
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.conversion.convert import conversion_report
-from tpgen.networks.conversion.operations.splines import is_splined, spline_error, without_splines
+from tpgen.networks.conversion.operations.splines import disable_splines, find_largest_spline_error, has_splined_nets
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.plan import Plan
@@ -297,15 +297,15 @@ def _findings_of_law(name: str, law: Law, subject: Subject, own_norms: bool = Fa
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
     if name in BY_DIFFERENCES and subject.reference is None:
         tolerance = DERIVATIVE_LIMIT
-    by_nets = name in OF_NETS and is_splined(subject.module)
+    by_nets = name in OF_NETS and has_splined_nets(subject.module)
     if law.slopes:  # differences see that slopes of splines have corners
-        tolerance = max(tolerance, spline_error(subject.module))
+        tolerance = max(tolerance, find_largest_spline_error(subject.module))
     if why := law.lacks(subject):
         return [LawFinding(name, "", NOT_COMPARED, why=why)]
     if name in BY_PLACE and is_random_in_training_alone(subject):
         return [replace(f, why=f.why or IN_EVALUATION) for f in _findings_of_law(name, law, subject.in_evaluation())]
     try:
-        with without_splines(subject.module) if by_nets else nullcontext():
+        with disable_splines(subject.module) if by_nets else nullcontext():
             outcomes: Mapping[str, Any] = law.compare(_with_copies_of_current_module(subject) if by_nets else subject)
     except Exception as error:
         outcomes = {"": FREED if is_freed_graph(error) else error}
@@ -348,7 +348,7 @@ def _rounding_floor(law: Law, part: str, subject: Subject) -> float:
 def _compare_with_unconverted(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
     proof = conversion_report(subject.module, prove=copies_of(inputs)).proof
     assert proof is not None
-    found, how = [], WITHOUT_SPLINES if is_splined(subject.module) else ""
+    found, how = [], WITHOUT_SPLINES if has_splined_nets(subject.module) else ""
     for d in proof.differences:
         status, why = (PASSED, how) if d.relative <= PROVEN else (FAILED, d.where)
         found.append(LawFinding(STOCK, d.what, status, d.absolute, d.relative, PROVEN, why))

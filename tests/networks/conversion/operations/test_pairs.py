@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from tests.machine import needs_compiler
 from tpgen.networks.conversion.operations import pairs
 from tpgen.networks.conversion.operations.pairs import (
-    carry_over_marks,
-    convolved,
-    count_in_pairs,
-    local_rows,
-    mark,
-    once_for_pairs,
-    pairs_of,
+    convolve_edges_or_pairs,
+    copy_pair_marks,
+    get_marked_pairs,
+    gradients_count_in_pairs,
+    mark_edge_pairs,
+    return_local_rows,
+    run_once_per_pair,
 )
 from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.presets import channelwise
@@ -103,13 +103,13 @@ class Potential(nn.Module):
         vectors = moved[dst] - moved[src] + graph.shifts @ cell
         lengths = vectors.norm(dim=1, keepdim=True)
         x = torch.sin(lengths * torch.arange(1, 4)) * graph.factors
-        mark(x, graph.edges, graph.shifts)
+        mark_edge_pairs(x, graph.edges, graph.shifts)
         y = torch.cat([torch.ones_like(lengths), vectors / lengths], dim=1)
         nodes = torch.arange(4.0 * len(positions), dtype=torch.float64).reshape(-1, 4).cos()
         for _ in range(self.layers):
             src, dst = graph.edges
-            weights = once_for_pairs(self.net, x, self.convolves)
-            found = convolved(self.conv, nodes, y, weights, src, dst)
+            weights = run_once_per_pair(self.net, x, self.convolves)
+            found = convolve_edges_or_pairs(self.conv, nodes, y, weights, src, dst)
             nodes = found[:, :4].sin()
         return found.square().sum()
 
@@ -162,20 +162,20 @@ def test_layers_share_means_and_the_order_of_edges(name: str, convolves: bool, m
 
 def test_what_is_shared_is_of_tensors_as_they_are_and_keeps_none_alive() -> None:
     x, edges, shifts = rows_of_edges()
-    mark(x, edges, shifts)
-    found = pairs_of(x)
-    first = pairs._mean_of_pairs(x, found)
-    assert pairs._mean_of_pairs(x, found) is first
+    mark_edge_pairs(x, edges, shifts)
+    found = get_marked_pairs(x)
+    first = pairs._average_over_pairs(x, found)
+    assert pairs._average_over_pairs(x, found) is first
     x.mul_(2)
-    assert torch.equal(pairs._mean_of_pairs(x, found), 2 * first)
+    assert torch.equal(pairs._average_over_pairs(x, found), 2 * first)
     leaf = x.clone().requires_grad_()
-    assert pairs._mean_of_pairs(leaf, found) is not pairs._mean_of_pairs(leaf, found)
+    assert pairs._average_over_pairs(leaf, found) is not pairs._average_over_pairs(leaf, found)
     with torch.no_grad():
-        assert not pairs._mean_of_pairs(leaf, found).requires_grad
+        assert not pairs._average_over_pairs(leaf, found).requires_grad
     made = 3 * leaf
     with torch.no_grad():
-        assert not pairs._mean_of_pairs(made, found).requires_grad
-    assert pairs._mean_of_pairs(made, found).requires_grad
+        assert not pairs._average_over_pairs(made, found).requires_grad
+    assert pairs._average_over_pairs(made, found).requires_grad
     before = len(pairs._means)
     del made, leaf, x
     gc.collect()
@@ -185,12 +185,12 @@ def test_what_is_shared_is_of_tensors_as_they_are_and_keeps_none_alive() -> None
 def test_edges_that_are_written_to_are_put_in_order_anew() -> None:
     _, edges, shifts = rows_of_edges()
     x, y = torch.ones(len(shifts), 3, dtype=torch.float64), torch.randn(len(shifts), 4, dtype=torch.float64)
-    mark(x, edges, shifts)
+    mark_edge_pairs(x, edges, shifts)
     model, nodes = Potential(), torch.randn(int(edges.max()) + 1, 4, dtype=torch.float64)
     for change in (torch.clone, torch.Tensor.contiguous, lambda given: given.flip(0), lambda given: given.zero_()):
         edges = change(edges)
-        weights = once_for_pairs(model.net, x, convolves=True)
-        found, whole = (convolved(model.conv, nodes, y, w, *edges) for w in (weights, model.net(x)))
+        weights = run_once_per_pair(model.net, x, convolves=True)
+        found, whole = (convolve_edges_or_pairs(model.conv, nodes, y, w, *edges) for w in (weights, model.net(x)))
         torch.testing.assert_close(found, whole)
 
 
@@ -201,8 +201,8 @@ def test_few_pairs_are_not_worth_it(reverses: float, marked: bool, monkeypatch: 
     forth = torch.nonzero(edges[0] < edges[1]).flatten()
     back = torch.nonzero(edges[0] > edges[1]).flatten()
     rows = torch.cat([forth, back[: int(reverses * len(back))]])
-    mark(x := x[rows], edges[:, rows], shifts[rows])
-    assert (pairs_of(x) is not None) == marked
+    mark_edge_pairs(x := x[rows], edges[:, rows], shifts[rows])
+    assert (get_marked_pairs(x) is not None) == marked
 
 
 def test_kernels_take_rows_of_pairs() -> None:
@@ -238,17 +238,17 @@ def test_edges_that_count_in_pairs_are_negatives_but_for_rounding() -> None:
     src, dst = edges = graph.edges
     vectors = (graph.positions[dst] + graph.shifts @ graph.cell) - graph.positions[src]  # rounded, as LAMMPS has them
     x = vectors.norm(dim=1, keepdim=True)
-    mark(x, edges, vectors)
-    exact = pairs_of(x)
+    mark_edge_pairs(x, edges, vectors)
+    exact = get_marked_pairs(x)
     assert exact is None or exact.pairs < len(x) // 2
-    with local_rows(len(graph.positions), in_pairs=True):
-        mark(x, edges, vectors)
-        assert pairs_of(x).pairs == len(x) // 2
+    with return_local_rows(len(graph.positions), in_pairs=True):
+        mark_edge_pairs(x, edges, vectors)
+        assert get_marked_pairs(x).pairs == len(x) // 2
         one_way = x * (1 + 0.3 * (src < 4).double().unsqueeze(1))
-        mark(one_way, edges, vectors)
-        found = pairs_of(one_way)
+        mark_edge_pairs(one_way, edges, vectors)
+        found = get_marked_pairs(one_way)
         assert torch.equal(one_way[found.first[: found.pairs]], one_way[found.second])
-    assert not count_in_pairs()
+    assert not gradients_count_in_pairs()
 
 
 def test_forward_derivatives() -> None:
@@ -257,8 +257,8 @@ def test_forward_derivatives() -> None:
 
     def run(x: Tensor) -> Tensor:
         made = 1.0 * x
-        mark(made, edges, shifts)
-        return once_for_pairs(net, made)
+        mark_edge_pairs(made, edges, shifts)
+        return run_once_per_pair(net, made)
 
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
@@ -268,13 +268,13 @@ def test_forward_derivatives() -> None:
 
 def test_a_mark_is_on_one_tensor_as_it_was() -> None:
     x, edges, shifts = rows_of_edges()
-    mark(x, edges, shifts)
-    assert pairs_of(x) is not None
-    assert pairs_of(x * 1.0) is None
-    carry_over_marks(x, made := 2 * x)
-    assert pairs_of(made) is not None
+    mark_edge_pairs(x, edges, shifts)
+    assert get_marked_pairs(x) is not None
+    assert get_marked_pairs(x * 1.0) is None
+    copy_pair_marks(x, made := 2 * x)
+    assert get_marked_pairs(made) is not None
     x.add_(1)
-    assert pairs_of(x) is None
+    assert get_marked_pairs(x) is None
 
 
 @pytest.mark.parametrize("convolves", [True, False], ids=["convolved", "spread"])
@@ -289,7 +289,7 @@ def test_inference_mode_has_pairs_too(convolves: bool) -> None:
 
 def test_a_mark_goes_into_no_file_and_keeps_no_tensor_alive() -> None:
     x, edges, shifts = rows_of_edges()
-    mark(x, edges, shifts)
+    mark_edge_pairs(x, edges, shifts)
     file = io.BytesIO()
     torch.save(x, file)
     file.seek(0)
@@ -304,8 +304,8 @@ def test_what_is_traced_or_transformed_is_not_marked() -> None:
 
     def run(x: Tensor) -> Tensor:
         made = 1.0 * x
-        mark(made, edges, shifts)
-        assert pairs_of(made) is None
+        mark_edge_pairs(made, edges, shifts)
+        assert get_marked_pairs(made) is None
         return made
 
     torch.func.vmap(run)(x[None])
@@ -321,5 +321,5 @@ def test_what_does_not_fit_is_not_marked(change: str, monkeypatch: pytest.Monkey
         monkeypatch.setattr(pairs, "WORTH_PAIRS", len(x) + 1)
     x = {"half": x.half(), "shape of rows": x[:, 0]}.get(change, x)
     shifts = shifts[:, :2] if change == "shape of vectors" else shifts
-    mark(x, edges[:, :-1] if change == "shape of edges" else edges, shifts)
-    assert pairs_of(x) is None
+    mark_edge_pairs(x, edges[:, :-1] if change == "shape of edges" else edges, shifts)
+    assert get_marked_pairs(x) is None

@@ -119,11 +119,11 @@ def test_the_report_says_where_no_table_is_fine_enough(monkeypatch: pytest.Monke
     network = convert(Weights(), radial="spline")
     network(lengths())
     assert "; its net in programs of compile_step and deploy" in str(conversion_report(network))
-    assert 0 < splines.spline_error(network) < 1e-6
+    assert 0 < splines.find_largest_spline_error(network) < 1e-6
     monkeypatch.setattr(splines, "SLOPE_ERROR", 1e-12)
     assert difference(network, Weights(), lengths()) < 1e-12
     assert "its net: no splines of lengths have slopes within 1e-12; cubic splines" in str(conversion_report(network))
-    assert splines.spline_error(network) == 0
+    assert splines.find_largest_spline_error(network) == 0
 
 
 def test_wrong_options() -> None:

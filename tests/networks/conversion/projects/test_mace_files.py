@@ -15,8 +15,8 @@ from torch import nn
 from tests.networks.conversion.networks import Layer
 from tpgen.base.errors import InputError
 from tpgen.networks.conversion.projects.mace_files import change_file
-from tpgen.networks.conversion.projects.mace_training import converted_training, run_training
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.projects.mace_training import patch_training_program, run_training
+from tpgen.networks.conversion.swap import get_swap_mark
 from tpgen.tools.cli.app import main
 
 
@@ -33,7 +33,7 @@ def test_a_file_is_converted_and_restored(tmp_path: Path) -> None:
     assert "Layer: 0 modules compute with tpgen, 2 can be converted" in command("--restore", there, back)
     first, middle, last = (torch.load(file, weights_only=False) for file in (stock, there, back))
     assert type(last.product) is o3.FullyConnectedTensorProduct
-    assert mark_of(middle.product) is not None
+    assert get_swap_mark(middle.product) is not None
     inputs = torch.randn(3, 6), torch.randn(3, 3)
     assert torch.equal(last(*inputs), first(*inputs))
     torch.testing.assert_close(middle(*inputs), first(*inputs))
@@ -52,7 +52,7 @@ def test_a_file_that_is_there_is_replaced_only_when_asked(tmp_path: Path) -> Non
     assert other.read_text() == "mine"
     for target in (other, model):
         command("--force", "--strategy", "grouped", model, target)
-        assert mark_of(torch.load(target, weights_only=False).product) is not None
+        assert get_swap_mark(torch.load(target, weights_only=False).product) is not None
 
 
 class Wrapper:
@@ -68,7 +68,7 @@ def test_what_lammps_reads_holds_a_converted_model(tmp_path: Path) -> None:
     command(source, target, "--strategy", "grouped")
     held = torch.load(target, weights_only=False)
     assert isinstance(held, Wrapper)
-    assert mark_of(held.model.product) is not None
+    assert get_swap_mark(held.model.product) is not None
 
 
 def _weights(file: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_file_that_is_half_written_takes_no_model_away(tmp_path: Path, monkeyp
     assert file.read_bytes() == before
     assert list(tmp_path.iterdir()) == [file]
     command(file, file, "--force", "--strategy", "grouped")
-    assert mark_of(torch.load(file, weights_only=False).product) is not None
+    assert get_swap_mark(torch.load(file, weights_only=False).product) is not None
 
 
 def test_where_nothing_can_be_written_nothing_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def program() -> SimpleNamespace:
 def test_training_computes_with_tpgen_and_saves_stock(caplog: pytest.LogCaptureFixture) -> None:
     model, run_train = Layer(), program()
     parameters = list(model.parameters())
-    with converted_training(run_train), caplog.at_level("INFO"):
+    with patch_training_program(run_train), caplog.at_level("INFO"):
         options, trained, saved = run_train.run(model)
     assert all(a is b for a, b in zip(options, parameters, strict=True))
     assert trained.__name__ == "ConvertedFullyConnectedTensorProduct"
@@ -181,7 +181,7 @@ def test_another_version_of_the_program_is_named() -> None:
     run_train = program()
     del run_train.get_params_options
     with pytest.raises(InputError, match=r"has no get_params_options in mace.cli.run_train.*tpgen.convert\(model\)"):
-        converted_training(run_train).__enter__()
+        patch_training_program(run_train).__enter__()
 
 
 def test_training_needs_mace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from types import ModuleType
 
 import pytest
@@ -12,8 +13,9 @@ from e3nn import o3
 from torch import Tensor, nn
 
 from tests.machine import KERNEL
-from tpgen.networks.conversion.convert import conversion_report, convert, restore
-from tpgen.networks.conversion.swap import mark_of
+from tests.networks.conversion.networks import check_conversion
+from tpgen.networks.conversion.convert import convert
+from tpgen.networks.conversion.swap import get_swap_mark
 
 ADAPTER = "tpgen.networks.conversion.projects.nequip"
 INSTRUCTIONS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 0, "uvu", True), (1, 0, 1, "uvu", True)]
@@ -43,9 +45,9 @@ def _nequip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "nequip": {},
         "nequip.nn": {},
         "nequip.nn._tp_scatter_base": {"TensorProductScatter": TensorProductScatter},
-        f"{ADAPTER}_types": {"self_connection_swaps": lambda network, options: ()},  # tests of their own
-        f"{ADAPTER}_scalars": {"scalar_layer_swaps": lambda network, options: ()},
-        f"{ADAPTER}_edges": {"nequip_edge_swaps": lambda network, options: ()},
+        f"{ADAPTER}_types": {"find_self_connection_swaps": lambda network, options: ()},  # tests of their own
+        f"{ADAPTER}_scalars": {"find_scalar_layer_swaps": lambda network, options: ()},
+        f"{ADAPTER}_edges": {"find_nequip_edge_swaps": lambda network, options: ()},
     }
     for name, names in held.items():
         module = ModuleType(name)
@@ -73,15 +75,9 @@ def arguments() -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])
 def test_product_and_scatter_are_one_convolution(strategy: str) -> None:
-    network = convert(Network(), strategy=strategy)
-    report = conversion_report(network, prove=arguments())
-    assert all(d.relative < 1e-12 for d in report.proof.differences), report.proof
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    report = check_conversion(Network, arguments(), copies=(deepcopy,), close=close, strategy=strategy)
     assert {path for r in report.replaced for path in r.paths} == {"tp_scatter", "sc"}, "tp is not called any more"
-    stock = Network()
-    stock.load_state_dict(network.state_dict(), strict=True)
-    network.load_state_dict(stock.state_dict(), strict=True)
-    torch.testing.assert_close(network(*(given := arguments())), stock(*given), rtol=1e-5, atol=1e-5)
-    assert type(restore(network).tp_scatter) is TensorProductScatter
 
 
 def test_features_come_in_the_dtype_of_the_model() -> None:
@@ -96,7 +92,7 @@ def test_a_nequip_of_another_version_keeps_what_is_its_own(monkeypatch: pytest.M
     with pytest.warns(UserWarning, match=r"'tp_scatter': of nequip, whose adapter cannot be loaded"):
         convert(network, strategy="grouped")
     assert type(network.tp_scatter) is TensorProductScatter
-    assert mark_of(network.tp_scatter.tp) is not None
+    assert get_swap_mark(network.tp_scatter.tp) is not None
 
 
 def test_hooks_on_the_product_keep_the_scatter() -> None:
@@ -107,4 +103,4 @@ def test_hooks_on_the_product_keep_the_scatter() -> None:
         convert(network, strategy="grouped")
     torch.testing.assert_close(network(*given), wanted, rtol=1e-5, atol=1e-5)
     assert seen == [11, 11]
-    assert mark_of(network.tp_scatter.tp) is not None
+    assert get_swap_mark(network.tp_scatter.tp) is not None

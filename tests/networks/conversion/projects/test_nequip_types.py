@@ -23,7 +23,7 @@ from tpgen.functions import silu
 from tpgen.networks.conversion import species
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.operations import matmul
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 
 pytestmark = needs_compiler
 ADAPTERS = tuple(f"tpgen.networks.conversion.projects.nequip{rest}" for rest in ("", "_types", "_scalars", "_edges"))
@@ -130,13 +130,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield seen
     for adapter in ADAPTERS:
         sys.modules.pop(adapter, None)
-
-
-@pytest.fixture
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def arguments() -> tuple[Tensor, Tensor]:
@@ -308,4 +301,4 @@ def test_a_nequip_whose_modules_moved_is_named(monkeypatch: pytest.MonkeyPatch) 
     network = Network()
     with pytest.warns(UserWarning, match=r"'embed': of nequip .*cannot import name 'NodeTypeEmbed'"):
         convert(network)
-    assert mark_of(network.block.sc) is not None
+    assert get_swap_mark(network.block.sc) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,8 @@ from e3nn import o3
 from torch import Tensor, nn
 
 from tests.machine import KERNEL
-from tpgen.networks.conversion.convert import conversion_report, convert, restore
+from tests.networks.conversion.networks import check_conversion
+from tpgen.networks.conversion.convert import convert
 from tpgen.networks.conversion.projects.sevennet import SevenNetConvolution
 
 WHERE = "sevenn.nn.convolution"
@@ -57,17 +59,13 @@ def arguments(edges: int = 11) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])
 def test_the_convolution_takes_nodes_and_edges(strategy: str) -> None:
-    network = convert(nn.Sequential(IrrepsConvolution())[0], strategy=strategy)
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    check_conversion(
+        IrrepsConvolution, arguments(), IrrepsScatterGatterFusedConvolution, (deepcopy,), close=close, strategy=strategy
+    )
+    network = convert(IrrepsConvolution(), strategy=strategy)
     assert type(network.convolution) is SevenNetConvolution
-    report = conversion_report(network, prove=arguments())
-    assert all(d.relative < 1e-12 for d in report.proof.differences), report.proof
     assert network(*arguments(0)).eq(0).all()
-    stock = IrrepsConvolution()
-    stock.load_state_dict(network.state_dict(), strict=True)
-    network.load_state_dict(stock.state_dict(), strict=True)
-    torch.testing.assert_close(network(*(given := arguments())), stock(*given), rtol=1e-5, atol=1e-5)
-    assert type(restore(network)) is IrrepsConvolution
-    assert not hasattr(network, "_out_dim")
 
 
 def test_a_version_without_the_plug_in_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

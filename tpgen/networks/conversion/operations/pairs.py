@@ -3,7 +3,7 @@
 Each edge gets half of the gradient, so gradients by single edges change; sums over pairs, forces, stress, gradients of
 parameters and their derivatives do not.
 
-Code that computes rows of edges marks the tensor (`mark`); nets look for the mark on the input.
+Code that computes rows of edges marks the tensor (`mark_edge_pairs`); nets look for the mark on the input.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _wanted = local()
 
 
 @contextmanager
-def local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
+def return_local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
     """Let convolutions of this thread return the first ``count`` rows: no edge points to others.
 
     ``in_pairs``: gradients by edges are used only as sums over pairs.
@@ -46,24 +46,24 @@ def local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
         del _wanted.count, _wanted.in_pairs
 
 
-def rows_to_return(nodes: Tensor) -> int:
-    """How many rows a convolution returns: the count of `local_rows`, or all."""
+def count_rows_to_return(nodes: Tensor) -> int:
+    """How many rows a convolution returns: the count of `return_local_rows`, or all."""
     if torch.compiler.is_compiling():
         return nodes.size(0)
     return getattr(_wanted, "count", nodes.size(0))
 
 
-def count_in_pairs() -> bool:
-    """``in_pairs`` of the enclosing `local_rows`, else False."""
+def gradients_count_in_pairs() -> bool:
+    """``in_pairs`` of the enclosing `return_local_rows`, else False."""
     return getattr(_wanted, "in_pairs", False)
 
 
-def first_rows(x: Tensor, count: int) -> Tensor:
+def take_first_rows(x: Tensor, count: int) -> Tensor:
     """The first ``count`` rows; the tensor itself if these are all."""
     return x if x.size(0) == count else x[:count]  # the gradient of a slice is a copy
 
 
-def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> None:
+def mark_edge_pairs(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> None:
     """Mark rows ``x`` of edges, so that nets run once per pair of edges.
 
     Rows depend on lengths and, alike in both directions, on nodes.  ``vectors`` change sign with the direction.  Edges
@@ -81,7 +81,7 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
 
 
 def _find_edge_pairs_with_equal_rows(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | None:
-    if not count_in_pairs():
+    if not gradients_count_in_pairs():
         return find_pairs(edge_index, vectors, x)
     vectors = vectors.float()
     found = find_pairs(edge_index, vectors, x[:, :0])
@@ -102,40 +102,42 @@ def _mark_in_program(program: Recording, x: Tensor, edge_index: Tensor, vectors:
         _marks[x] = program.given["pairs"], writes_to(x)
 
 
-def carry_over_marks(x: Tensor, result: Tensor) -> None:
+def copy_pair_marks(x: Tensor, result: Tensor) -> None:
     """Mark ``result``, computed from ``x`` row by row, with the pairs of ``x``."""
-    pairs = pairs_of(x)
+    pairs = get_marked_pairs(x)
     # the shape comes last: a traced length would be fixed
     if pairs is not None and _can_be_marked(result) and result.shape[0] == x.shape[0]:
         _marks[result] = pairs, writes_to(result)
 
 
-def pairs_of(x: Tensor) -> EdgePairs | None:
+def get_marked_pairs(x: Tensor) -> EdgePairs | None:
     """Pairs of a marked tensor; None without a mark or after a write."""
     return _look_up_pairs(_marks, x)
 
 
-def once_for_pairs(net: _Net, x: Tensor, convolves: bool = False, marked: Tensor | None = None) -> Tensor:
+def run_once_per_pair(net: _Net, x: Tensor, convolves: bool = False, marked: Tensor | None = None) -> Tensor:
     """``net(x)`` row by row, computed once per pair of edges if ``x`` is marked.
 
-    ``convolves``: only `convolved` gets the result, maybe rows of pairs.  ``marked``: tensor with the mark, if not
-    ``x``.
+    ``convolves``: only `convolve_edges_or_pairs` gets the result, maybe rows of pairs.  ``marked``: tensor with the
+    mark, if not ``x``.
     """
-    pairs = pairs_of(x if marked is None else marked)
+    pairs = get_marked_pairs(x if marked is None else marked)
     if pairs is None:
         return net(x)
-    made = net(_mean_of_pairs(x, pairs))
+    made = net(_average_over_pairs(x, pairs))
     if not (convolves and _can_be_marked(made)):
         return _expand_to_edges(made, pairs)
     _weights[made] = pairs, writes_to(made)
     return made
 
 
-def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+def convolve_edges_or_pairs(
+    conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src: Tensor, dst: Tensor
+) -> Tensor:
     """``conv(x, y, weight, src, dst)``; weights may be rows of pairs."""
     pairs = _look_up_pairs(_weights, weight)
     if pairs is None:
-        return conv.forward(x, y, weight, src, dst, rows_to_return(x))
+        return conv.forward(x, y, weight, src, dst, count_rows_to_return(x))
     order = partial(_permute_to_pairs, pairs, y, src, dst)
     plain = has_plain_numbers(y)
     (y, src, dst), _ = (
@@ -143,7 +145,7 @@ def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src
         if plain
         else order()
     )
-    return conv.forward_pairs(x, y, weight, src, dst, rows_to_return(x))
+    return conv.forward_pairs(x, y, weight, src, dst, count_rows_to_return(x))
 
 
 # Beside the tensors, as an attribute would go into their pickles: rows of edges, and weights that are rows of pairs.
@@ -201,7 +203,7 @@ def _are_rows_of_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
 # -- rows of edges and rows of pairs: linear, each the other's derivative ----------------------------------------------
 
 
-def _mean_of_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
+def _average_over_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
     """Mean rows of pairs, then rows of single edges; cached."""
     return _cached_while_unchanged(_means, x, (pairs,), lambda: _compute_means(x, pairs))
 

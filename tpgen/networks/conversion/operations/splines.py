@@ -18,7 +18,7 @@ from torch.func import functional_call
 from tpgen.base.errors import OptionError
 from tpgen.functions.lengths import RowsByLength, lengths_of
 from tpgen.functions.spline import SLOPE_ERROR, Spline, evaluate_spline, make_spline, takes_spline
-from tpgen.networks.conversion.swap import Swap
+from tpgen.networks.conversion.swap import ClassSwap
 
 SPLINED = "_tpgen_splined"  # attribute of nets: whether they may be splines
 _Net = Callable[[Tensor], Tensor]
@@ -27,9 +27,14 @@ _PROGRAMS = "; its net in programs of compile_step and deploy"
 _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
 
-def with_splines(swaps: Iterable[Swap]) -> list[Swap]:
+def allow_splines(swaps: Iterable[ClassSwap]) -> list[ClassSwap]:
     """Let nets among swapped modules use splines; raises `OptionError` without such nets."""
-    found = [_swap_with_splines(swap) if hasattr(swap.cls, SPLINED) else swap for swap in swaps]
+    found = [
+        replace(swap, now=_describe_net_or_spline, extra={**swap.extra, SPLINED: True})
+        if hasattr(swap.cls, SPLINED)
+        else swap
+        for swap in swaps
+    ]
     if not any(SPLINED in swap.extra for swap in found):
         raise OptionError(
             "radial='spline' is for networks whose weights of edges are made of lengths by nets that tpgen converts, "
@@ -38,21 +43,21 @@ def with_splines(swaps: Iterable[Swap]) -> list[Swap]:
     return found
 
 
-def is_splined(network: nn.Module) -> bool:
+def has_splined_nets(network: nn.Module) -> bool:
     """Whether a network has nets that may use splines."""
-    return bool(_splined_nets(network))
+    return bool(_list_splined_nets(network))
 
 
-def spline_error(network: nn.Module) -> float:
+def find_largest_spline_error(network: nn.Module) -> float:
     """Largest slope error of splines in use, relative to the largest slope."""
-    made = [_made[net][1].slopes_error for net in _splined_nets(network) if net in _made]
+    made = [_made[net][1].slopes_error for net in _list_splined_nets(network) if net in _made]
     return max((error for error in made if error <= SLOPE_ERROR), default=0.0)
 
 
 @contextmanager
-def without_splines(network: nn.Module) -> Iterator[None]:
+def disable_splines(network: nn.Module) -> Iterator[None]:
     """Let nets compute without splines inside the context."""
-    nets = _splined_nets(network)
+    nets = _list_splined_nets(network)
     try:
         for net in nets:
             setattr(net, SPLINED, False)
@@ -62,12 +67,8 @@ def without_splines(network: nn.Module) -> Iterator[None]:
             setattr(net, SPLINED, True)
 
 
-def _splined_nets(network: nn.Module) -> list[nn.Module]:
+def _list_splined_nets(network: nn.Module) -> list[nn.Module]:
     return [module for module in network.modules() if getattr(module, SPLINED, False)]
-
-
-def _swap_with_splines(swap: Swap) -> Swap:
-    return replace(swap, now=_describe_net_or_spline, extra={**swap.extra, SPLINED: True})
 
 
 def _describe_net_or_spline(net: nn.Module, _extra: Any) -> str:
@@ -82,7 +83,7 @@ def _describe_net_or_spline(net: nn.Module, _extra: Any) -> str:
     return str(spline) + _PROGRAMS
 
 
-def net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
+def choose_net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
     """``compute`` and ``x``, or a spline and the lengths behind ``x``.
 
     The spline if requested, exact, with a kernel, and if ``x`` depends on lengths alone.

@@ -16,9 +16,9 @@ from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
-from tpgen.networks.conversion.notices import kernels_take, kernels_take_or_warn
-from tpgen.networks.conversion.obstacles import kernel_plan, polynomial_attributes, why_patched
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package
+from tpgen.networks.conversion.notices import can_kernels_take, can_kernels_take_or_warn
+from tpgen.networks.conversion.obstacles import make_plan_or_kept, make_polynomial_attributes, why_patched
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, name_class_with_package
 from tpgen.nn.plain_tensors import is_traced, writes_to
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
@@ -51,7 +51,7 @@ class TpgenContracter(Contracter):
             traced = torch.compiler.is_compiling() or is_traced(self.w3j)  # without numbers to compare
             if not traced and writes_to(self.w3j) != self._tpgen_version:
                 self._check_couplings(self.w3j, "a product", "were written to")
-        if not self._tpgen_planned or not kernels_take_or_warn(x1, "Allegro's products run Allegro's own code"):
+        if not self._tpgen_planned or not can_kernels_take_or_warn(x1, "Allegro's products run Allegro's own code"):
             return self._contract_conv(x1, x2, idxs)
         given = [x1, x2.index_select(0, idxs)]
         for weights in self._weights_by_segment():
@@ -74,7 +74,7 @@ class TpgenContracter(Contracter):
 
     def _check_couplings(self, couplings: Tensor, name: str, why: str) -> None:
         # within rounding of their dtype, are these the couplings that the kernel was made for?
-        ours = _dense_couplings(read_plan(self._tpgen_plan), self)
+        ours = _make_dense_couplings(read_plan(self._tpgen_plan), self)
         limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
         self._tpgen_version = writes_to(self.w3j)
         self._tpgen_planned = couplings.shape == ours.shape and not _differ_beyond(ours, couplings, limit)
@@ -90,34 +90,34 @@ def _describe_contracter(module: Any, extra: Mapping[str, Any]) -> str:
     if not extra["_tpgen_planned"]:
         return _OWN
     like = module.w3j
-    return _NOW if kernels_take(like) else f"Allegro's own code (kernels take no {like.dtype} on {like.device})"
+    return _NOW if can_kernels_take(like) else f"Allegro's own code (kernels take no {like.dtype} on {like.device})"
 
 
-def allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def find_allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield swaps of Allegro's products."""
     for module in network.modules():
         if type(module) is Contracter:
             yield _swap_contracter(module, options)
         elif isinstance(module, Contracter) and type(module) is not TpgenContracter:
-            yield Kept(module, f"a {class_name_in_package(type(module))}, which another modifier has put there")
+            yield KeptModule(module, f"a {name_class_with_package(type(module))}, which another modifier has put there")
 
 
 def _swap_contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
     if why := why_patched(module):
-        return Kept(module, why)
-    plan = kernel_plan(module, options, partial(_make_plan, module), module.w3j)
-    if isinstance(plan, Kept):
+        return KeptModule(module, why)
+    plan = make_plan_or_kept(module, options, partial(_make_plan, module), module.w3j)
+    if isinstance(plan, KeptModule):
         return plan
-    couplings = _dense_couplings(plan, module)
+    couplings = _make_dense_couplings(plan, module)
     if couplings.shape != module.w3j.shape or _differ_beyond(couplings, module.w3j):
-        return Kept(module, _FOREIGN)
+        return KeptModule(module, _FOREIGN)
     extra = {
-        **polynomial_attributes(plan),
+        **make_polynomial_attributes(plan),
         "_tpgen_planned": True,
         "_tpgen_version": writes_to(module.w3j),
         "_tpgen_sizes": [operand.dim for operand in plan.weights],
     }
-    return Swap(module, TpgenContracter, _describe_contracter, extra, lambda: module.w3j.copy_(couplings))
+    return ClassSwap(module, TpgenContracter, _describe_contracter, extra, lambda: module.w3j.copy_(couplings))
 
 
 def _make_plan(module: Any) -> Plan:
@@ -128,7 +128,7 @@ def _make_plan(module: Any) -> Plan:
     )
 
 
-def _dense_couplings(plan: Plan, module: Any) -> Tensor:
+def _make_dense_couplings(plan: Plan, module: Any) -> Tensor:
     # constants of the plan in float64, in the shape of Allegro's ``w3j``
     found = [path.entries or {} for path in plan.paths]
     couplings = torch.zeros(len(found), *(plan.operand(name).dim for name in ("x", "y", OUT)), dtype=torch.float64)

@@ -23,7 +23,7 @@ from tpgen._version import __version__
 from tpgen.base.errors import InputError, OptionError
 from tpgen.base.locks import cached_property
 from tpgen.kernels.runtime.memory import empty_tensor
-from tpgen.networks.conversion.operations.pairs import local_rows
+from tpgen.networks.conversion.operations.pairs import return_local_rows
 
 PROJECTS = {  # classes of what LAMMPS calls, with their modules here
     "mace": "mace_lammps:LammpsMace",
@@ -32,7 +32,7 @@ PROJECTS = {  # classes of what LAMMPS calls, with their modules here
 }
 
 
-class Converted:
+class ConvertedForLammps:
     """Base of a project's class for LAMMPS; pickles tell tpgen's version."""
 
     options: Mapping[str, Any] = MappingProxyType({})  # of `convert`, where a model is built when LAMMPS runs
@@ -65,7 +65,7 @@ class Converted:
         if self.is_idle(data):
             self._exchange_zeros(data)
         else:
-            with local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_of_pairs):
+            with return_local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_of_pairs):
                 super().compute_forces(data)  # type: ignore[misc]
 
     @cached_property
@@ -85,7 +85,7 @@ class Converted:
     def __reduce__(self) -> tuple:
         held = io.BytesIO()
         torch.save(self.__dict__, held)
-        return opened, (__version__, type(self).__module__, type(self).__qualname__, held.getvalue())
+        return unpickle_converted, (__version__, type(self).__module__, type(self).__qualname__, held.getvalue())
 
 
 class _PairOfAtoms:
@@ -114,8 +114,8 @@ class _PairOfAtoms:
         """Do nothing."""
 
 
-def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
-    """Unpickle a `Converted`; raises `InputError` for another version of tpgen."""
+def unpickle_converted(written_by: str, module: str, name: str, held: bytes) -> Any:
+    """Unpickle a `ConvertedForLammps`; raises `InputError` for another version of tpgen."""
     if written_by != __version__:
         raise InputError(
             f"this file for LAMMPS was written by tpgen {written_by}, and {__version__} is installed here: "
@@ -128,10 +128,10 @@ def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
 
 def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
     """Write a model's file for LAMMPS, converted with options of `convert`."""
-    torch.save(_lammps_class(project).of_file(source, **options), target)
+    torch.save(_find_lammps_class(project).of_file(source, **options), target)
 
 
-def _lammps_class(project: str | None) -> type[Converted]:
+def _find_lammps_class(project: str | None) -> type[ConvertedForLammps]:
     # of the only installed project by default
     there = [name for name in PROJECTS if find_spec(name) is not None]
     if project is None and len(there) == 1:
@@ -154,7 +154,7 @@ _NUMBERS = 2**32  # more than a rank has atoms
 
 
 @dataclass(frozen=True, eq=False)
-class Owners:
+class AtomOwners:
     """Row of each atom's original, atoms with a row, whether ranks share atoms."""
 
     rows: Tensor
@@ -162,14 +162,14 @@ class Owners:
     shares: bool  # whether this rank has images of another one's atoms, or another one of its
 
 
-def find_owners(data: Any) -> Owners:
+def find_owners(data: Any) -> AtomOwners:
     """Find the owners of ghosts, by exchanges of all ranks."""
     number, rank, mine = _exchange_owners(data)
     others = (rank != mine).nonzero().flatten()
     ranks = rank[others].unique(return_inverse=True)[1]
     atoms, places = (ranks * _NUMBERS + number[others]).unique(return_inverse=True)
     first = others.new_empty(len(atoms)).scatter_reduce_(0, places, others, "amin", include_self=False)
-    return Owners(
+    return AtomOwners(
         rows=number.index_put((others,), data.nlocal + places),
         atoms=torch.cat([torch.arange(data.nlocal), first]),
         shares=_other_ranks_hold_atoms_from_here(data, others) or len(others) > 0,
@@ -198,7 +198,7 @@ def _other_ranks_hold_atoms_from_here(data: Any, others: Tensor) -> bool:
 class DeduplicatedAtoms:
     """LAMMPS data with each atom once: own atoms, then other ranks' atoms."""
 
-    def __init__(self, data: Any, owners: Owners) -> None:
+    def __init__(self, data: Any, owners: AtomOwners) -> None:
         self._data, self._owners = data, owners
         self.nlocal, self.npairs, self.ntotal = data.nlocal, data.npairs, len(owners.atoms)
         self.pair_i, self.rij, self.eatoms = data.pair_i, data.rij, data.eatoms

@@ -12,17 +12,17 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.networks.conversion.obstacles import not_fused
-from tpgen.networks.conversion.operations.pairs import convolved
-from tpgen.networks.conversion.products import convolving
+from tpgen.networks.conversion.obstacles import why_not_fused
+from tpgen.networks.conversion.operations.pairs import convolve_edges_or_pairs
+from tpgen.networks.conversion.products import make_convolution_swap
 from tpgen.networks.conversion.projects.mace_contraction import (
-    contraction_swap,
+    find_contraction_swap,
+    find_reshape_swap,
     is_contraction,
     is_reshape,
-    reshape_swap,
 )
-from tpgen.networks.conversion.radial import find_weights
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, mark_of
+from tpgen.networks.conversion.radial import find_weight_net_swap
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, get_swap_mark
 
 # a block with this attribute gives nodes and ``edge_index`` to its product, and neither gathers nor sums
 _FUSION = "conv_fusion"
@@ -44,44 +44,43 @@ class MaceConvolution(o3.TensorProduct):
     def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
         """Sums over incoming edges; ``edge_index``: senders and receivers."""
         if not torch.jit.is_scripting():
-            return convolved(self._tpgen, node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1])
+            return convolve_edges_or_pairs(
+                self._tpgen, node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1]
+            )
         return self._tpgen.forward(node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1], node_feats.size(0))
 
 
-def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def find_mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield swaps of a MACE model."""
     for module in network.modules():
-        if _gathers_itself(module):
-            yield from _swaps_of_interaction(network, module, options)
+        product = getattr(module, "conv_tp", None)
+        if isinstance(product, o3.TensorProduct) and not hasattr(module, _FUSION):  # it gathers itself
+            yield from _find_interaction_swaps(network, module, options)
         elif is_contraction(module):
-            yield contraction_swap(module, options)
+            yield find_contraction_swap(module, options)
         elif is_reshape(module):
-            found = reshape_swap(module, options)
+            found = find_reshape_swap(module, options)
             if found is not None:
                 yield found
     if any(type(module).__module__ == _MODELS for module in network.modules()):
-        yield from import_module("tpgen.networks.conversion.projects.mace_models").model_swaps(network, options)
+        yield from import_module("tpgen.networks.conversion.projects.mace_models").find_model_swaps(network, options)
 
 
-def _gathers_itself(module: nn.Module) -> bool:
-    return isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) and not hasattr(module, _FUSION)
-
-
-def _swaps_of_interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def _find_interaction_swaps(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
     asks_for_fusion = code is not None and _FUSION in code.co_consts
-    why = not_fused(network, block, "conv_tp") if asks_for_fusion else _TOO_OLD
+    why = why_not_fused(network, block, "conv_tp") if asks_for_fusion else _TOO_OLD
     if why:
-        yield Kept(block, why)
-    elif mark_of(block.conv_tp) is None:
-        found = convolving(block.conv_tp, MaceConvolution, options, paired=True)
+        yield KeptModule(block, why)
+    elif get_swap_mark(block.conv_tp) is None:
+        found = make_convolution_swap(block.conv_tp, MaceConvolution, options, paired=True)
         yield found
-        if isinstance(found, Swap):
+        if isinstance(found, ClassSwap):
             cls, extra, ours = type(block), {}, type(block).__module__ == _BLOCKS
             if ours and cls.__name__ in _DIVIDE:
-                cls, extra = import_module("tpgen.networks.conversion.projects.mace_models").dividing_class(
+                cls, extra = import_module("tpgen.networks.conversion.projects.mace_models").choose_dividing_class(
                     block, options
                 )
-            yield Swap(block, cls, "", {_FUSION: True, **extra})
+            yield ClassSwap(block, cls, "", {_FUSION: True, **extra})
             if ours:  # these hand weights to the product as they are
-                yield from find_weights(network, block, ("conv_tp_weights", "conv_tp"), options)
+                yield from find_weight_net_swap(network, block, ("conv_tp_weights", "conv_tp"), options)

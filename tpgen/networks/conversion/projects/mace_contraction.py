@@ -18,9 +18,9 @@ from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.conversion.notices import (
-    kernels_take,
-    kernels_take_or_warn,
-    program_kernels_take,
+    can_kernels_take,
+    can_kernels_take_or_warn,
+    can_program_kernels_take,
     warn_of_slow_path,
 )
 from tpgen.networks.conversion.obstacles import (
@@ -28,11 +28,11 @@ from tpgen.networks.conversion.obstacles import (
     allows_kernels,
     has_hooks,
     is_hooked_or_patched,
-    kernel_plan,
-    polynomial_attributes,
+    make_plan_or_kept,
+    make_polynomial_attributes,
     why_patched,
 )
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, class_name_in_package
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, name_class_with_package
 from tpgen.networks.recording import recorded_program
 from tpgen.nn.plain_tensors import has_plain_numbers, is_traced
 from tpgen.nn.symmetric_contraction import (
@@ -72,7 +72,7 @@ class MaceContraction(nn.Module):
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
             called = called or any(map(_has_hooked_steps, self.contractions))  # type: ignore[arg-type]
-        elements = None if called or not _kernels_take(x) else _one_hot_index(y)
+        elements = None if called or not _can_kernels_take(x) else _find_one_hot_index(y)
         if elements is None:
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
         tensors, n = [x], 0
@@ -99,12 +99,12 @@ class MaceContraction(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _kernels_take(x: Tensor) -> bool:
+def _can_kernels_take(x: Tensor) -> bool:
     # on a GPU in programs alone, which know the elements of rows
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-        if program_kernels_take(x):
+        if can_program_kernels_take(x):
             return True
-    return kernels_take_or_warn(x, "symmetric contractions run MACE's own code")
+    return can_kernels_take_or_warn(x, "symmetric contractions run MACE's own code")
 
 
 def _has_hooked_steps(contraction: Any) -> bool:
@@ -136,10 +136,10 @@ def _describe_contraction(module: Any, extra: Mapping[str, Any]) -> str:
     like = module.contractions[0].weights_max
     if not extra["_tpgen_signs"]:
         return _OWN
-    return _NOW if kernels_take(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
+    return _NOW if can_kernels_take(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
 
 
-def _one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
+def _find_one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
     """Column of each row's one; None if rows are not one-hot or need a gradient."""
     if not torch.jit.is_scripting():
         program = recorded_program()
@@ -163,10 +163,10 @@ def _one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
     return y.argmax(dim=1) if bool(one_hot) else None
 
 
-def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
-    """`Swap` of a symmetric contraction, or `Kept`."""
+def find_contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
+    """`ClassSwap` of a symmetric contraction, or `KeptModule`."""
     if why := _why_contraction_stays(module) or _why_couplings_unreadable(module):
-        return Kept(module, why)
+        return KeptModule(module, why)
     signs: list[list[float]] = []
     bases: list[list[list[int]]] = []
 
@@ -177,11 +177,11 @@ def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
         bases.extend(found[1])
         return plan
 
-    plan = kernel_plan(module, options, make_plan_and_read_couplings, module.contractions[0].weights_max)
-    if isinstance(plan, Kept):
+    plan = make_plan_or_kept(module, options, make_plan_and_read_couplings, module.contractions[0].weights_max)
+    if isinstance(plan, KeptModule):
         return plan
-    extra = {**polynomial_attributes(plan), "_tpgen_signs": signs, "_tpgen_bases": bases}
-    return Swap(
+    extra = {**make_polynomial_attributes(plan), "_tpgen_signs": signs, "_tpgen_bases": bases}
+    return ClassSwap(
         module,
         MaceContraction,
         _describe_contraction,
@@ -195,13 +195,13 @@ def _why_contraction_stays(module: Any) -> str | None:
     why = why_patched(module)
     for child in module.contractions:
         if why is None and not _is_mace_class(child, "Contraction"):
-            why = f"of a child that is a {class_name_in_package(type(child))}, whose own code a swap would skip"
+            why = f"of a child that is a {name_class_with_package(type(child))}, whose own code a swap would skip"
         why = why or why_patched(child) or next((HOOKED for m in child.modules() if has_hooks(m)), None)
     return why
 
 
 def _why_couplings_unreadable(module: Any) -> str | None:
-    held = [module.get_buffer(name) for _, _, name in _coupling_names(module)]
+    held = [module.get_buffer(name) for _, _, name in _list_coupling_names(module)]
     if any(u.is_meta for u in held):
         return "on the device meta, where its couplings have no numbers: give it memory and weights, then convert it"
     for u in held:
@@ -219,7 +219,7 @@ def _make_plan(module: Any) -> Plan:
     ).plan
 
 
-def _coupling_names(module: Any) -> Iterator[tuple[int, int, str]]:
+def _list_coupling_names(module: Any) -> Iterator[tuple[int, int, str]]:
     # output, degree and name of the couplings of each weight
     for n, contraction in enumerate(module.contractions):
         for degree in range(contraction.correlation, 0, -1):
@@ -231,7 +231,7 @@ def _read_couplings(
 ) -> tuple[list[list[float]], list[list[list[int]]]]:
     # of the paths of each weight, from couplings of a state_dict where it has them
     names, signs, bases = {operand.name for operand in plan.weights}, [], []
-    for n, degree, name in _coupling_names(module):
+    for n, degree, name in _list_coupling_names(module):
         theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
         of = name, theirs, module.irreps_in, module.irreps_out[n].ir, degree
         sign, basis = _signs_and_basis_if_needed(*of) if f"w{n}_{degree}" in names else ([], [])
@@ -257,7 +257,7 @@ def _signs_and_basis_if_needed(
 
 def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[list[list[int]]]) -> None:
     # those of a model built in float32 are rounded
-    for (n, degree, name), sign, basis in zip(_coupling_names(module), signs, bases, strict=True):
+    for (n, degree, name), sign, basis in zip(_list_coupling_names(module), signs, bases, strict=True):
         if sign:
             ours = contraction_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
             paths = torch.tensor(sign, dtype=torch.float64)
@@ -300,10 +300,10 @@ class MaceReshape(nn.Module):
         return torch.cat([part.reshape(shape[:2] + [-1]) for part in parts], dim=-1)
 
 
-def _layout_plan(irreps: Irreps) -> Plan:
+def _make_layout_plan(irreps: Irreps) -> Plan:
     """Linear polynomial that copies layout ``mul_ir`` to ``channel``.
 
-    >>> _layout_plan(Irreps("0e + 1o")).out.dim
+    >>> _make_layout_plan(Irreps("0e + 1o")).out.dim
     4
     """
     copied = tuple(((k, k), 1.0) for k in range(irreps.dim))
@@ -321,12 +321,12 @@ def is_reshape(module: nn.Module) -> bool:
     )
 
 
-def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
-    """`Swap` of a `reshape_irreps`, or `Kept` if patched; None if no kernel can run."""
-    plan = _layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
+def find_reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
+    """`ClassSwap` of a `reshape_irreps`, or `KeptModule` if patched; None if no kernel can run."""
+    plan = _make_layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
     if not allows_kernels(options) or kernel_supported(plan):
         return None
     if why := why_patched(module):
-        return Kept(module, why)
-    extra = {**polynomial_attributes(plan), "_tpgen_copies": module.muls[0], "_tpgen_dim": plan.out.dim}
-    return Swap(module, MaceReshape, _NOW_RESHAPE, extra)
+        return KeptModule(module, why)
+    extra = {**make_polynomial_attributes(plan), "_tpgen_copies": module.muls[0], "_tpgen_dim": plan.out.dim}
+    return ClassSwap(module, MaceReshape, _NOW_RESHAPE, extra)

@@ -9,13 +9,13 @@ from mace.calculators.lammps_mliap_mace import LAMMPS_MLIAP_MACE
 from torch import Tensor
 
 from tpgen.networks.conversion.convert import convert
-from tpgen.networks.conversion.operations.pairs import first_rows
-from tpgen.networks.conversion.projects.lammps import Converted
+from tpgen.networks.conversion.operations.pairs import take_first_rows
+from tpgen.networks.conversion.projects.lammps import ConvertedForLammps
 from tpgen.networks.conversion.projects.mace_files import read_model
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 
 
-class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
+class LammpsMace(ConvertedForLammps, LAMMPS_MLIAP_MACE):
     """A converted model, also on CPUs, without ``MACE_ALLOW_CPU``."""
 
     def __init__(self, model: Any) -> None:
@@ -27,7 +27,7 @@ class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
     def of_file(cls, source: Path, **options: Any) -> LammpsMace:
         """Read and convert a model's file for LAMMPS."""
         model = read_model(source)
-        return cls(model if any(map(mark_of, model.modules())) else convert(model, **options))
+        return cls(model if any(map(get_swap_mark, model.modules())) else convert(model, **options))
 
     def prepare(self, data: Any) -> None:
         """Initialize the model once."""
@@ -38,4 +38,4 @@ class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
 
 
 def _first_rows(x: Tensor, count: int | None = None) -> Tensor:
-    return x if count is None else first_rows(x, count)
+    return x if count is None else take_first_rows(x, count)

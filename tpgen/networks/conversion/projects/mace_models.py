@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -22,21 +23,21 @@ from tpgen.base.remember import remembered
 from tpgen.emitter.leaf import has_proxy
 from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
 from tpgen.networks.conversion.joined import JoinedLayers, join_layers
-from tpgen.networks.conversion.linears import ConvertedLinear, linear_plan_of
+from tpgen.networks.conversion.linears import ConvertedLinear, read_linear_plan
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
-from tpgen.networks.conversion.operations.pairs import FEEDS, count_in_pairs, mark
+from tpgen.networks.conversion.operations.pairs import FEEDS, gradients_count_in_pairs, mark_edge_pairs
 from tpgen.networks.conversion.products import ProductBySpecies
-from tpgen.networks.conversion.species import species_product
-from tpgen.networks.conversion.swap import Swap, mark_of
+from tpgen.networks.conversion.species import make_species_product
+from tpgen.networks.conversion.swap import ClassSwap, get_swap_mark
 from tpgen.nn.from_e3nn import plan_of
 
-# the graph of the call that runs, where its edges may be pairs
-_graph: ContextVar[dict[str, Tensor] | None] = ContextVar("graph", default=None)
+# of the call that runs: its graph, where its edges may be pairs; and whether it is known to be none of training, after
+# which weights change
+_Context = tuple[dict[str, Tensor] | None, bool]
+_context: ContextVar[_Context] = ContextVar("context of a call", default=(None, False))
 # arguments that ask for gradients by single edges
 _SINGLE = ("compute_edge_forces", "compute_atomic_stresses", "lammps_mliap")
 _SHIFTS = ("shifts", "unit_shifts")
-# whether the call that runs is known to be none of training, after which weights change
-_evaluates: ContextVar[bool] = ContextVar("evaluates", default=False)
 _JOINED = "_tpgen_joined"
 _DTYPES = (torch.float32, torch.float64)
 
@@ -49,21 +50,20 @@ class _StockConstructor:
 
 
 class _SetsCallContext(_StockConstructor):
-    """Base of models: context variables hold a call's graph and training flag."""
+    """Base of models: a context variable holds a call's graph and training flag."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
             return super().__call__(*args, **given)  # type: ignore[misc]
-        asked = _arguments_by_name(self, args, given)
-        before = _graph.set(_graph_if_pairs_may_be_used(asked)), _evaluates.set(not asked.get("training", False))
+        asked = _bind_arguments_by_name(self, args, given)
+        before = _context.set((_graph_if_pairs_may_be_used(asked), not asked.get("training", False)))
         try:
             return super().__call__(*args, **given)  # type: ignore[misc]
         finally:
-            _graph.reset(before[0])
-            _evaluates.reset(before[1])
+            _context.reset(before)
 
 
-def _arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
+def _bind_arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
     forward = model.forward
     try:
         if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
@@ -75,7 +75,7 @@ def _arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mappin
 
 def _graph_if_pairs_may_be_used(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
     graph = asked.get("data")
-    if not isinstance(graph, dict) or (not count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
+    if not isinstance(graph, dict) or (not gradients_count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
         return None
     shifts = [graph.get(name) for name in _SHIFTS]
     return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
@@ -101,12 +101,12 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
         found = _embed_by_kernel(self, lengths) if self._tpgen_kernels else None
         if found is None:
             found = super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
-        graph = _graph.get()
+        graph, _ = _context.get()
         if graph is None or found[1] is not None:  # blocks multiply weights by a cutoff
             return found
         # vectors are differences of positions plus shifts, which change sign with the direction
         if isinstance(shifts := graph.get("shifts", graph.get("vectors")), Tensor):  # LAMMPS has vectors alone
-            mark(found[0], edge_index, shifts)
+            mark_edge_pairs(found[0], edge_index, shifts)
         return found
 
 
@@ -127,30 +127,34 @@ def _is_cut_bessel(embedding: Any) -> bool:
     )
 
 
-def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
-    return name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
+def _describe_embedding(embedding: Any, extra: Mapping[str, Any], feeds: str = "") -> str:
+    own = name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
+    return own + feeds
 
 
-def _describe_paired_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
-    return f"{_describe_embedding(embedding, extra)}; {FEEDS}"
+_describe_paired_embedding = partial(_describe_embedding, feeds=f"; {FEEDS}")
 
 
 _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}
 
 
-def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+def find_model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[ClassSwap]:
     """Yield swaps of radial embeddings, and of models that use pairs."""
     paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
     extra = {"_tpgen_kernels": allows_kernels(options)}
     for embedding in network.modules():
-        if type(embedding) is not blocks.RadialEmbeddingBlock or mark_of(embedding) or not _is_plain_mace(embedding):
+        if (
+            type(embedding) is not blocks.RadialEmbeddingBlock
+            or get_swap_mark(embedding)
+            or not _is_plain_mace(embedding)
+        ):
             continue
         model: Any = paired.get(embedding)
         if model is not None and _feeds_radial_net(embedding, model.interactions):
-            yield Swap(embedding, RadialEmbeddingBlock, _describe_paired_embedding, extra, paired=True)
-            yield Swap(model, _MODELS[type(model)], "")
+            yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_paired_embedding, extra, paired=True)
+            yield ClassSwap(model, _MODELS[type(model)], "")
         elif extra["_tpgen_kernels"] and _is_cut_bessel(embedding):
-            yield Swap(embedding, RadialEmbeddingBlock, _describe_embedding, extra)
+            yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_embedding, extra)
 
 
 def _feeds_radial_net(embedding: Any, interactions: Any) -> bool:
@@ -184,13 +188,13 @@ class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteracti
         joined, linear, skip, found = getattr(self, _JOINED), self.linear, self.skip_tp, None
         if (
             joined is not None
-            and _evaluates.get()
+            and _context.get()[1]
             and type(skip) is ProductBySpecies
             and not is_hooked_or_patched(skip)
         ):
             found = joined.apply(message, linear.weight, skip.weight, node_attrs, 1 / self.avg_num_neighbors)
         if found is None:
-            found = skip(_divided_linear(self, message), node_attrs)
+            found = skip(_apply_divided_linear(self, message), node_attrs)
         return self.reshape(found), None
 
 
@@ -201,7 +205,7 @@ class RealAgnosticResidualInteractionBlock(_DividesWeights, blocks.RealAgnosticR
         beside = self.skip_tp(node_feats, node_attrs)
         message, _ = _sum_over_neighbours(self, node_attrs, node_feats, **given)
         local = self.truncate_ghosts(beside, _count_local_atoms(given))
-        return self.reshape(_divided_linear(self, message)), local
+        return self.reshape(_apply_divided_linear(self, message)), local
 
 
 def _sum_over_neighbours(
@@ -234,7 +238,7 @@ def _count_local_atoms(lammps: Mapping[str, Any]) -> int | None:
     return None if lammps.get("lammps_class") is None else lammps["lammps_natoms"][0]
 
 
-def _divided_linear(block: Any, message: Tensor) -> Tensor:
+def _apply_divided_linear(block: Any, message: Tensor) -> Tensor:
     return block.linear(message, block.linear.weight / block.avg_num_neighbors)
 
 
@@ -263,7 +267,7 @@ _KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
 }
 
 
-def dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
+def choose_dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
     """A block's class that divides weights, or its own class, and new attributes."""
     cls, names = _KNOWN.get(type(block), (None, None))
     if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
@@ -280,5 +284,5 @@ def _join_linear_and_skip_product(block: Any, options: Mapping[str, Any]) -> Joi
         return None
     if not (linear.internal_weights and skip.internal_weights):
         return None
-    plan, product = linear_plan_of(linear), species_product(plan_of(skip), options)
+    plan, product = read_linear_plan(linear), make_species_product(plan_of(skip), options)
     return None if plan is None or product is None else join_layers(plan, product)

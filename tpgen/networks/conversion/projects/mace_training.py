@@ -14,7 +14,7 @@ from torch import nn
 
 from tpgen.base.errors import InputError
 from tpgen.networks.conversion.convert import conversion_report, convert
-from tpgen.networks.conversion.swap import undo_all
+from tpgen.networks.conversion.swap import undo_swaps
 
 
 def run_training(arguments: Sequence[str]) -> None:
@@ -23,12 +23,12 @@ def run_training(arguments: Sequence[str]) -> None:
     Raises `InputError` without MACE or for unknown versions.
     """
     program = _import_program()
-    with patch.object(sys, "argv", ["mace_run_train", *arguments]), converted_training(program):
+    with patch.object(sys, "argv", ["mace_run_train", *arguments]), patch_training_program(program):
         program.main()
 
 
 @contextmanager
-def converted_training(program: Any) -> Iterator[None]:
+def patch_training_program(program: Any) -> Iterator[None]:
     """Let ``program`` convert its model before the optimiser, and restore saved copies."""
     changes = {"get_params_options": _convert_before_options, "deepcopy": _restore_copies}
     missing = [name for name in changes if not hasattr(program, name)]
@@ -56,7 +56,7 @@ def _restore_copies(deepcopy: Callable[..., Any]) -> Callable[..., Any]:
     def restored(value: Any, *rest: Any) -> Any:
         made = deepcopy(value, *rest)
         if isinstance(made, nn.Module):
-            undo_all(made)
+            undo_swaps(made)
         return made
 
     return restored

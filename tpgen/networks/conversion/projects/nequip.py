@@ -4,17 +4,16 @@
 
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 import torch
 from nequip.nn._tp_scatter_base import TensorProductScatter
 from torch import Tensor, nn
 
-from tpgen.networks.conversion.obstacles import not_fused
-from tpgen.networks.conversion.operations.pairs import convolved
-from tpgen.networks.conversion.products import convolving
-from tpgen.networks.conversion.swap import Kept, SwapOrKept, mark_of
+from tpgen.networks.conversion.obstacles import why_not_fused
+from tpgen.networks.conversion.operations.pairs import convolve_edges_or_pairs
+from tpgen.networks.conversion.products import make_convolution_swap
+from tpgen.networks.conversion.swap import KeptModule, SwapOrKept, get_swap_mark
 
 
 class TpgenTensorProductScatter(TensorProductScatter):
@@ -28,51 +27,48 @@ class TpgenTensorProductScatter(TensorProductScatter):
         """Sums over incoming edges, in the model's dtype even under autocast."""
         dtype = self.tp.output_mask.dtype
         if not torch.jit.is_scripting():
-            return convolved(self._tpgen, x.to(dtype), edge_attr.to(dtype), edge_weight.to(dtype), edge_src, edge_dst)
+            return convolve_edges_or_pairs(
+                self._tpgen, x.to(dtype), edge_attr.to(dtype), edge_weight.to(dtype), edge_src, edge_dst
+            )
         given = (x.to(dtype), edge_attr.to(dtype), edge_weight.to(dtype))
         return self._tpgen.forward(given[0], given[1], given[2], edge_src, edge_dst, x.size(0))
 
 
-def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def find_nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield swaps of a NequIP model."""
     for module in network.modules():
         if type(module) is TensorProductScatter:
-            why = not_fused(network, module, "tp")
-            yield (Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp"))
-    yield from _kept_compiled_modules(network)
+            why = why_not_fused(network, module, "tp")
+            yield (
+                KeptModule(module, why)
+                if why
+                else make_convolution_swap(module, TpgenTensorProductScatter, options, held="tp")
+            )
+    yield from _find_kept_compiled_modules(network)
     for where, find in _FURTHER.items():
         try:
             found = getattr(import_module(where), find)
         except ImportError as error:  # the modules of a version stand elsewhere: they stay or are as any of e3nn's
-            why = f"of nequip {_nequip_version()}, where tpgen does not find all it swaps: {error}"
-            yield Kept(_first_nequip_module(network), why, general=True)
+            version = getattr(import_module("nequip"), "__version__", "of no known version")
+            why = f"of nequip {version}, where tpgen does not find all it swaps: {error}"
+            first = next((m for m in network.modules() if type(m).__module__.startswith("nequip.")), network)
+            yield KeptModule(first, why, general=True)
         else:
             yield from found(network, options)
 
 
-def _kept_compiled_modules(network: nn.Module) -> Iterator[Kept]:
+def _find_kept_compiled_modules(network: nn.Module) -> Iterator[KeptModule]:
     # a stock model that NequIP has compiled for training would run its program
-    if not any(map(mark_of, network.modules())):
+    if not any(map(get_swap_mark, network.modules())):
         for module in network.modules():
             if getattr(module, "_compiled_cache", ({},))[0]:
                 why = "a model that NequIP compiled at its first call, and goes on so: convert it before that call"
-                yield Kept(module, why, general=True)
-
-
-def _first_nequip_module(network: nn.Module) -> nn.Module:
-    return next((m for m in network.modules() if type(m).__module__.startswith("nequip.")), network)
-
-
-def _nequip_version() -> str:
-    try:
-        return version("nequip")
-    except PackageNotFoundError:
-        return "of no known version"
+                yield KeptModule(module, why, general=True)
 
 
 # What asks for modules that not all versions of NequIP have where these look for them.
 _FURTHER = {
-    "tpgen.networks.conversion.projects.nequip_types": "self_connection_swaps",
-    "tpgen.networks.conversion.projects.nequip_scalars": "scalar_layer_swaps",
-    "tpgen.networks.conversion.projects.nequip_edges": "nequip_edge_swaps",
+    "tpgen.networks.conversion.projects.nequip_types": "find_self_connection_swaps",
+    "tpgen.networks.conversion.projects.nequip_scalars": "find_scalar_layer_swaps",
+    "tpgen.networks.conversion.projects.nequip_edges": "find_nequip_edge_swaps",
 }

@@ -24,14 +24,14 @@ from tpgen.functions.lengths import lengths_of, note_lengths
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import (
     FEEDS,
-    carry_over_marks,
-    count_in_pairs,
-    mark,
-    once_for_pairs,
+    copy_pair_marks,
+    gradients_count_in_pairs,
+    mark_edge_pairs,
+    run_once_per_pair,
 )
-from tpgen.networks.conversion.operations.splines import net_or_spline
-from tpgen.networks.conversion.radial import TAKER, convolves
-from tpgen.networks.conversion.swap import Swap
+from tpgen.networks.conversion.operations.splines import choose_net_or_spline
+from tpgen.networks.conversion.radial import TAKER, feeds_product_of_pairs
+from tpgen.networks.conversion.swap import ClassSwap
 from tpgen.networks.recording import recorded_program
 
 _VECTORS = (keys.EDGE_VECTORS_KEY, keys.EDGE_LENGTH_KEY)
@@ -80,25 +80,27 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
             if lengths is not None:
                 note_lengths(data[self.edge_invariant_field], lengths)
         if keys.EDGE_VECTORS_KEY in data and not asked:
-            mark(data[self.edge_invariant_field], data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY], alike)
+            mark_edge_pairs(
+                data[self.edge_invariant_field], data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY], alike
+            )
         return data
 
     def _embed_pairs(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         # what costs most with few atoms, in a program
         lengths = data[self.norm_length_field]
-        mark(lengths, data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY])
+        mark_edge_pairs(lengths, data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY])
         compute = super().__call__
         for name in (keys.EDGE_CUTOFF_KEY, self.edge_invariant_field):
 
             def field_of_lengths(x: Tensor, name: str = name) -> Tensor:
                 return compute({self.norm_length_field: x})[name]
 
-            data[name] = once_for_pairs(field_of_lengths, lengths)
-        carry_over_marks(lengths, data[self.edge_invariant_field])
+            data[name] = run_once_per_pair(field_of_lengths, lengths)
+        copy_pair_marks(lengths, data[self.edge_invariant_field])
         return data
 
     def _wants_edge_gradients(self, data: dict[str, Tensor]) -> bool:
-        if count_in_pairs():
+        if gradients_count_in_pairs():
             return False
         given = [name for name in _VECTORS if name in data and data[name] not in _computed]
         return any(name in data and data[name].requires_grad for name in (keys.EDGE_CELL_SHIFT_KEY, *given))
@@ -138,7 +140,7 @@ class TpgenApplyFactor(ApplyFactor):
         rows = data[self.in_field]
         data = super().__call__(data)
         if not _any_hooked_or_patched(self):
-            carry_over_marks(rows, data[self.out_field])
+            copy_pair_marks(rows, data[self.out_field])
             lengths = lengths_of(rows)
             if lengths is not None:
                 note_lengths(data[self.out_field], lengths.times(float(self.factor)))
@@ -153,8 +155,8 @@ class TpgenScalarMLPFunction(ScalarMLPFunction):
     def __call__(self, x: Tensor) -> Tensor:
         if _any_hooked_or_patched(self):
             return super().__call__(x)
-        compute, given = net_or_spline(self, super().__call__, x)
-        return once_for_pairs(compute, given, convolves(self), marked=x)
+        compute, given = choose_net_or_spline(self, super().__call__, x)
+        return run_once_per_pair(compute, given, feeds_product_of_pairs(self), marked=x)
 
 
 def _any_hooked_or_patched(module: nn.Module) -> bool:
@@ -167,7 +169,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 }
 
 
-def nequip_edge_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
+def find_nequip_edge_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[ClassSwap]:
     """Yield swaps of nets of edges, and modules before."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}
@@ -175,13 +177,13 @@ def nequip_edge_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[S
         return
     for module in network.modules():
         if type(module) in _COMPUTING:
-            yield Swap(module, _COMPUTING[type(module)], "")
+            yield ClassSwap(module, _COMPUTING[type(module)], "")
         elif type(module) is BesselEdgeLengthEncoding:
-            yield Swap(
+            yield ClassSwap(
                 module, TpgenBesselEdgeLengthEncoding, _describe_encoding, {"_tpgen_kernels": allows_kernels(options)}
             )
         elif type(module) is ApplyFactor and module.in_field in fields:
-            yield Swap(module, TpgenApplyFactor, "")
+            yield ClassSwap(module, TpgenApplyFactor, "")
     for block in blocks:
         if type(block.edge_mlp) is ScalarMLPFunction:
-            yield Swap(block.edge_mlp, TpgenScalarMLPFunction, "", {TAKER: (block, "edge_mlp", "tp_scatter")})
+            yield ClassSwap(block.edge_mlp, TpgenScalarMLPFunction, "", {TAKER: (block, "edge_mlp", "tp_scatter")})

@@ -12,14 +12,14 @@ from typing import Any
 from torch import nn
 
 from tpgen.networks.conversion.convert import convert
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.swap import get_swap_mark
 
 _MODULE, _SEARCH = "nequip.model.modify_utils", "get_all_modifiers"
 
 
 def enable_tpgen(_cls: type, model: nn.Module) -> nn.Module:
     """Convert a model in place unless converted; for CPUs."""
-    return model if any(map(mark_of, model.modules())) else convert(model)
+    return model if any(map(get_swap_mark, model.modules())) else convert(model)
 
 
 def offer_modifier(module: ModuleType) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 from nequip.integrations.lammps_mliap.lmp_mliap_wrapper import NequIPLAMMPSMLIAPWrapper
 
 from tpgen.networks.conversion.convert import convert
-from tpgen.networks.conversion.projects.lammps import Converted
+from tpgen.networks.conversion.projects.lammps import ConvertedForLammps
 
 
-class LammpsNequip(Converted, NequIPLAMMPSMLIAPWrapper):
+class LammpsNequip(ConvertedForLammps, NequIPLAMMPSMLIAPWrapper):
     """A converted model on a CPU, not compiled."""
 
     stock_options = MappingProxyType({"model_key": "sole_model", "compile": False})

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from tpgen.functions.silu import silu
 from tpgen.networks.conversion.obstacles import allows_kernels, why_patched
 from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 
 
 class TpgenScalarLinearLayer(ScalarLinearLayer):
@@ -36,7 +36,7 @@ class TpgenSiLU(nn.SiLU):
         return nn.functional.silu(input)
 
 
-def scalar_layer_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def find_scalar_layer_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield swaps in nets whose last layer widens: this layer, and SiLUs."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)
@@ -46,15 +46,15 @@ def scalar_layer_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[
         if type(layer) is not ScalarLinearLayer or layer.out_features <= layer.in_features:
             continue
         if layer.bias is not None:
-            yield Kept(layer, "of a radial layer with biases, which tpgen does not compute")
+            yield KeptModule(layer, "of a radial layer with biases, which tpgen does not compute")
             continue
         if parametrize.is_parametrized(layer) or (why := why_patched(layer)):
-            yield Kept(layer, why or "of a layer that is parametrised: convert first, then parametrise")
+            yield KeptModule(layer, why or "of a layer that is parametrised: convert first, then parametrise")
             continue
         if allows_kernels(options):
-            yield Swap(layer, TpgenScalarLinearLayer, _describe_layer)
+            yield ClassSwap(layer, TpgenScalarLinearLayer, _describe_layer)
         yield from (
-            Swap(m, TpgenSiLU, _describe_silu, {"_tpgen_like": (layer,)}) for m in found
+            ClassSwap(m, TpgenSiLU, _describe_silu, {"_tpgen_like": (layer,)}) for m in found
         )  # no child: it has a place
 
 

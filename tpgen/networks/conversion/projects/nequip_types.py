@@ -20,14 +20,14 @@ from torch.nn.utils import parametrize
 from tpgen.base._torch import has_tangents
 from tpgen.networks.conversion import species
 from tpgen.networks.conversion.obstacles import (
+    copy_method_under_name,
     has_hooks,
     is_hooked_or_patched,
-    not_fused,
-    renamed_copy,
+    why_not_fused,
     why_patched,
 )
-from tpgen.networks.conversion.products import SPECIES, ProductBySpecies, describe_product_by_element, find_product
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
+from tpgen.networks.conversion.products import SPECIES, ProductBySpecies, describe_product_by_element, find_product_swap
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 from tpgen.networks.recording import recorded_program
 from tpgen.nn.plain_tensors import has_plain_numbers
 
@@ -45,7 +45,7 @@ class TpgenSelfConnection(ProductBySpecies):
                 return self._apply_by_types(x, y, self._get_weights(weight))
         return self.product(x, y, weight)
 
-    product = renamed_copy(ProductBySpecies.forward, "product")
+    product = copy_method_under_name(ProductBySpecies.forward, "product")
 
     def _apply_by_types(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         attributes, program = _REPLACED_ATTRIBUTES.get(), recorded_program()
@@ -56,7 +56,7 @@ class TpgenSelfConnection(ProductBySpecies):
             found = self._tpgen_species.apply_grouped(x, weight, self.table(), groups)
         if attributes is None or not attributes.requires_grad:
             return found
-        return with_gradient_by_rows(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
+        return add_gradient_by_rows(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
 
     def table(self) -> Tensor:
         """The parameter with the embeddings of types."""
@@ -78,7 +78,7 @@ class TpgenInteractionBlock(InteractionBlock):
                 return self._call_with_types(data)
         return self.stock(data)
 
-    stock = renamed_copy(InteractionBlock.forward, "stock")
+    stock = copy_method_under_name(InteractionBlock.forward, "stock")
 
     def _call_with_types(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         given, attributes = data, data[ATTRIBUTES]
@@ -124,31 +124,31 @@ _UNUSUAL = (
 )
 
 
-def self_connection_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def find_self_connection_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield swaps of blocks and self-connections, given one embedding of types."""
     blocks: list[Any] = [
         m for m in network.modules() if type(m) is InteractionBlock and type(m.sc) is o3.FullyConnectedTensorProduct
     ]
     embeddings = {block: _find_type_embedding(network, block) for block in blocks}
-    yield from [Kept(block, _UNUSUAL) for block in blocks if embeddings[block] is None][:1]  # said once
+    yield from [KeptModule(block, _UNUSUAL) for block in blocks if embeddings[block] is None][:1]  # said once
     for block in blocks:
         if embeddings[block] is not None:
-            found = None if not_fused(network, block, "sc") else find_product(block.sc, options)
-            if isinstance(found, Swap) and SPECIES in found.extra:
+            found = None if why_not_fused(network, block, "sc") else find_product_swap(block.sc, options)
+            if isinstance(found, ClassSwap) and SPECIES in found.extra:
                 extra = {**found.extra, "_tpgen_embedding": (embeddings[block],)}  # no child: it has a place
-                yield Swap(block.sc, TpgenSelfConnection, _describe_by_type, extra, found.exact, paired=True)
-                yield Swap(block, TpgenInteractionBlock, "")
+                yield ClassSwap(block.sc, TpgenSelfConnection, _describe_by_type, extra, found.exact, paired=True)
+                yield ClassSwap(block, TpgenInteractionBlock, "")
 
 
 def _find_type_embedding(network: nn.Module, block: nn.Module) -> Any:
     # in the nearest module around the block that has any
     paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is block]
-    around = {embedding for path in paths for embedding in _nearest_embeddings(network, path)}
+    around = {embedding for path in paths for embedding in _find_nearest_embeddings(network, path)}
     found = around.pop() if len(around) == 1 else None
     return found if found is not None and _is_plain_table(found.embed_module) else None
 
 
-def _nearest_embeddings(network: nn.Module, path: str) -> list[Any]:
+def _find_nearest_embeddings(network: nn.Module, path: str) -> list[Any]:
     while path:
         path = path.rpartition(".")[0]
         if found := [m for m in network.get_submodule(path).modules() if type(m) is NodeTypeEmbed]:
@@ -176,14 +176,14 @@ def _is_plain_table(module: nn.Module) -> bool:
 _Product = Callable[..., Tensor]
 
 
-def with_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
+def add_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
     """Return ``found`` with a gradient by ``rows`` of the table.
 
     A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; others, through ``found``.
 
     >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
     >>> rows, x = table[[0, 0, 1]], torch.ones(3)
-    >>> found = with_gradient_by_rows(rows, x * table[[0, 0, 1]], torch.mul, (x, rows))
+    >>> found = add_gradient_by_rows(rows, x * table[[0, 0, 1]], torch.mul, (x, rows))
     >>> torch.autograd.grad(found.sum(), [rows, table])
     (tensor([1., 1., 1.]), tensor([2., 1.]))
     """
@@ -202,20 +202,20 @@ class _WithGradientByRows(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor | None) -> tuple:
         if cotangent is None or not _backward_wants_rows(ctx.rows):
             return (cotangent, None, None, *(None for _ in ctx.saved_tensors))
-        return (None, None, None, *species.pulled_back(ctx.product, ctx.saved_tensors, cotangent))
+        return (None, None, None, *species.pull_back_gradients(ctx.product, ctx.saved_tensors, cotangent))
 
 
 def _backward_wants_rows(rows: Tensor) -> bool:
     if rows.retains_grad or rows._backward_hooks:
         return True
-    passes = list(_backward_inputs(sys._getframe()))
+    passes = list(_list_backward_inputs(sys._getframe()))
     return not passes or any(_is_gradient_edge_of(x, rows) for inputs in passes for x in inputs)
 
 
 _CALLS = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
-def _backward_inputs(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
+def _list_backward_inputs(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
     # inputs of each running backward pass, from the frames of callers
     while frame is not None:
         if frame.f_code in _CALLS:

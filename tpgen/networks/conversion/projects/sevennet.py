@@ -12,11 +12,11 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.networks.conversion.obstacles import not_fused
-from tpgen.networks.conversion.operations.pairs import convolved
-from tpgen.networks.conversion.products import convolving
-from tpgen.networks.conversion.radial import find_weights
-from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
+from tpgen.networks.conversion.obstacles import why_not_fused
+from tpgen.networks.conversion.operations.pairs import convolve_edges_or_pairs
+from tpgen.networks.conversion.products import make_convolution_swap
+from tpgen.networks.conversion.radial import find_weight_net_swap
+from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 
 _STOCK, _FUSED = "IrrepsConvolution", "IrrepsScatterGatterFusedConvolution"
 _ONE_HOT = "OnehotEmbedding"
@@ -33,21 +33,21 @@ class SevenNetConvolution(o3.TensorProduct):
     def forward(self, x: Tensor, edge_filter: Tensor, weight: Tensor, edge_src: Tensor, edge_dst: Tensor) -> Tensor:
         """Sums over incoming edges by node."""
         if not torch.jit.is_scripting():
-            return convolved(self._tpgen, x, edge_filter, weight, edge_src, edge_dst)
+            return convolve_edges_or_pairs(self._tpgen, x, edge_filter, weight, edge_src, edge_dst)
         return self._tpgen.forward(x, edge_filter, weight, edge_src, edge_dst, x.size(0))
 
 
-def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def find_sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield swaps of a SevenNet model."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
-            yield from _swaps_of_convolution(network, module, options)
+            yield from _find_convolution_swaps(network, module, options)
     if any(type(module).__module__ == _EDGES for module in network.modules()):
         edges = import_module("tpgen.networks.conversion.projects.sevennet_edges")
-        yield from (*edges.sevennet_edge_swaps(network, options), *edges.size_free_output_swaps(network))
+        yield from (*edges.find_sevennet_edge_swaps(network, options), *edges.find_size_free_output_swaps(network))
 
 
-def to_float64(network: nn.Module) -> None:
+def cast_elements_to_float64(network: nn.Module) -> None:
     """Cast SevenNet's one-hot elements to float64 by hooks."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _ONE_HOT:
@@ -58,15 +58,17 @@ def _cast_to_float64(_module: nn.Module, _given: Any, data: dict[str, Any]) -> d
     return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 
-def _swaps_of_convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def _find_convolution_swaps(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     fused = getattr(sys.modules[type(module).__module__], _FUSED, None)
     if fused is None:
-        yield Kept(module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn")
-    elif isinstance(module.convolution, o3.TensorProduct) and (why := not_fused(network, module, "convolution")):
-        yield Kept(module, why)
+        yield KeptModule(
+            module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn"
+        )
+    elif isinstance(module.convolution, o3.TensorProduct) and (why := why_not_fused(network, module, "convolution")):
+        yield KeptModule(module, why)
     elif isinstance(module.convolution, o3.TensorProduct):
-        found = convolving(module.convolution, SevenNetConvolution, options, paired=True)
+        found = make_convolution_swap(module.convolution, SevenNetConvolution, options, paired=True)
         yield found
-        if isinstance(found, Swap):
-            yield Swap(module, fused, "", {"_out_dim": module.convolution.irreps_out.dim})
-            yield from find_weights(network, module, ("weight_nn", "convolution"), options)
+        if isinstance(found, ClassSwap):
+            yield ClassSwap(module, fused, "", {"_out_dim": module.convolution.irreps_out.dim})
+            yield from find_weight_net_swap(network, module, ("weight_nn", "convolution"), options)

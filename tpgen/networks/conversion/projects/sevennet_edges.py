@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
-from tpgen.networks.conversion.operations.pairs import FEEDS, count_in_pairs, mark
-from tpgen.networks.conversion.swap import Swap
+from tpgen.networks.conversion.operations.pairs import FEEDS, gradients_count_in_pairs, mark_edge_pairs
+from tpgen.networks.conversion.swap import ClassSwap
 from tpgen.nn.plain_tensors import is_traced
 
 _GIVEN = (keys.POS, keys.CELL, keys.CELL_SHIFT)
@@ -37,7 +37,7 @@ class TpgenEdgeEmbedding(EdgeEmbedding):
             data = super().__call__(data)
         vectors = data[keys.EDGE_VEC]
         if isinstance(vectors, Tensor) and _may_mark_pairs(self, data, vectors):
-            mark(data[keys.EDGE_EMBEDDING], data[keys.EDGE_IDX], vectors)
+            mark_edge_pairs(data[keys.EDGE_EMBEDDING], data[keys.EDGE_IDX], vectors)
         return data
 
 
@@ -82,18 +82,18 @@ def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
     ):
         return False
     computed = any(type(m) is EdgePreprocess for m in beside)  # of positions: nobody gave them, who may ask about them
-    if computed or count_in_pairs() or not (torch.is_grad_enabled() and vectors.requires_grad):
+    if computed or gradients_count_in_pairs() or not (torch.is_grad_enabled() and vectors.requires_grad):
         return True
     asked = any(isinstance(x, Tensor) and x.requires_grad for x in (data[n] for n in _GIVEN if n in data))
     return bool(outputs) and not asked
 
 
-def sevennet_edge_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+def find_sevennet_edge_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[ClassSwap]:
     """Yield swaps of edge embeddings, which mark rows for pairs; ``options`` allow kernels."""
     holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
     for module, holder in holders.items():
         extra = {"_tpgen_holder": (holder,), "_tpgen_kernels": allows_kernels(options)}
-        yield Swap(module, TpgenEdgeEmbedding, _describe_embedding, extra)
+        yield ClassSwap(module, TpgenEdgeEmbedding, _describe_embedding, extra)
 
 
 _SMALLEST = 1e-3  # volumes below it, of cells that are none, count as this
@@ -116,10 +116,10 @@ class TpgenForceStress(ForceStressOutputFromEdge):
     """Forces and stress, for any sizes in programs."""
 
     def __call__(self, data: Any) -> Any:
-        return _forces_and_stress(self, data) if is_traced(data[self.key_edge]) else super().__call__(data)
+        return _compute_forces_and_stress(self, data) if is_traced(data[self.key_edge]) else super().__call__(data)
 
 
-def _forces_and_stress(output: Any, data: Any) -> Any:
+def _compute_forces_and_stress(output: Any, data: Any) -> Any:
     vectors, (src, dst) = data[output.key_edge], data[output.key_edge_idx]
     energy, energies = data[output.key_energy].sum(), data[keys.ATOMIC_ENERGY]
     (slope,) = torch.autograd.grad(energy, vectors, create_graph=output.training)
@@ -130,19 +130,19 @@ def _forces_and_stress(output: Any, data: Any) -> Any:
     if output.use_atomic_virial:
         data[output.key_atomic_virial] = -virial
     volume = data[output.key_cell_volume].clamp_min(_SMALLEST)
-    data[output.key_stress] = -_virial_of_structures(output, data, virial) / volume.unsqueeze(-1)
+    data[output.key_stress] = -_sum_virial_by_structure(output, data, virial) / volume.unsqueeze(-1)
     return data
 
 
-def _virial_of_structures(output: Any, data: Any, virial: Tensor) -> Tensor:
+def _sum_virial_by_structure(output: Any, data: Any, virial: Tensor) -> Tensor:
     if not output._is_batch_data:
         return virial.sum(0)
     return virial.new_zeros(data[keys.NUM_ATOMS].shape[0], 6).index_add(0, data[keys.BATCH], virial)
 
 
-def size_free_output_swaps(network: Any) -> Iterator[Swap]:
+def find_size_free_output_swaps(network: Any) -> Iterator[ClassSwap]:
     """Yield swaps of outputs, for programs of any size."""
     kinds: dict[type, type[nn.Module]] = {AtomReduce: TpgenAtomReduce, ForceStressOutputFromEdge: TpgenForceStress}
     for module in network.modules():
         if type(module) in kinds and not is_hooked_or_patched(module):
-            yield Swap(module, kinds[type(module)], "its own code, of any sizes in programs")
+            yield ClassSwap(module, kinds[type(module)], "its own code, of any sizes in programs")

@@ -8,9 +8,9 @@ import sevenn._keys as keys
 from sevenn.mliap import MLIAPWrappedConvolution, SevenNetMLIAPWrapper
 
 from tpgen.networks.conversion.convert import convert
-from tpgen.networks.conversion.operations.pairs import first_rows
-from tpgen.networks.conversion.projects.lammps import Converted
-from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.conversion.operations.pairs import take_first_rows
+from tpgen.networks.conversion.projects.lammps import ConvertedForLammps
+from tpgen.networks.conversion.swap import get_swap_mark
 
 
 class _Convolution(MLIAPWrappedConvolution):
@@ -19,14 +19,14 @@ class _Convolution(MLIAPWrappedConvolution):
     def forward(self, data: Any) -> Any:
         """Exchange ghosts, convolve, keep local rows."""
         count = int(data[keys.MLIAP_NUM_LOCAL_GHOST][0])
-        data[keys.NODE_FEATURE] = first_rows(data[keys.NODE_FEATURE], count)
+        data[keys.NODE_FEATURE] = take_first_rows(data[keys.NODE_FEATURE], count)
         data = self.conv(self.ghost_exchange(data))
         for name in self._keys_to_narrow:
-            data[name] = first_rows(data[name], count)
+            data[name] = take_first_rows(data[name], count)
         return data
 
 
-class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
+class LammpsSevenNet(ConvertedForLammps, SevenNetMLIAPWrapper):
     """A converted model, built at the first step."""
 
     def prepare(self, _data: Any) -> None:
@@ -36,7 +36,7 @@ class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
     def _ensure_model_initialized(self) -> None:
         super()._ensure_model_initialized()
         model: Any = self.model
-        if not any(map(mark_of, model.modules())):  # of the steps before
+        if not any(map(get_swap_mark, model.modules())):  # of the steps before
             convert(model, **self.options)
             for module in model.modules():
                 if type(module) is MLIAPWrappedConvolution:

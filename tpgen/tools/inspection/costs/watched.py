@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import pytree, replaced_attribute
 from tpgen.networks.conversion.postponed import Postponed
 from tpgen.networks.conversion.products import ConvertedTensorSquare
-from tpgen.networks.conversion.swap import class_before_conversion
+from tpgen.networks.conversion.swap import name_class_before_conversion
 from tpgen.networks.trial import is_floating, restore_module_after
 from tpgen.nn.planned import PROGRAM, PlannedModule
 from tpgen.planner.plan import Plan
@@ -102,7 +102,7 @@ class CallWatch:
     def for_modules(cls, network: nn.Module, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
         inside = {part for watched in modules.values() for part in watched.module.modules()}
         others = {
-            m: class_before_conversion(m)
+            m: name_class_before_conversion(m)
             for m in network.modules()
             if m not in inside and not isinstance(m, torch.fx.GraphModule)
         }

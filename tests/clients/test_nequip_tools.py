@@ -1,38 +1,55 @@
-"""What NequIP's own tools must make of a converted model, its or an extension's."""
+"""What NequIP's own tools make of a converted model, its or Allegro's: modifiers and both of its compilers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from nequip.data import AtomicDataDict as keys
+from nequip.integrations.ase import NequIPCalculator
+from nequip.model.modify_utils import get_all_modifiers, modify
+from nequip.model.utils import override_model_compile_mode
+from nequip.scripts import compile as program
 from torch import nn
 
-from benchmarks.networks import Case
-from tests.clients.checks import carbon, results
+from benchmarks.networks import Case, nequip
+from tests.clients.checks import assert_same, carbon, nequip_calculator, results
+from tests.clients.projects import PROJECTS
 from tpgen.networks.conversion.convert import convert, restore
+
+CLASSES = {"nequip": "TpgenTensorProductScatter", "allegro": "TpgenContracter"}
+both = pytest.mark.parametrize("project", [name for name in CLASSES if name in PROJECTS])
 
 
 def modified(model: nn.Module) -> nn.Module:
-    from nequip.model.modify_utils import modify
-
     return modify(deepcopy(model), [{"modifier": "enable_tpgen"}])
 
 
-def check_compiled_training(make: Callable[[], Case]) -> None:
-    """NequIP compiles what it trains, energies to forces, for batches of two structures and more."""
-    from nequip.data import AtomicDataDict
-    from nequip.model.utils import override_model_compile_mode
+@both
+def test_the_modifier_is_found_by_name(project: str) -> None:
+    case = PROJECTS[project].make(27, torch.float64)
+    wanted = results(case, case.model)
+    assert "enable_tpgen" in get_all_modifiers(case.model)
+    model = modified(case.model)
+    assert CLASSES[project] in {type(m).__name__ for m in model.modules()}
+    assert_same(results(case, model), wanted)
 
-    stock = make()
+
+def small() -> Case:
+    """What compiles in some ten seconds."""
+    return nequip(27, torch.float64, features=2, l_max=1, layers=2)
+
+
+def test_training_compiles_a_converted_model() -> None:
+    """NequIP compiles what it trains, energies to forces, for batches of two structures and more."""
+    stock = small()
     with override_model_compile_mode("compile"):
-        compiled = make().model
+        compiled = small().model
     compiled.load_state_dict(stock.model.state_dict())
     compiled = modified(compiled)
-    batch = AtomicDataDict.batched_from_list([stock.batch, stock.batch])
+    batch = keys.batched_from_list([stock.batch, stock.batch])
 
     def run(network: nn.Module, training: bool) -> dict[str, torch.Tensor]:
         found = network.train(training)(dict(batch))
@@ -50,12 +67,12 @@ def check_compiled_training(make: Callable[[], Case]) -> None:
         convert(restore(compiled))
 
 
-def check_packaged(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@both
+def test_nequip_compile_packages_a_converted_model(
+    project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The program itself; its model comes from here, as a checkpoint takes a training run to make."""
-    from nequip.data import AtomicDataDict as keys
-    from nequip.integrations.ase import NequIPCalculator
-    from nequip.scripts import compile as program
-
+    case = small() if project == "nequip" else PROJECTS[project].make(27, torch.float64)
     batch = {k: v for k, v in case.batch.items() if k not in (keys.BATCH_KEY, keys.NUM_NODES_KEY)}
     monkeypatch.setattr(program, "load_saved_model", lambda *_, **__: (deepcopy(case.model).eval(), batch))
     file = tmp_path / "fast.nequip.pt2"
@@ -66,19 +83,9 @@ def check_packaged(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert any(b"tpgen" + dots + b"form" in names for dots in (b"::", b"."))
     packaged = NequIPCalculator.from_compiled_model(str(file), device="cpu")
     energies = []
-    for calculator in (packaged, calculator_of(case.model)):
+    for calculator in (packaged, nequip_calculator(case.model)):
         atoms = carbon()
         atoms.calc = calculator
         energies.append((atoms.get_potential_energy(), atoms.get_forces()))
     assert energies[0][0] == pytest.approx(energies[1][0], rel=1e-10)
     assert abs(energies[0][1] - energies[1][1]).max() < 1e-10
-
-
-def calculator_of(model: nn.Module) -> Any:
-    from nequip.integrations.ase import NequIPCalculator
-    from nequip.integrations.utils import basic_transforms
-
-    model = model.eval()
-    names = model.metadata["type_names"].split()
-    transforms = basic_transforms(model.metadata, model.metadata["r_max"], names, {name: name for name in names})
-    return NequIPCalculator(model, "cpu", transforms=transforms)
