@@ -107,7 +107,7 @@ def test_without_normalisation_weights_are_the_matrices() -> None:
         ({"pairs": [[0]]}, r"pairs\[0\]': must be a list of 2 values"),
         ({"pairs": [[0, -1]]}, r"pairs\[0\]': indices must be small integers, got '-1'"),
         ({"pairs": 3}, "'pairs': must be a list of instructions"),
-        ({"biases": [1, 0, 0]}, "'biases': must be true or false, got '1'"),
+        ({"biases": [1, 0, 0]}, r"'biases\[0\]': must be true or false, got '1'"),
         ({"biases": True}, "'biases': must be a list of flags"),
         ({"f_in": "3"}, "'f_in': indices must be small integers"),
         ({"f_in": None}, "f_in and f_out go together"),

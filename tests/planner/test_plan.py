@@ -230,15 +230,15 @@ def one(in1: object, in2: object, out: object, instruction: object, **keywords) 
         ),
         (
             ("8x1o", "1o", "8x0e", (1, 0, 0, "uvu", True)),
-            r"i_in1 = 1 is out of range: irreps_in1 has 1 of them, counted from 0",
+            r"i_in1 = 1 is out of range: irreps_in1 has 1 entries, counted from 0",
         ),
         (
             ("8x1o", "1o", "8x0e", (0, 2, 0, "uvu", True)),
-            r"i_in2 = 2 is out of range: irreps_in2 has 1 of them, counted from 0",
+            r"i_in2 = 2 is out of range: irreps_in2 has 1 entries, counted from 0",
         ),
         (
             ("8x1o", "1o", "8x0e", (0, 0, -1, "uvu", True)),
-            r"i_out = -1 is out of range: irreps_out has 1 of them, counted from 0",
+            r"i_out = -1 is out of range: irreps_out has 1 entries, counted from 0",
         ),
         (("8x1o", "1o", "8x0e", (0, 0, 0, "uvu", True, -1.0)), r"instruction 0: path_weight must be .*not negative"),
         (("8x1o", "1o", "8x0e", (0, 0, 0, "uvu", True, math.nan)), r"path_weight must be finite .*got nan"),

@@ -18,6 +18,7 @@ from e3nn.o3 import Irrep, Irreps
 from tpgen.base.errors import PlanError
 from tpgen.base.remember import remembered
 from tpgen.planner.coupling import coupling
+from tpgen.planner.plan import segments_of
 
 MAX_DEGREE = 4
 _NOISE = 1e-10
@@ -112,36 +113,26 @@ def _paths_to_all_irreps(factors: tuple[str, ...], natural: bool) -> tuple[_Path
 
 
 def _identity_paths(irreps: Irreps) -> Iterator[_Path]:
-    for ir, at in _copy_starts(irreps):
-        yield ir, np.eye(irreps.dim)[at : at + ir.dim]
+    for segment in segments_of(irreps):
+        for components in np.eye(irreps.dim)[segment.start : segment.stop].reshape(segment.mul, segment.ir.dim, -1):
+            yield segment.ir, components
 
 
 def _couple_one_more_factor(
     paths: Iterable[_Path], last: Irreps, natural: bool, output: Irrep | None
 ) -> Iterator[_Path]:
     for left, map_ in paths:
-        for mul, ir, start in _segment_starts(last):
+        for segment in segments_of(last):
+            ir = segment.ir
             for out in left * ir:
                 if (output is not None and out != output) or (natural and out.p != (-1) ** out.l):
                     continue
                 block = np.tensordot(coupling(out.l, left.l, ir.l), map_, axes=(1, 0)) * out.dim**0.5
                 block = np.moveaxis(block, 1, -1)
-                for copy in range(mul):
+                for start in range(segment.start, segment.stop, ir.dim):
                     whole = np.zeros((*block.shape[:-1], last.dim))
-                    whole[..., start + copy * ir.dim :][..., : ir.dim] = block
+                    whole[..., start : start + ir.dim] = block
                     yield out, whole
-
-
-def _segment_starts(irreps: Irreps) -> Iterator[tuple[int, Irrep, int]]:
-    at = 0
-    for mul, ir in irreps:
-        yield mul, ir, at
-        at += mul * ir.dim
-
-
-def _copy_starts(irreps: Irreps) -> Iterator[tuple[Irrep, int]]:
-    for mul, ir, at in _segment_starts(irreps):
-        yield from ((ir, at + copy * ir.dim) for copy in range(mul))
 
 
 def _symmetrized_entries(path: np.ndarray, groups: Sequence[object]) -> Entries:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from e3nn.o3 import Irreps
 
-from tpgen.base.errors import PlanError, PlanIndexError, check_known
+from tpgen.base.errors import PlanError, check_known
 from tpgen.base.remember import remembered
-from tpgen.planner.instruction import parse_irreps
+from tpgen.planner.instruction import parse_irreps, read_position, select_segment
 from tpgen.planner.modes import MATRIX
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
 from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, segments_of
@@ -67,8 +67,12 @@ def make_linear_plan(
     inputs, outputs = map(segments_of, ends.values())
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
     channels, rows = _checked_channels(f_in, f_out), _weight_rows(shared_weights)
-    equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
-    bound = equal if pairs is None else _bind_pairs(pairs, inputs, outputs)
+    if pairs is None:
+        bound = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
+    elif isinstance(pairs, Iterable):
+        bound = [_bind_pair(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
+    else:
+        raise PlanError(f"instructions must be a list of tuples (i_in, i_out), got {pairs!r}")
     legs = [(Leg.of("x1", a), Leg.of(OUT, b)) for a, b in bound]
     flags = _bias_flags(biases, outputs)
     factors = _path_factors(bound, channels[0] or 1, path_normalization)
@@ -163,26 +167,17 @@ LINEAR = Maker(
 _SegmentPair = tuple[Segment, Segment]
 
 
-def _bind_pairs(pairs: Iterable[Sequence[int]], inputs: list[Segment], outputs: list[Segment]) -> list[_SegmentPair]:
-    if not isinstance(pairs, Iterable):
-        raise PlanError(f"instructions must be a list of tuples (i_in, i_out), got {pairs!r}")
-    return [_bind_pair(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
-
-
 def _bind_pair(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]) -> _SegmentPair:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         built = hasattr(pair, "path_shape")
         why = "; this one is of a built layer: give [(i.i_in, i.i_out) for i in instructions if i.i_in >= 0]"
         raise PlanError(f"instruction {n}: expected (i_in, i_out), got {pair!r}{why if built else ''}")
-    for what, i, known in (("in", pair[0], inputs), ("out", pair[1], outputs)):
-        if not hasattr(i, "__index__") or isinstance(i, bool):
-            raise PlanError(f"instruction {n}: i_{what} must be an integer, got {i!r}")
-        if not 0 <= i < len(known):
-            raise PlanIndexError(
-                f"instruction {n} {tuple(pair)}: i_{what} = {i} is out of range: irreps_{what} has {len(known)} "
-                "entries, counted from 0"
-            )
-    source, target = inputs[pair[0]], outputs[pair[1]]
+    source, target = (
+        select_segment(
+            f"instruction {n} {tuple(pair)}", end, read_position(f"instruction {n}", f"i_{end}", i), segments
+        )
+        for end, i, segments in (("in", pair[0], inputs), ("out", pair[1], outputs))
+    )
     if source.ir != target.ir:
         raise PlanError(
             f"instruction {n} {tuple(pair)}: a linear layer joins equal irreps, got irreps_in[{source.index}] = "

@@ -18,7 +18,7 @@ from typing import Any
 from e3nn.o3 import Irreps
 
 from tpgen.base.errors import PlanError, unknown
-from tpgen.base.remember import Shelf
+from tpgen.base.remember import remembered
 from tpgen.planner.equivariance import check_equivariant
 from tpgen.planner.generalized import MAX_DEGREE, Entries, keep_independent, symmetrized_couplings
 from tpgen.planner.modes import COPIES
@@ -81,17 +81,15 @@ def terms_text(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-_coupling_shelf: Shelf[tuple, list[Entries]] = Shelf("couplings of polynomials")
-
-
 def generated_couplings(factors: tuple[str, ...], output: str, same: tuple[str, ...], basis: str) -> list[Entries]:
     """Cached couplings to an output irrep; ``same`` names each factor's tensor."""
-    key = (factors, output, tuple(same.index(s) for s in same), basis)
-    known = _coupling_shelf.get(key)
-    if known is None:
-        found = symmetrized_couplings(factors, output, same, natural=basis == "natural")
-        known = _coupling_shelf[key] = keep_independent(found) if basis == "independent" else found
-    return known
+    return _couplings_of_places(factors, output, tuple(same.index(s) for s in same), basis)
+
+
+@remembered("couplings of polynomials")
+def _couplings_of_places(factors: tuple[str, ...], output: str, same: tuple[int, ...], basis: str) -> list[Entries]:
+    found = symmetrized_couplings(factors, output, same, natural=basis == "natural")
+    return keep_independent(found) if basis == "independent" else found
 
 
 def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[PolynomialTerm]) -> Plan:

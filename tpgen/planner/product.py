@@ -11,7 +11,13 @@ from math import prod
 from e3nn.o3 import Irrep, Irreps
 
 from tpgen.base.errors import PlanError, check_known
-from tpgen.planner.instruction import BuiltInstruction, Instruction, parse_instructions, parse_irreps
+from tpgen.planner.instruction import (
+    BuiltInstruction,
+    Instruction,
+    parse_instructions,
+    parse_irreps,
+    select_segment,
+)
 from tpgen.planner.modes import MODES, Mode, axis_sizes, find_mode
 from tpgen.planner.normalization import (
     IRREP_NORMALIZATIONS,
@@ -136,14 +142,10 @@ class _BoundInstruction:
 
 def _bind_instruction(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _BoundInstruction:
     where = f"instruction {n} {instruction}"
-    chosen: list[Segment] = []
-    for name, i, known in zip(("in1", "in2", "out"), instruction[:3], legs, strict=True):
-        if not 0 <= i < len(known):
-            raise PlanError(
-                f"{where}: i_{name} = {i} is out of range: irreps_{name} has {len(known)} of them, counted from 0"
-            )
-        chosen.append(known[i])
-    in1, in2, out = chosen
+    in1, in2, out = (
+        select_segment(where, end, i, segments)
+        for end, i, segments in zip(("in1", "in2", "out"), instruction[:3], legs, strict=True)
+    )
     spelled = f"(irreps_in1[{in1.index}] = {in1}, irreps_in2[{in2.index}] = {in2}, irreps_out[{out.index}] = {out})"
     _check_selection_rules(where, in1.ir, in2.ir, out.ir, spelled)
     try:

@@ -129,12 +129,12 @@ def nullable_reader(read: Reader) -> Reader:
     return lambda name, value: None if value is None else read(name, value)
 
 
-def list_of(read: Reader, what: str) -> Reader:
-    """Reader of a list, with ``read`` for entries."""
+def list_of(read: Reader, what: str, most: int = MAX_TEXT) -> Reader:
+    """Reader of a list of at most ``most`` entries, each by ``read``."""
 
     def read_list(name: str, value: Any) -> list:
-        check(isinstance(value, list), name, f"must be a list of {what}", value)
-        return [read(name, entry) for entry in value]
+        check(isinstance(value, list) and len(value) <= most, name, f"must be a list of {what}", value)
+        return [read(f"{name}[{n}]", entry) for n, entry in enumerate(value)]
 
     return read_list
 
@@ -142,13 +142,8 @@ def list_of(read: Reader, what: str) -> Reader:
 def list_reader(read: Callable[[str, list], Any], length: int, what: str, most: int = MAX_INSTRUCTIONS) -> Reader:
     """Reader of at most ``most`` lists of ``length`` values."""
 
-    def read_list_of_entries(name: str, value: Any) -> list:
-        fits = isinstance(value, list) and len(value) <= most
-        check(fits, name, f"must be a list of {what}", value)
-        return [read_entry_of_length(f"{name}[{n}]", entry) for n, entry in enumerate(value)]
-
-    def read_entry_of_length(where: str, entry: Any) -> Any:
+    def read_entry(where: str, entry: Any) -> Any:
         check(isinstance(entry, list) and len(entry) == length, where, f"must be a list of {length} values", entry)
         return read(where, entry)
 
-    return read_list_of_entries
+    return list_of(read_entry, what, most)
