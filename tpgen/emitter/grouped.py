@@ -20,7 +20,6 @@ from tpgen.emitter.lowering import (
     Result,
     cross_vectors,
     read_term,
-    traced_operand,
     write_contraction,
     write_result,
 )
@@ -45,8 +44,7 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     results = [*opened, *(_write_stacked_weights(writer, form, inputs, group) for group in groups)]
     for term, c, given in rest:
         with writer.serving(term.path, "contraction"):
-            operands = [traced_operand(writer, given, f) for f in c.factors]
-            results.append(write_result(form, term, inputs, write_contraction(writer, c, operands)))
+            results.append(write_result(form, term, inputs, write_contraction(writer, c, given)))
     return results
 
 
@@ -115,7 +113,7 @@ def _sum_before_coupling(
     assert coupling is not None
     bare = c.without(coupling, output=BATCH + "ik", coefficient=1.0)
     with writer.serving(term.path, "contraction"):
-        tensor = write_contraction(writer, bare, [traced_operand(writer, given, f) for f in bare.factors]).tensor
+        tensor = write_contraction(writer, bare, given).tensor
     with writer.serving(term.path, "reshape"):
         return tensor.reshape((inputs.rows, c.size("ik")))
 
@@ -178,9 +176,7 @@ def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, grou
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):
             coupled, summed = _contraction_before_weights_and_summed_copies(c)
-            tensor = write_contraction(
-                writer, coupled, [traced_operand(writer, given, f) for f in coupled.factors]
-            ).tensor
+            tensor = write_contraction(writer, coupled, given).tensor
         components, copies = c.size(coupled.output) // c.size(summed), c.size(summed)
         with writer.serving(term.path, "reshape"):
             features.append(tensor.reshape((inputs.rows * components, copies)))

@@ -81,13 +81,13 @@ class Inputs:
 
 
 def write_contraction(
-    writer: GraphWriter, c: Contraction, given: list[Labelled], elementwise: bool = False
+    writer: GraphWriter, c: Contraction, given: dict[str, Labelled], elementwise: bool = False
 ) -> Labelled:
-    """Write the contraction of ``given`` (one tensor per factor) to ``c.output``.
+    """Write a contraction to ``c.output``; ``given`` holds the tensors of named factors.
 
     ``elementwise`` prefers product and sum over einsum, for fusing backends.
     """
-    remaining = _scale_smallest(writer, c, given)
+    remaining = _scale_smallest(writer, c, [traced_operand(writer, given, f) for f in c.factors])
     for step in pairwise_steps(tuple(g.letters for g in remaining), c.output, c.sizes):
         taken = [remaining[p] for p in step.positions]
         remaining = [g for p, g in enumerate(remaining) if p not in step.positions]

@@ -7,15 +7,7 @@ import torch
 from tpgen.emitter.frame import GivenOperands, Strategy, strategy_of_body
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped
-from tpgen.emitter.lowering import (
-    Inputs,
-    Result,
-    cross_vectors,
-    read_term,
-    traced_operand,
-    write_contraction,
-    write_result,
-)
+from tpgen.emitter.lowering import Inputs, Result, cross_vectors, read_term, write_contraction, write_result
 from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form
 from tpgen.kernels.rows import RULES
@@ -31,8 +23,7 @@ def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
             c, given = cross_vectors(writer, *read_term(writer, form, term, inputs))
-            operands = [traced_operand(writer, given, f) for f in c.factors]
-            results.append(write_result(form, term, inputs, write_contraction(writer, c, operands)))
+            results.append(write_result(form, term, inputs, write_contraction(writer, c, given)))
     return results
 
 
