@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.functions.test_bessel import SHAPES
 from tests.machine import needs_compiler
 from tests.nonfinite import KINDS, Function, compare, derivatives, differences, spoiled
 from tpgen.functions import silu as silus
@@ -17,13 +18,6 @@ from tpgen.functions.gate import gate, gate_by_torch, make_gate_table
 from tpgen.functions.spline import evaluate_spline, make_spline, spline_rows
 
 DTYPES = {torch.float32: 1e-3, torch.float64: 1e-9}
-SHAPES = {
-    "six": CutBessel(math.sqrt(2 / 5), 5.0, 6),
-    "odd": CutBessel(0.7, 3.0, 5),
-    "one": CutBessel(1.0, 4.0, 1),
-    "on and on": CutBessel(2 / 5, 5.0, 6, ends=False),
-    "with a limit": CutBessel(1 / math.pi, 1.0, 6, limit=True),
-}
 # in units of the cutoff
 LENGTHS = (0, 0.3, 1, 1.5, 1e3, 1e5, 1e6, 1e8, 1e10, 1e15, 1e20, 1e30, 1e38, 1e100, 1e160, 1e200, 1e300)
 NO_LENGTHS = (math.inf, -math.inf, math.nan)

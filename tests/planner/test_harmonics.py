@@ -9,7 +9,6 @@ from e3nn import o3
 from tpgen.base.errors import PlanError
 from tpgen.form.polynomial import polynomial_of
 from tpgen.planner.harmonics import NORMALIZATIONS, make_harmonics_plan
-from tpgen.planner.read import read_plan
 
 DEGREES = [[0, 1, 2, 3, 4], [1], [2, 2, 0, 1], [4, 3]]
 
@@ -29,11 +28,6 @@ def test_components_signs_and_sizes_are_e3nns(degrees: list[int], normalization:
 def test_parities_are_those_of_the_vector() -> None:
     assert str(make_harmonics_plan("1e", [0, 1, 2], "norm").out.irreps) == "1x0e+1x1e+1x2e"
     assert str(make_harmonics_plan("1o", [3, 0], "norm").out.irreps) == "1x3o+1x0e"
-
-
-def test_text_says_all_of_it() -> None:
-    plan = make_harmonics_plan("1o", [0, 1, 2], "integral")
-    assert read_plan(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,11 @@ def choose_strategy(plan: Plan, config: Config) -> Choice:
     known = strategies_of(plan)
     if not isinstance(config.strategy, str) or config.strategy not in known:
         raise EmitError(unknown("strategy", config.strategy, (*known, "auto")))
-    if config.strategy == "kernel" and (failed := _kernel_failure(plan, config)):
-        return Choice(_GRAPH_STRATEGIES[plan.maker.form], f"a kernel was asked for, and {failed}")
+    if config.strategy == "kernel":
+        failed = failure_of(description_of_plan(plan, config.layout), config.dtype, config.device_type)
+        if failed:
+            return Choice(_GRAPH_STRATEGIES[plan.maker.form], f"a kernel was asked for, and {failed}")
     return Choice(config.strategy, "asked for")
-
-
-def _kernel_failure(plan: Plan, config: Config) -> str | None:
-    return failure_of(description_of_plan(plan, config.layout), config.dtype, config.device_type)
 
 
 def _choose_for_streams(plan: Plan, config: Config) -> Choice | None:

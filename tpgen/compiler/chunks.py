@@ -21,8 +21,8 @@ from tpgen.kernels.runtime.registration import Differentiable, record_call
 
 Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
 _numbers = count()
-# by the number of a program, which gradients, and all sizes but that which is cut
-_measured: Shelf[tuple, _ProgramBytes] = Shelf("bytes of rows computed some at a time")
+# bytes of all rows together and of each, by the number of a program, which gradients, and all sizes but the cut one
+_measured: Shelf[tuple, tuple[int, int]] = Shelf("bytes of rows computed some at a time")
 _FEW, _MORE = 16, 32  # rows that a program is measured with: what it takes is a constant and so much a row
 
 
@@ -41,15 +41,6 @@ class Batch(NamedTuple):
         """The tensor's chunked axis, or None if shared or broadcast."""
         axis = -1 if depth is None else self.axis - len(self.shape) + x.dim() - depth
         return None if axis < 0 or x.shape[axis] == 1 else axis
-
-
-class _ProgramBytes(NamedTuple):
-    fixed: int
-    each: int
-
-    def rows(self, limit: int) -> int:
-        """Rows that fit a limit in bytes."""
-        return (limit - self.fixed) // max(self.each, 1)
 
 
 class _ChunkedResult(NamedTuple):
@@ -186,12 +177,13 @@ class Chunked(Differentiable[Any]):
         if taken is None:
             few, more = (self._bytes_for_rows(function, arguments, batch, rows) for rows in (_FEW, _MORE))
             each = -((few - more) // (_MORE - _FEW))
-            taken = _measured[key] = _ProgramBytes(max(few - each * _FEW, 0), each)
+            taken = _measured[key] = (max(few - each * _FEW, 0), each)
+        fixed, each = taken
         assert self._max_bytes is not None
-        size = taken.rows(self._max_bytes)
+        size = (self._max_bytes - fixed) // max(each, 1)
         if size < 1:
             raise InputError(
-                f"max_bytes: {self._max_bytes} is too little for a single row, which takes {taken.fixed + taken.each} "
+                f"max_bytes: {self._max_bytes} is too little for a single row, which takes {fixed + each} "
                 f"bytes beside operands and results (batch {batch.shape}): give as many at least, or use "
                 "strategy='kernel', which keeps nothing on the way"
             )

@@ -25,7 +25,6 @@ from torch import fx
 from torch.fx.proxy import GraphAppendingTracer
 
 from tpgen.base.drawing.graphs import Dot
-from tpgen.base.text import table
 
 # An fx.Proxy: torch code over it reads as it would over the tensor it stands for, and is typed so.
 Traced = Any
@@ -139,13 +138,8 @@ def hashable_arguments(value: Any) -> Any:
     return type(value).__name__, repr(value)
 
 
-def graph_table(graph: fx.Graph) -> str:
-    """The graph as a table of nodes."""
-    return table(graph_rows(graph), widest=60)
-
-
 def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
-    """Rows of `graph_table`, head first."""
+    """List a graph's nodes as rows of a table, head first."""
     rows: list[tuple[str, ...]] = [("node", "op", "target", "arguments", "role", "instructions")]
     for node in graph.nodes:
         origin = node.meta["tpgen"]

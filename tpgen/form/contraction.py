@@ -95,10 +95,6 @@ class Factor:
     source: str | Constant
     letters: str
 
-    @property
-    def is_constant(self) -> bool:
-        return not isinstance(self.source, str)
-
 
 @dataclass(frozen=True)
 class Contraction:

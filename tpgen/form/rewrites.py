@@ -53,7 +53,7 @@ def drop_unit_axes(c: Contraction) -> Contraction:
     >>> drop_unit_axes(c).equation
     'zui,zj->zuij'
     """
-    kept = {a for f in c.factors if f.is_constant and not isinstance(f.source, (Delta, Ones)) for a in f.letters}
+    kept = {a for f in c.factors if not isinstance(f.source, (str, Delta, Ones)) for a in f.letters}
     units = {a: "" for a, n in c.sizes if n == 1 and a not in kept and a != BATCH}
     trivial = [f for f in c.factors if isinstance(f.source, (Delta, Ones)) and set(f.letters) <= set(units)]
     for factor in trivial:

@@ -168,19 +168,13 @@ class Linear(FormModule):
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
         self._channels = plan.f_in is not None
         self._f_out = plan.f_out or 1
-        before = [
-            [ir.dim if layout == "ir_mul" else 1 for _, ir in irreps] for irreps, layout in self._irreps_and_layouts()
-        ]
         self._in_pieces, self._out_pieces = (
-            [(mul_ir.dim, n) for mul_ir, n in zip(irreps, found, strict=True)]
-            for (irreps, _), found in zip(self._irreps_and_layouts(), before, strict=True)
+            [(mul_ir.dim, mul_ir.ir.dim if layout == "ir_mul" else 1) for mul_ir in irreps]
+            for irreps, layout in zip((plan.irreps_in, plan.irreps_out), self.layout, strict=True)
         )
         live = [path.weight.shape for path in plan.paths if path.weight]
         self._weight_pieces = [(u * w, u) for u, w in live]
         self._merged_weight_pieces = [(u * w * self._f_out, 1) for u, w in live]
-
-    def _irreps_and_layouts(self) -> tuple[tuple[Any, str], tuple[Any, str]]:
-        return (self.irreps_in, self.layout[0]), (self.irreps_out, self.layout[1])
 
     def _add_parameters(self, plan: Plan) -> None:
         pair = () if plan.f_in is None else (plan.f_in, plan.f_out)

@@ -20,6 +20,7 @@ from tpgen.nn.polynomial_module import (
     check_ends,
     check_own_options,
     check_stored,
+    common_multiplicity,
 )
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -119,7 +120,7 @@ class Polynomial(PolynomialModule):
         _check_argument_types(tensors, terms, layout)
         irreps = {name: parse_irreps(text, name) for name, text in tensors.items()}
         irreps[OUT] = parse_irreps(irreps_out, OUT)
-        channels = _channel_count(irreps[OUT])
+        channels = common_multiplicity("out:", irreps[OUT])
         operands = [_make_operand(name, value, channels, layout) for name, value in irreps.items()]
         if weights == "none" and not any(o.channels for o in operands if o.name != OUT):
             raise PlanError(
@@ -241,13 +242,6 @@ def _check_argument_types(tensors: Any, terms: Any, layout: Any) -> None:
     for name in layout if isinstance(layout, Mapping) else ():
         if name not in (*tensors, OUT):
             raise PlanError(f"layout: {unknown('tensor', name, (*tensors, OUT))}")
-
-
-def _channel_count(irreps: Irreps) -> int:
-    copies = {mul for mul, _ in irreps}
-    if len(copies) != 1 or 0 in copies:
-        raise PlanError(f"out: must have one multiplicity throughout, the number of channels, got {irreps}")
-    return copies.pop()
 
 
 def _make_operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str, str]) -> Operand:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from e3nn.o3 import Irreps
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
@@ -59,7 +60,7 @@ class PolynomialModule(PlannedModule):
             check_num_elements(num_elements)
         self.plan, self.channels, self.num_elements = plan, channels, num_elements
         self._indexed, self._ends = num_elements is not None, ends
-        self._shapes = _row_shapes(plan, channels)
+        self._shapes = {o.name: row_shape(o, channels) for o in plan.inputs}
         self.weight_shapes = [(o.dim, channels) for o in plan.weights]
         self.internal_weights = internal_weights
         self._set_config(Config(**options))
@@ -240,8 +241,15 @@ def row_shape(o: Operand, channels: int) -> tuple[int, ...]:
     return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)
 
 
-def _row_shapes(plan: Plan, channels: int) -> dict[str, tuple[int, ...]]:
-    return {o.name: row_shape(o, channels) for o in plan.inputs}
+def common_multiplicity(where: str, *irreps: Irreps, remedy: str = "") -> int:
+    """Return the multiplicity of all irreps, the number of channels; `PlanError` if there are several."""
+    multiplicities = {mul for each in irreps for mul, _ in each}
+    if len(multiplicities) != 1 or 0 in multiplicities:
+        raise PlanError(
+            f"{where} must have one multiplicity throughout, the number of channels, got "
+            f"{' and '.join(map(str, irreps))}{remedy}"
+        )
+    return multiplicities.pop()
 
 
 def check_own_options(given: Iterable[str], *others: str) -> None:

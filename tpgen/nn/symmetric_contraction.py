@@ -11,10 +11,10 @@ from e3nn.o3 import Irrep, Irreps
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from tpgen.base.errors import PlanError, unknown
+from tpgen.base.errors import PlanError, check_known, unknown
 from tpgen.compiler.config import RunOptions
 from tpgen.emitter.leaf import leaf_call
-from tpgen.nn.polynomial_module import PolynomialModule, check_own_options, check_stored
+from tpgen.nn.polynomial_module import PolynomialModule, check_own_options, check_stored, common_multiplicity
 from tpgen.planner.contraction import contraction_paths, make_contraction_plan, one_channel
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
 from tpgen.planner.instruction import parse_irreps
@@ -90,7 +90,8 @@ class SymmetricContraction(PolynomialModule):
                 "use_reduced_cg=False, and train or load weights of the full basis"
             )
         irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
-        channels = _channel_count(irreps_in, irreps_out)
+        remedy = ": bring them to one with a linear layer"
+        channels = common_multiplicity("irreps_in and irreps_out", irreps_in, irreps_out, remedy=remedy)
         degrees = _degrees_of_outputs(irreps_out, correlation)
         plan = make_contraction_plan(irreps_in, irreps_out, degrees)  # highest degree first for each output irrep
         super().__init__(plan, channels, num_elements, internal_weights is None or internal_weights, **options)
@@ -166,16 +167,6 @@ def _make_weights(elements: int, paths: list[Entries], channels: int) -> nn.Para
     return nn.Parameter(torch.randn(elements, len(paths), channels) / len(paths))
 
 
-def _channel_count(irreps_in: Irreps, irreps_out: Irreps) -> int:
-    copies = {mul for mul, _ in (*irreps_in, *irreps_out)}
-    if len(copies) != 1 or 0 in copies:
-        raise PlanError(
-            "irreps_in and irreps_out must have one multiplicity throughout, the number of channels, got "
-            f"{irreps_in} and {irreps_out}: bring them to one with a linear layer"
-        )
-    return copies.pop()
-
-
 def _degrees_of_outputs(irreps_out: Irreps, correlation: Correlation) -> list[int]:
     names = [str(ir) for _, ir in irreps_out]
     by_irrep = (
@@ -210,10 +201,10 @@ def _irrep_name(key: Any) -> str:
 
 
 def _check_normalizations(irrep_normalization: str | None, path_normalization: str | None) -> None:
-    if irrep_normalization is not None and irrep_normalization not in IRREP_NORMALIZATIONS:
-        raise PlanError(unknown("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS))
-    if path_normalization is not None and path_normalization not in PATH_NORMALIZATIONS:
-        raise PlanError(unknown("path_normalization", path_normalization, PATH_NORMALIZATIONS))
+    if irrep_normalization is not None:
+        check_known("irrep_normalization", [irrep_normalization], tuple(IRREP_NORMALIZATIONS), PlanError)
+    if path_normalization is not None:
+        check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
 
 
 def coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:

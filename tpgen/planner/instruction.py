@@ -110,7 +110,7 @@ def _parse_instruction(index: int, fields: Sequence) -> Instruction:
         )
     *slots, mode, has_weight = fields[:5]
     names = ("i_in1", "i_in2", "i_out")
-    positions = [read_position(f"instruction {index}", *pair) for pair in zip(names, slots, strict=True)]
+    i_in1, i_in2, i_out = (read_position(f"instruction {index}", *pair) for pair in zip(names, slots, strict=True))
     if has_weight not in (True, False):  # 'no' would count as true
         raise PlanError(f"instruction {index}: has_weight must be True or False, got {has_weight!r}")
     weight = fields[5] if len(fields) > 5 else 1.0
@@ -124,4 +124,4 @@ def _parse_instruction(index: int, fields: Sequence) -> Instruction:
             f"got {path_weight}; put a sign into the weights instead"
         )
     kind = BuiltInstruction if isinstance(fields, BuiltInstruction) else Instruction
-    return kind(*positions, mode, bool(has_weight), path_weight)
+    return kind(i_in1, i_in2, i_out, mode, bool(has_weight), path_weight)
