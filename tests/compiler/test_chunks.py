@@ -16,9 +16,9 @@ from tests.cases import derivatives
 from tpgen.base.errors import BackendError, InputError
 from tpgen.compiler import chunks
 from tpgen.compiler.chunks import Chunked
-from tpgen.compiler.footprint import without_values
+from tpgen.compiler.footprint import run_on_fakes
 from tpgen.networks.program import network_program
-from tpgen.planner.coupling import coupling
+from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
 
@@ -133,7 +133,7 @@ def test_no_more_is_taken_than_allowed() -> None:
             result = product(*given)
         return taken.peak - before, result.nbytes
 
-    peak, result = without_values(call)
+    peak, result = run_on_fakes(call)
     assert result < peak <= result + LIMIT
 
 
@@ -228,6 +228,6 @@ def test_a_copy_keeps_its_limit() -> None:
 
 
 def test_couplings_are_numbers_also_where_shapes_alone_are_computed() -> None:
-    coupling.cache_clear()
-    found = without_values(lambda taken: coupling(1, 1, 1))
+    wigner_3j.cache_clear()
+    found = run_on_fakes(lambda taken: wigner_3j(1, 1, 1))
     assert abs((found**2).sum() - 1.0) < 1e-12

@@ -7,7 +7,7 @@ import torch
 from e3nn import o3
 
 from tpgen.base.errors import PlanError
-from tpgen.form.polynomial import polynomial_of
+from tpgen.form.polynomial import make_scalar_form
 from tpgen.planner.harmonics import NORMALIZATIONS, make_harmonics_plan
 
 DEGREES = [[0, 1, 2, 3, 4], [1], [2, 2, 0, 1], [4, 3]]
@@ -20,7 +20,7 @@ def test_components_signs_and_sizes_are_e3nns(degrees: list[int], normalization:
     x = torch.randn(20, 3, dtype=torch.float64)
     wanted = o3.spherical_harmonics(degrees, x, False, normalization)
     components = {"x": x.unbind(-1), "one": [torch.ones(20, dtype=torch.float64)]}
-    gradient = polynomial_of(plan).gradient("out")
+    gradient = make_scalar_form(plan).gradient("out")
     found = torch.stack([gradient[k].at(components) for k in range(plan.out.dim)], -1)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12 * float(wanted.abs().max()))
 

@@ -16,7 +16,7 @@ from tpgen.base.errors import InputError
 from tpgen.base.remember import Shelf
 from tpgen.compiler.backends import Runner
 from tpgen.compiler.closed_form import is_transformed
-from tpgen.compiler.footprint import Footprint, without_values
+from tpgen.compiler.footprint import Footprint, run_on_fakes
 from tpgen.kernels.runtime.registration import Differentiable, record_call
 
 Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
@@ -26,7 +26,7 @@ _measured: Shelf[tuple, tuple[int, int]] = Shelf("bytes of rows computed some at
 _FEW, _MORE = 16, 32  # rows that a program is measured with: what it takes is a constant and so much a row
 
 
-class Batch(NamedTuple):
+class BatchShape(NamedTuple):
     """Batch dimensions; ``axis``, the longest, is chunked."""
 
     shape: tuple[int, ...]
@@ -171,7 +171,7 @@ class Chunked(Differentiable[Any]):
 
     # --- how many -----------------------------------------------------------------------------------------------
 
-    def _rows_per_chunk(self, function: _RowFunction, arguments: Sequence[Tensor], batch: Batch) -> int:
+    def _rows_per_chunk(self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape) -> int:
         key = self._number, *function.key, *self._shapes_with_rows(function, arguments, batch, _FEW)
         taken = _measured.get(key)
         if taken is None:
@@ -189,7 +189,7 @@ class Chunked(Differentiable[Any]):
             )
         return size
 
-    def _bytes_for_rows(self, function: _RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
+    def _bytes_for_rows(self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape, rows: int) -> int:
         # results among them
         def run_and_measure_peak(taken: Footprint) -> int:
             shapes = self._shapes_with_rows(function, arguments, batch, rows)
@@ -200,27 +200,27 @@ class Chunked(Differentiable[Any]):
             function.run(self._plain, *given)
             return taken.peak - before
 
-        return without_values(run_and_measure_peak)
+        return run_on_fakes(run_and_measure_peak)
 
     @staticmethod
     def _shapes_with_rows(
-        function: _RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int
+        function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape, rows: int
     ) -> Iterator[tuple[int, ...]]:
         for x, depth in zip(arguments, function.given, strict=True):
             axis = batch.axis_of(x, depth)
             yield tuple(rows if n == axis else size for n, size in enumerate(x.shape))
 
 
-def _broadcast_batch(function: _RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
+def _broadcast_batch(function: _RowFunction, arguments: Sequence[Tensor]) -> BatchShape | None:
     given = zip(arguments, function.given, strict=True)
     shape = torch.broadcast_shapes(*(x.shape[: x.dim() - depth] for x, depth in given if depth is not None))
     if not shape or max(shape) < 2:
         return None
-    return Batch(tuple(shape), max(range(len(shape)), key=lambda axis: shape[axis]))
+    return BatchShape(tuple(shape), max(range(len(shape)), key=lambda axis: shape[axis]))
 
 
 def _result_buffer(
-    result: _ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: Batch
+    result: _ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: BatchShape
 ) -> tuple[Tensor, int | None, torch.dtype]:
     """Allocate a result: (buffer, chunked axis or None for sums, final dtype)."""
     like = None if result.argument is None else arguments[result.argument]

@@ -23,9 +23,9 @@ from tpgen.base.errors import EmitError, unknown
 from tpgen.base.notebook import Shown, collapsible, div_lines, html_table
 from tpgen.base.remember import remembered
 from tpgen.base.text import table
-from tpgen.emitter.constants import Constants, tensor_like
+from tpgen.emitter.constants import Constants, make_tensor_like
 from tpgen.emitter.frame import GivenOperands
-from tpgen.emitter.graph_writer import GraphWriter, graph_dots, graph_rows
+from tpgen.emitter.graph_writer import GraphWriter, list_graph_dots, list_graph_rows
 from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import Form, Layout, conv_form, form_of, right_form
@@ -59,11 +59,11 @@ class Emission(Shown):
         return EmittedModule.of(self)
 
     def __str__(self) -> str:
-        return f"{self.title}\n{table(graph_rows(self.graph), widest=_WIDEST)}"
+        return f"{self.title}\n{table(list_graph_rows(self.graph), widest=_WIDEST)}"
 
     def _repr_html_(self) -> str:
-        rows = [tuple(cell[:_WIDEST] for cell in row) for row in graph_rows(self.graph)]
-        shown = html_table(rows, left=range(6)) + graph_picture(graph_dots(self.graph))
+        rows = [tuple(cell[:_WIDEST] for cell in row) for row in list_graph_rows(self.graph)]
+        shown = html_table(rows, left=range(6)) + graph_picture(list_graph_dots(self.graph))
         return div_lines(self.title) + shown + collapsible("code", self.code.strip())
 
 
@@ -74,7 +74,7 @@ class EmittedModule(Constants, fx.GraphModule):
     def of(cls, emission: Emission) -> EmittedModule:
         """Make the module of an emission."""
         like = torch.empty(0, device="cpu")
-        held: dict[str, Any] = {name: tensor_like(values, like) for name, values in emission.constants.items()}
+        held: dict[str, Any] = {name: make_tensor_like(values, like) for name, values in emission.constants.items()}
         made = cls(held, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])
         return made._register_exact(emission.constants)
 
@@ -122,7 +122,7 @@ DIRECTIONS: dict[str, Callable[[Plan, Layout], Form]] = {
 _OF_TWO_INPUTS = ("right", "grad_x2", "conv")
 
 
-def directions_of(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
+def list_directions(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
     """Directions of a plan; one input lacks ``right``, ``grad_x2`` and ``conv``."""
     lacking = _OF_TWO_INPUTS if len(plan.inputs) < 2 else ()
     return {name: form for name, form in DIRECTIONS.items() if name not in lacking}
@@ -138,15 +138,15 @@ def emit_plan(
     >>> emission.arguments
     ('x1', 'x2', 'w')
     """
-    if direction not in directions_of(plan):
-        raise EmitError(unknown("direction", direction, directions_of(plan)))
+    if direction not in list_directions(plan):
+        raise EmitError(unknown("direction", direction, list_directions(plan)))
     layout = layout if isinstance(layout, str) else tuple(layout)
     return _emit_plan(plan, direction, strategy, layout, streams)
 
 
 @remembered("programs of products", entries=1024)
 def _emit_plan(plan: Plan, direction: str, strategy: str, layout: Layout, streams: int) -> Emission:
-    form = directions_of(plan)[direction](plan, layout)
+    form = list_directions(plan)[direction](plan, layout)
     return emit_form(form, strategy, streams, title=f"{direction} of {plan.digest}, {strategy}")
 
 

@@ -18,12 +18,12 @@ from tpgen.emitter.lowering import (
     Inputs,
     Labelled,
     Result,
-    cross_vectors,
     read_term,
     write_contraction,
+    write_cross_product,
     write_result,
 )
-from tpgen.form.contraction import BATCH, PLANNING_ROWS, Contraction, Coupling, Factor, contraction_flops
+from tpgen.form.contraction import BATCH, PLANNING_ROWS, Contraction, Coupling, Factor, count_flops
 from tpgen.form.form import Form, Term
 
 # What a table depends on: the segment of input 2, the coupling, its coefficient.
@@ -37,7 +37,7 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     prepared = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
-            prepared.append((term, *cross_vectors(writer, *read_term(writer, form, term, inputs))))
+            prepared.append((term, *write_cross_product(writer, *read_term(writer, form, term, inputs))))
     prepared = _replace_by_tables(writer, form, inputs, prepared)
     opened, prepared = _x2_gradient_by_one_product(writer, form, inputs, prepared)
     groups, rest = _group_by_output(form, prepared)
@@ -160,7 +160,7 @@ def _weights_last_is_cheapest(c: Contraction) -> bool:
     coupled, summed = _contraction_before_weights_and_summed_copies(c)
     operations = 2 if c.size(summed) > 1 else 1  # opt_einsum counts the additions of a sum
     last = operations * PLANNING_ROWS * c.size(coupled.output) * c.size(set(w.letters) - set(summed))
-    return contraction_flops(coupled) + last <= 1.05 * contraction_flops(c)
+    return count_flops(coupled) + last <= 1.05 * count_flops(c)
 
 
 def _contraction_before_weights_and_summed_copies(c: Contraction) -> tuple[Contraction, str]:

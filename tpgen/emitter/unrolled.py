@@ -16,7 +16,7 @@ from tpgen.emitter.lowering import (
     Result,
     multiply_labelled,
     read_term,
-    traced_operand,
+    trace_operand,
     write_contraction,
     write_result,
 )
@@ -52,7 +52,7 @@ class _UnrolledTerm:
         self.open = next(a for a in coupling.letters if a in contraction.output)
         # the leg with fewer copies last: it is tabulated
         closed = sorted(closed_factors, key=lambda f: -contraction.size(f.letters))
-        self.vector, self.table = (traced_operand(writer, given_operands, f) for f in closed)
+        self.vector, self.table = (trace_operand(writer, given_operands, f) for f in closed)
         self.a, self.b = (next(x for x in f.letters if x in coupling.letters) for f in closed)
         self.rest = [f for f in contraction.factors if f is not coupling and f not in closed]
         order = [coupling.letters.index(x) for x in (self.a, self.b, self.open)]

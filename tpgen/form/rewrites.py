@@ -8,12 +8,12 @@ from math import sqrt
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones
 
 
-def scalar_leg(c: Contraction) -> Contraction:
+def drop_scalar_leg(c: Contraction) -> Contraction:
     """Replace a coupling with a scalar leg: ``C[0,j,k] = delta[j,k] / sqrt(2 l + 1)``.
 
     >>> c = Contraction((Factor("x1", "zui"), Factor("x2", "zj"), Factor(Coupling(1, 0, 1), "ijk")), "zuk",
     ...                 (("u", 8), ("i", 3), ("j", 1), ("k", 3)))
-    >>> scalar_leg(c).equation
+    >>> drop_scalar_leg(c).equation
     'zui,zj,ik->zuk'
     """
     found = c.find(Coupling)
@@ -63,6 +63,6 @@ def drop_unit_axes(c: Contraction) -> Contraction:
 
 def simplify_contraction(c: Contraction) -> Contraction:
     """Apply all rewrites."""
-    for rewrite in (scalar_leg, unify_deltas, drop_unit_axes):
+    for rewrite in (drop_scalar_leg, unify_deltas, drop_unit_axes):
         c = rewrite(c)
     return c

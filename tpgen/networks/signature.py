@@ -19,7 +19,7 @@ from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
 from tpgen.kernels.runtime.native.identity import by_table, compares, make_identity_test, names_now
 from tpgen.networks.objects import EnclosingObject, ObjectParts, enclosing_object, has_attributes, rebuild_objects
-from tpgen.nn.plain_tensors import writes_to
+from tpgen.nn.plain_tensors import count_writes
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
 
@@ -263,18 +263,19 @@ class ParameterSlots:
         Raises `DeployError` if the block writes to parameters, or replaces a tensor.
         """
         before = [
-            (x, writes_to(x), x.detach().clone() if own else None)
+            (x, count_writes(x), x.detach().clone() if own else None)
             for x, own in zip(self.tensors(), self._own, strict=True)
         ]
         written: list[int] = []
         yield written
         for n, ((x, writes, held), now) in enumerate(zip(before, self.tensors(), strict=True)):
-            if now is not x or (held is None and writes_to(now) != writes):
+            if now is not x or (held is None and count_writes(now) != writes):
                 raise DeployError(
                     f"the network writes into {self._names[n]}, which a program would not: call .eval() on the module "
                     "that does, or use the network as it is"
                 )
-            if held is not None and not (writes_to(now) == writes and torch.equal(now, held)):  # torch counts not all
+            # torch does not count all writes
+            if held is not None and not (count_writes(now) == writes and torch.equal(now, held)):
                 written.append(n)
                 x.data.copy_(held)
 

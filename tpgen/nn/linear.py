@@ -15,13 +15,13 @@ from typing_extensions import Unpack
 
 from tpgen.base.errors import InputError, PlanError
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
-from tpgen.emitter.leaf import leaf_call
+from tpgen.emitter.leaf import record_leaf_call
 from tpgen.kernels.rows import ELEMENTS
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.nn.autocast import run_without_autocast, widest_dtype_and_tensors
+from tpgen.nn.autocast import run_without_autocast, widen_to_one_dtype
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import (
     check_broadcast,
@@ -31,12 +31,12 @@ from tpgen.nn.checks import (
     check_parameter,
     check_plan,
     check_range,
-    elements_of,
+    parse_elements,
 )
 from tpgen.nn.form_module import FormModule
-from tpgen.nn.plain_tensors import has_plain_numbers
+from tpgen.nn.plain_tensors import is_plain_tensor
 from tpgen.planner.linear import LINEAR, make_linear_plan
-from tpgen.planner.plan import ELEMENT, Plan, segments_of
+from tpgen.planner.plan import ELEMENT, Plan, list_segments
 
 
 @compile_mode("script")
@@ -181,7 +181,7 @@ class Linear(FormModule):
         elements = (self.num_elements,) if self._by_element else ()
         self._add_parameter("weight", torch.randn, *elements, *pair, self.weight_numel)
         self._add_parameter("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
-        biased = [np.arange(s.start, s.stop) for s in segments_of(plan.irreps_out) if plan.biases[s.index]]
+        biased = [np.arange(s.start, s.stop) for s in list_segments(plan.irreps_out) if plan.biases[s.index]]
         self._register_exact({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
     # --- programs -----------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class Linear(FormModule):
         if made is not None:
             return made
         if not (isinstance(features, Tensor) and (weight is None or isinstance(weight, Tensor))):
-            node = leaf_call(self, features, weight, bias, index)
+            node = record_leaf_call(self, features, weight, bias, index)
             if node is not None:
                 return node
         w, b = self._checked_weight(weight), self._value_or_own(bias, self.bias, self.bias_numel)
@@ -257,7 +257,7 @@ class Linear(FormModule):
         if torch.compiler.is_compiling() or not self.kernel_text:
             return None
         biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
-        if biased or not has_plain_numbers(features) or features.dim() != 2:
+        if biased or not is_plain_tensor(features) or features.dim() != 2:
             return None
         none = features.new_empty(len(features), 0)
         if not self._by_element:
@@ -290,7 +290,7 @@ class Linear(FormModule):
             raise InputError(f"index: weights of {count} elements need the element of every row")
         if isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == batch:
             index = index.reshape(-1)
-        index = elements_of("index", index, count, prod(batch), "features")
+        index = parse_elements("index", index, count, prod(batch), "features")
         if self.choice.strategy != "kernel" or not self.weight_numel:  # a kernel looks by itself
             check_range("index", index, count, of="elements")
         return (index,)
@@ -321,7 +321,7 @@ class Linear(FormModule):
         like, plan = self.output_mask, self.plan
         named = {"features": x, "weight": w, "bias": b}
         x, w, b = (given_numbers(name, value, like.dtype) for name, value in named.items())
-        dtype, (x, w, b) = widest_dtype_and_tensors(like, x, w, b)
+        dtype, (x, w, b) = widen_to_one_dtype(like, x, w, b)
         check_operand("features", x, self._in_dim, self.irreps_in, dtype, like.device, "layer")
         if plan.f_in is not None and (x.dim() < 2 or x.shape[-2] != plan.f_in):
             raise InputError(

@@ -15,18 +15,18 @@ from tpgen.base.errors import PlanError, check_known
 from tpgen.base.remember import remembered
 from tpgen.planner.instruction import parse_irreps, read_position, select_segment
 from tpgen.planner.modes import MATRIX
-from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
-from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, segments_of
-from tpgen.planner.product import product_operands, weight_slices
+from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, find_path_factors
+from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, list_segments
+from tpgen.planner.product import lay_out_weights, list_operands
 from tpgen.planner.strict import (
-    list_of,
-    list_reader,
-    nullable_reader,
-    one_of,
+    make_list_reader,
+    make_name_reader,
+    make_null_reader,
+    make_tuple_reader,
     read_boolean,
     read_index,
     read_irreps,
-    weight_sharing,
+    read_weight_sharing,
 )
 
 LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
@@ -64,7 +64,7 @@ def make_linear_plan(
     [(0, 1, (4, 8)), (1, 0, (3, 2)), (2, 1, (2, 8))]
     """
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
-    inputs, outputs = map(segments_of, ends.values())
+    inputs, outputs = map(list_segments, ends.values())
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
     channels, rows = _checked_channels(f_in, f_out), _weight_rows(shared_weights)
     if pairs is None:
@@ -77,7 +77,7 @@ def make_linear_plan(
     flags = _bias_flags(biases, outputs)
     factors = _path_factors(bound, channels[0] or 1, path_normalization)
     shapes = [(source.mul, target.mul) for source, target in bound]
-    slices = weight_slices(shapes)
+    slices = lay_out_weights(shapes)
     arguments = {
         "irreps_in": ends["x1"],
         "irreps_out": ends[OUT],
@@ -97,7 +97,7 @@ def make_linear_plan(
             *(LinearInstruction(a.index, b.index, shape, f.coefficient) for (a, b), shape, f in found),
             *(LinearInstruction(-1, s.index, (s.mul,), 1.0) for s in biased),
         ),
-        operands=product_operands(ends, slices, rows),
+        operands=list_operands(ends, slices, rows),
         paths=tuple(
             Path(n, MATRIX, (("u", a.mul), ("w", b.mul)), legs[n], slices[n], f.coefficient, f)
             for n, ((a, b), f) in enumerate(zip(bound, factors, strict=True))
@@ -152,12 +152,12 @@ LINEAR = Maker(
     readers={
         "irreps_in": read_irreps,
         "irreps_out": read_irreps,
-        "pairs": list_reader(lambda where, entry: tuple(read_index(where, i) for i in entry), 2, "instructions"),
-        "biases": list_of(read_boolean, "flags"),
-        "f_in": nullable_reader(read_index),
-        "f_out": nullable_reader(read_index),
-        "path_normalization": one_of(PATH_NORMALIZATIONS),
-        "shared_weights": weight_sharing,
+        "pairs": make_tuple_reader(lambda where, entry: tuple(read_index(where, i) for i in entry), 2, "instructions"),
+        "biases": make_list_reader(read_boolean, "flags"),
+        "f_in": make_null_reader(read_index),
+        "f_out": make_null_reader(read_index),
+        "path_normalization": make_name_reader(PATH_NORMALIZATIONS),
+        "shared_weights": read_weight_sharing,
     },
     plan_of_path=_single_path_plan,
     flat=_with_channels_folded_without_biases,
@@ -229,4 +229,4 @@ def _bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segment]) ->
 def _path_factors(bound: list[_SegmentPair], f_in: int, path_normalization: str) -> list[Factors]:
     # those of a product with the scalar 1 that sums f_in times as many copies
     scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in bound]
-    return normalization_factors(scales, "none", path_normalization)
+    return find_path_factors(scales, "none", path_normalization)

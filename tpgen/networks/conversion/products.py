@@ -21,7 +21,7 @@ from tpgen.networks.conversion.species import species_product
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.networks.conversion.weights import product_of_edges
 from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.from_e3nn import plan_of
+from tpgen.nn.from_e3nn import plan_e3nn_product
 from tpgen.nn.planned import PROGRAM
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
@@ -130,7 +130,7 @@ def _plan_or_kept(product: nn.Module) -> Plan | Kept:
     if why := why_not_swapped(product, CONVERTED, STOCK_PROGRAM):
         return Kept(product, why)
     try:
-        return plan_of(product)
+        return plan_e3nn_product(product)
     except TpgenError as error:
         return Kept(product, f"tpgen cannot plan it: {error}")
 

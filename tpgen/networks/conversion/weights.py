@@ -17,8 +17,8 @@ from tpgen.kernels.runtime.forms import forms
 from tpgen.networks.conversion.gathers import GatheredRows, is_within, source_of_postponed_rows
 from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, late_weights
 from tpgen.networks.conversion.postponed import REST, Postponed, may_postpone, plain_value, swap_if_unheld
-from tpgen.nn.autocast import autocasting
-from tpgen.nn.plain_tensors import is_traced, is_usual
+from tpgen.nn.autocast import is_autocasting
+from tpgen.nn.plain_tensors import are_plain, is_traced
 
 _Function = Callable[..., Tensor]
 
@@ -85,7 +85,7 @@ class PostponedRows(Postponed):
     def _sum_before_last_layer(self, nodes: Tensor, count: Any) -> Tensor | None:
         product: Any = self.made.function
         hidden = self.made.operands[2].shape[1] + product.layer.adds
-        usual = is_usual(source_of_postponed_rows(self.made.operands[0]))
+        usual = are_plain(source_of_postponed_rows(self.made.operands[0]))
         places, nodes, found = _nodes_with_rows(nodes, count) if usual else (None, nodes, count)
         known = _size_or_hint(found)
         late = late_weights(product.program.plan, hidden, known)
@@ -100,7 +100,7 @@ class PostponedRows(Postponed):
         if (
             w is None
             or not _runs_kernel(product.program)
-            or not is_usual(source_of_postponed_rows(self.made.operands[0]), w)
+            or not are_plain(source_of_postponed_rows(self.made.operands[0]), w)
         ):
             return NotImplemented
         return self.made.computed(partial(product.by_kernel, w, nodes, count))
@@ -179,11 +179,11 @@ def _size_or_hint(size: Any) -> int | None:
 
 
 def _can_postpone(*tensors: Tensor) -> bool:
-    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or autocasting(tensors[0].device):
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or is_autocasting(tensors[0].device):
         return False
     if len({x.dtype for x in tensors}) > 1 or is_tracing() or any(x.is_inference() for x in tensors):
         return False
-    return is_usual(*tensors) or all(map(is_traced, tensors))
+    return are_plain(*tensors) or all(map(is_traced, tensors))
 
 
 def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ def _is_worth_summing(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Ten
     rows = _size_or_hint(x.shape[0])
     if rows is not None and rows * program.plan.irreps_out.dim < WORTH_SUMMING[tracked]:
         return False
-    if not is_usual(source, y, w) or not _can_postpone(source, y, w):
+    if not are_plain(source, y, w) or not _can_postpone(source, y, w):
         return False
     if not _runs_kernel(program) or not program.takes_rows(x, y, w):
         return False

@@ -28,7 +28,7 @@ from tpgen.networks.conversion.operations.pairs import FEEDS, count_in_pairs, ma
 from tpgen.networks.conversion.products import ProductBySpecies
 from tpgen.networks.conversion.species import species_product
 from tpgen.networks.conversion.swap import Swap, mark_of
-from tpgen.nn.from_e3nn import plan_of
+from tpgen.nn.from_e3nn import plan_e3nn_product
 
 # the graph of the call that runs, where its edges may be pairs
 _graph: ContextVar[dict[str, Tensor] | None] = ContextVar("graph", default=None)
@@ -280,5 +280,5 @@ def _join_linear_and_skip_product(block: Any, options: Mapping[str, Any]) -> Joi
         return None
     if not (linear.internal_weights and skip.internal_weights):
         return None
-    plan, product = linear_plan_of(linear), species_product(plan_of(skip), options)
+    plan, product = linear_plan_of(linear), species_product(plan_e3nn_product(skip), options)
     return None if plan is None or product is None else join_layers(plan, product)
