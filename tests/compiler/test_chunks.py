@@ -103,7 +103,7 @@ def test_contractions(options: dict) -> None:
 )
 def test_batches_that_broadcast(batches: tuple) -> None:
     plan = fully_connected("4x0e+2x1o", "2x0e+1o", "2x0e+3x1o")
-    made = [tpgen.TensorProduct.from_plan(plan, False, strategy="grouped", max_bytes=m).double() for m in (LIMIT, None)]
+    made = [limited(plan, limit) for limit in (LIMIT, None)]
     x, y = (operands(plan, *batch)[n] for n, batch in enumerate(batches))
     w = torch.ones(plan.weight_numel, dtype=torch.float64, requires_grad=True)
     assert_alike(*(derivatives(module(x, y, w), [x, y, w]) for module in made))
@@ -112,8 +112,7 @@ def test_batches_that_broadcast(batches: tuple) -> None:
 
 def test_the_matrix_of_a_product() -> None:
     plan = PLANS["row weights"]
-    made = [tpgen.TensorProduct.from_plan(plan, False, strategy="grouped", max_bytes=m).double()
-            for m in (10 * LIMIT, None)]  # fmt: skip
+    made = [limited(plan, limit) for limit in (10 * LIMIT, None)]
     _, y, w = operands(plan, ROWS)
     limited, whole = (torch.autograd.grad(module.right(y, w).sin().sum(), (y, w)) for module in made)
     assert_alike(list(limited), list(whole))
