@@ -68,14 +68,14 @@ def _unreadable_irrep(irreps: object) -> str:
 
 
 def read_position(where: str, name: str, value: Any) -> int:
-    """Convert an instruction's index ``name`` to an int; `PlanError` for what is no integer."""
+    """Convert an instruction's index to an int, or raise `PlanError`."""
     if not hasattr(value, "__index__") or isinstance(value, bool):
         raise PlanError(f"{where}: {name} must be an integer, got {value!r}")
     return value.__index__()
 
 
 def select_segment(where: str, end: str, index: int, segments: Sequence[_T]) -> _T:
-    """Select the segment of ``irreps_<end>`` that an instruction names; `PlanIndexError` if there is none."""
+    """Select the segment of ``irreps_<end>`` at an index, or raise `PlanIndexError`."""
     if not 0 <= index < len(segments):
         raise PlanIndexError(
             f"{where}: i_{end} = {index} is out of range: irreps_{end} has {len(segments)} entries, counted from 0"
