@@ -65,7 +65,7 @@ def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: f
     >>> table = make_norm_table([(1, True), (2, False)], "norm")
     >>> x = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 2.0]])
     >>> batch_norm(table, x, torch.ones(2), torch.zeros(1), 0.0)
-    Normed(rows=tensor([[-1.,  1.,  0.], [ 1.,  0.,  1.]]), mean=tensor([2.]), variance=tensor([1., 4.]))
+    NormalizedRows(rows=tensor([[-1.,  1.,  0.], [ 1.,  0.,  1.]]), mean=tensor([2.]), variance=tensor([1., 4.]))
     """
     shapes = (max(len(x), 1), len(table.copy)), (len(table.divisor),), (len(table.scalars),)
     for name, given, shape in zip(("rows", "weight", "bias"), (x, weight, bias), shapes, strict=True):
