@@ -37,6 +37,14 @@ class Target:
         return f"{self.sign} {self.bound:g}{self.unit if self.unit == '×' else ' ' + self.unit}"
 
 
+def at_least(bound: float) -> Target:
+    return Target("≥", bound)
+
+
+def at_most(bound: float, unit: str = "×") -> Target:
+    return Target("≤", bound, unit)
+
+
 _SIDES: dict[str, Callable[[float, float], bool]] = {"≥": operator.ge, "≤": operator.le}
 
 

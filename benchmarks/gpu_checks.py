@@ -18,7 +18,7 @@ from benchmarks.gpu_times import BACKWARD, convolution, product_of_edges, produc
 from tpgen.base.errors import TpgenError
 from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.form.reference import reference_product
-from tpgen.form.sampling import polynomial_shape, random_operands
+from tpgen.form.sampling import find_operand_shape, random_operands
 from tpgen.kernels.runtime.ops import describe, kernel_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.nn.linear import Linear
@@ -301,5 +301,5 @@ CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
 
 def random_polynomial_operands(plan: Plan, rows: int, channels: int, elements: int = 1) -> list[Tensor]:
     """Inputs and weights in the order of the plan, in float64."""
-    shapes = [polynomial_shape(o, rows, channels, elements) for o in plan.operands if o.name != OUT]
+    shapes = [find_operand_shape(o, rows, channels, elements) for o in plan.operands if o.name != OUT]
     return [torch.randn(shape, dtype=torch.float64) for shape in shapes]

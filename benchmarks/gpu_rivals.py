@@ -70,7 +70,7 @@ def _timed(
     size = sum(x.numel() * x.element_size() for x in (operands.x1, operands.x2, operands.w, expected[0]))
     copies = [operands.map(lambda name, x: x.clone()) for _ in range(copies_beyond_cache(size, device))]
     calls = [partial(task.run, product, in_layout(problem.plan, contender.layout, one)) for one in copies]
-    first = clock.seconds_of(calls[0], device)
+    first = clock.time_calls(calls[0], device)
     calls[0]()  # TorchScript rewrites its graph at the second call
     error, where = largest_error(problem.plan, task, contender.layout, calls[0](), expected)
     layout = str(contender.layout)

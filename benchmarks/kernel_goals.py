@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from benchmarks.goals import Goal, Target
+from benchmarks.goals import Goal, at_least, at_most
 from benchmarks.measures import (
     against_einsum,
     cold_build,
@@ -28,123 +28,119 @@ EVERY = tuple(name for name, problem in PROBLEMS.items() if problem.suite != "ro
 STARTED = (*CHANNELWISE, "article", "diffdock-l1", "e3nn-bench")
 
 
-def _least(bound: float) -> Target:
-    return Target("≥", bound)
-
-
-def _most(bound: float, unit: str = "×") -> Target:
-    return Target("≤", bound, unit)
-
-
 _ALL = (
-    Goal("forward", "channelwise, forward, a fresh output each call", {"forward": _least(10)}, CHANNELWISE, speed),
-    Goal("backward", "channelwise, forward and backward (x, y, w)", {"backward": _least(10)}, CHANNELWISE, speed),
+    Goal("forward", "channelwise, forward, a fresh output each call", {"forward": at_least(10)}, CHANNELWISE, speed),
+    Goal("backward", "channelwise, forward and backward (x, y, w)", {"backward": at_least(10)}, CHANNELWISE, speed),
     Goal(
         "force",
         "channelwise, force training (forward, d/dy with graph, gradients of both)",
-        {"double": _least(8)},
+        {"double": at_least(8)},
         CHANNELWISE,
         speed,
     ),
     Goal(
         "float64",
         "channelwise in float64, forward and backward",
-        {"backward": _least(6)},
+        {"backward": at_least(6)},
         CHANNELWISE,
         partial(speed, dtype=torch.float64),
     ),
     Goal(
         "bandwidth",
         "channelwise, forward against a warm copy that moves as many bytes",
-        {"forward": _most(1.5)},
+        {"forward": at_most(1.5)},
         CHANNELWISE,
         moves,
     ),
     Goal(
         "layouts",
         "channelwise, mul_ir against ir_mul, the kernels alone",
-        {"forward": _most(1.3), "backward": _most(1.3)},
+        {"forward": at_most(1.3), "backward": at_most(1.3)},
         CHANNELWISE,
         layouts,
     ),
-    Goal("mixed-mul", "mixed-mul, forward and backward", {"backward": _least(8)}, ("mixed-mul",), speed),
+    Goal("mixed-mul", "mixed-mul, forward and backward", {"backward": at_least(8)}, ("mixed-mul",), speed),
     Goal(
         "conv",
         "TensorProductConv, 2,000 nodes, 40,000 edges, against e3nn's product and index_add",
-        {"forward": _least(12), "backward": _least(10)},
+        {"forward": at_least(12), "backward": at_least(10)},
         CONVOLUTIONS,
         convolution,
     ),
     Goal(
         "conv-memory",
         "the same, memory beyond operands and results against what the nodes' output takes",
-        {"forward": _most(1), "backward": _most(1)},
+        {"forward": at_most(1), "backward": at_most(1)},
         CONVOLUTIONS,
         convolution_memory,
     ),
     Goal(
         "article",
         "article, 32 rows, against e3nn script",
-        {"forward": _least(10), "backward": _least(12)},
+        {"forward": at_least(10), "backward": at_least(12)},
         ("article",),
         partial(speed, against=("e3nn/script",)),
     ),
     Goal(
         "connected",
         "tetris-1 and e3nn-bench, 1,000 rows, forward and backward",
-        {"backward": _least(6)},
+        {"backward": at_least(6)},
         ("tetris-1", "e3nn-bench"),
         speed,
     ),
     Goal(
         "diffdock",
         "diffdock-l1, 2,000 rows",
-        {"forward": _least(2), "backward": _least(10)},
+        {"forward": at_least(2), "backward": at_least(10)},
         ("diffdock-l1",),
         speed,
     ),
     Goal(
         "self-connection",
         "self-connection, 1,000 rows, forward and backward",
-        {"backward": _least(4)},
+        {"backward": at_least(4)},
         ("self-connection",),
         speed,
     ),
     Goal(
         "matrix",
         "self-connection, forward against one matrix product with the same FLOPs",
-        {"forward": _most(1.6)},
+        {"forward": at_most(1.6)},
         ("self-connection",),
         matrix_product,
     ),
     Goal(
-        "elementwise", "elementwise, 2,000 rows, forward and backward", {"backward": _least(6)}, ("elementwise",), speed
+        "elementwise",
+        "elementwise, 2,000 rows, forward and backward",
+        {"backward": at_least(6)},
+        ("elementwise",),
+        speed,
     ),
     Goal(
         "cold",
         "cold build of mace-large, forward and backward kernels",
-        {"build": _most(4, "s")},
+        {"build": at_most(4, "s")},
         ("mace-large",),
         cold_build,
     ),
     Goal(
         "warm",
         "warm start of a product",
-        {"start": _most(0.05, "s")},
+        {"start": at_most(0.05, "s")},
         ("products",),
         partial(warm_start, products=STARTED),
     ),
     Goal(
         "threads",
         "channelwise, two threads against one",
-        {"forward": _least(1.6), "backward": _least(1.6)},
+        {"forward": at_least(1.6), "backward": at_least(1.6)},
         CHANNELWISE,
         threads,
     ),
     Goal(
         "auto",
         "what auto takes against einsum, never slower but for noise",
-        {"forward": _least(0.95), "backward": _least(0.95)},
+        {"forward": at_least(0.95), "backward": at_least(0.95)},
         EVERY,
         against_einsum,
     ),

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks import linear
-from benchmarks.goals import Figure, Findings, Goal, Target, Unit
+from benchmarks.goals import Figure, Findings, Goal, Unit, at_least, at_most
 from benchmarks.measures import cold_directions, roof, speed
 from benchmarks.problems import OURS
 from tpgen.base.clock import with_threads
@@ -64,14 +64,6 @@ def _contraction_figure(unit: Unit, task: str, seconds: dict[str, float], **_cas
     return Figure(_STEPS[task], unit.subject, theirs / ours, note)
 
 
-def _least(bound: float) -> Target:
-    return Target("≥", bound)
-
-
-def _most(bound: float, unit: str = "×") -> Target:
-    return Target("≤", bound, unit)
-
-
 def _named(suite: str) -> tuple[str, ...]:
     return tuple(name for name, problem in OURS.items() if problem.suite == suite)
 
@@ -82,35 +74,40 @@ def layer_goals(clients: Path) -> dict[str, Goal]:
         Goal(
             "narrow",
             "channelwise with multiplicities that fill no whole vectors, against e3nn",
-            {"forward": _least(8), "backward": _least(8)},
+            {"forward": at_least(8), "backward": at_least(8)},
             _named("narrow"),
             speed,
         ),
         Goal(
             "degrees",
             "16 copies of every degree, against the longer of a copy and the multiply-adds",
-            {"forward": _most(2), "backward": _most(2)},
+            {"forward": at_most(2), "backward": at_most(2)},
             _named("degrees"),
             roof,
         ),
         Goal(
             "degrees-build",
             "cold build of one kernel of many paths",
-            {"forward": _most(3, "s"), "backward": _most(3, "s")},
+            {"forward": at_most(3, "s"), "backward": at_most(3, "s")},
             ("degrees-5", "degrees-6"),
             cold_directions,
         ),
         Goal(
             "linear",
             "linear layers, against e3nn scripted and against bare matrix products",
-            {"forward": _least(1.5), "forward / mm": _most(1.2), "backward": _least(1.5), "backward / mm": _most(1.2)},
+            {
+                "forward": at_least(1.5),
+                "forward / mm": at_most(1.2),
+                "backward": at_least(1.5),
+                "backward / mm": at_most(1.2),
+            },
             tuple(f"{shape}, {rows}" for shape in linear.SHAPES for rows in (1000, 20000)),
             linear_layer,
         ),
         Goal(
             "contraction",
             "MACE's symmetric contraction, 128 channels, correlation 3, against mace-torch",
-            {"forward": _least(40), "backward": _least(40), "force": _least(40)},
+            {"forward": at_least(40), "backward": at_least(40), "force": at_least(40)},
             tuple(f"{elements} elements, {rows} nodes" for elements in (2, 10) for rows in (64, 512)),
             partial(contraction, clients=clients),
         ),

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from tpgen.base.clock import TimedCall, seconds_of
+from tpgen.base.clock import TimedCall, time_calls
 from tpgen.kernels.build import build
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.generate import ENTRY
@@ -56,6 +56,6 @@ def fma_rate(rounds: int = 2_000_000, repeats: int = 5) -> float:
     for _ in range(repeats):
         out = torch.tensor([0.0, 0.0, 0.5, 0.25])  # threads, sum, factor, summand
         call = partial(function, *[0] * 7, out.data_ptr(), rounds)
-        best = min(best, seconds_of(call, torch.device("cpu")))
+        best = min(best, time_calls(call, torch.device("cpu")))
         threads = float(out[0])
     return 2 * threads * rounds * _SUMS * lanes / best

@@ -10,7 +10,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import comb, prod
@@ -165,6 +165,16 @@ def assert_close(got: Tensor, want: Tensor, tolerance: float = TOLERANCE) -> Non
         return
     error = (got - want).abs().max().item()
     assert error <= tolerance * max(1.0, want.abs().max().item()), f"largest error {error:.3g}"
+
+
+def derivatives(result: Tensor, inputs: Sequence[Tensor], orders: int = 2) -> list[Tensor]:
+    """A result, and gradients by the inputs up to an order, each of the sines of those before."""
+    found, last = [result], [result]
+    for order in range(1, orders + 1):
+        total = torch.stack([x.sin().sum() for x in last]).sum()
+        last = list(torch.autograd.grad(total, inputs, create_graph=order < orders))
+        found += last
+    return found
 
 
 def run_python(code: str, **variables: str) -> str:

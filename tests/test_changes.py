@@ -37,8 +37,8 @@ ADDITIONS = {
         [
             (
                 "emitter/strategies.py",
-                '"einsum": strategy_of_body(einsum),\n',
-                '"einsum": strategy_of_body(einsum),\n"mine": strategy_of_body(einsum),\n',
+                '"einsum": make_strategy(einsum),\n',
+                '"einsum": make_strategy(einsum),\n"mine": make_strategy(einsum),\n',
             )
         ],
         "import torch; from tpgen import TensorProduct; "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpgen._version import __version__ as __version__
 from tpgen.base._e3nn_constants import ConstantsOfE3nn
-from tpgen.base.public import HOMES, public
+from tpgen.base.public import HOMES, load_public
 
 if TYPE_CHECKING:  # names that are imported "as" themselves are this package's to type checkers
     from tpgen.base.errors import TpgenError as TpgenError
@@ -53,7 +53,7 @@ if not TYPE_CHECKING:  # type checkers read no list that is computed
 def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = public(name)
+    found = globals()[name] = load_public(name)
     return found
 
 

@@ -18,7 +18,7 @@ from tests.networks.deployment.test_runtime import KERNELS, elsewhere, test_oper
 from tpgen.networks.deployment import runtime
 from tpgen.networks.deployment.deploy import deploy
 from tpgen.networks.deployment.runtime import list_processor_features
-from tpgen.nn.modules import module_of, sizes_of
+from tpgen.nn.modules import build_module, list_open_sizes
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 from tpgen.tools.demo.potential import convert_potential, pair_energy_example
 from tpgen.tools.verification.verify import verify
@@ -32,8 +32,8 @@ NAMES = ("tetris-1", "nequip-aspirin", "mace-readout", "nequip-linear", "small-c
 @pytest.mark.parametrize("name", NAMES)
 def test_every_law_holds(name: str, dtype: torch.dtype) -> None:
     problem = {**PROBLEMS, **LINEARS, **POLYNOMIALS}[name]
-    sizes = sizes_of(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
-    report = verify(module_of(problem.plan, **sizes, strategy="kernel").to(dtype), rows=4)
+    sizes = list_open_sizes(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
+    report = verify(build_module(problem.plan, **sizes, strategy="kernel").to(dtype), rows=4)
     assert report.passed, str(report)
 
 

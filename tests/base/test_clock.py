@@ -18,9 +18,9 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_gpu_is_waited_for_before_and_after_a_call(waited: list[str]) -> None:
-    assert clock.seconds_of(lambda: waited.append("called"), "cuda:0") >= 0
+    assert clock.time_calls(lambda: waited.append("called"), "cuda:0") >= 0
     assert waited == ["cuda:0", "called", "cuda:0"]
-    clock.seconds_of(lambda: None, "cpu")
+    clock.time_calls(lambda: None, "cpu")
     assert len(waited) == 3
 
 
@@ -30,9 +30,9 @@ def test_the_clock_waits_around_each_sample(waited: list[str]) -> None:
 
 
 def test_the_device_is_that_of_any_tensor_within() -> None:
-    assert clock.device_of(nn.ReLU(), [{"x": torch.ones(1)}]) == "cpu"
-    assert clock.device_of(nn.ReLU(), [{"x": torch.ones(1, device="meta")}]) == "meta"
-    assert clock.device_of(nn.Linear(1, 1, device="meta")) == "meta"
+    assert clock.find_device(nn.ReLU(), [{"x": torch.ones(1)}]) == "cpu"
+    assert clock.find_device(nn.ReLU(), [{"x": torch.ones(1, device="meta")}]) == "meta"
+    assert clock.find_device(nn.Linear(1, 1, device="meta")) == "meta"
 
 
 def test_one_hiccup_changes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_one_hiccup_changes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def call() -> None:
         seconds[0] += next(passed)
 
-    monkeypatch.setattr(clock, "clock_of", lambda device: lambda device: seconds[0])
+    monkeypatch.setattr(clock, "choose_clock", lambda device: lambda device: seconds[0])
     monkeypatch.setattr(clock, "_calls_per_sample", lambda *given: 1)
     found = clock.time_in_turns({"a": call}, "cpu", rounds=9)["a"]
     assert len(found.samples) == 9
@@ -69,7 +69,7 @@ def test_one_thread_is_timed_without_what_other_programs_take(monkeypatch: pytes
         with clock.with_threads(threads):
             assert clock.time_in_turns({"a": call}, "cpu", repeats=5)["a"].median == pytest.approx(wanted)
     with clock.with_threads(1):
-        assert clock.clock_of("cuda:0") is clock.now
+        assert clock.choose_clock("cuda:0") is clock.now
 
 
 def test_several_threads_are_in_doubt_where_others_take_their_processors(monkeypatch: pytest.MonkeyPatch) -> None:

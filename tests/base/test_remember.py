@@ -39,9 +39,9 @@ def test_what_is_free_is_counted_in_bytes() -> None:
 def test_the_environment_limits_every_cache() -> None:
     code = """
 import torch, tpgen
-from tpgen.planner.coupling import coupling
+from tpgen.planner.coupling import wigner_3j
 for l in range(4):
-    coupling(l, l, 0)
+    wigner_3j(l, l, 0)
     tpgen.TensorProduct(f"2x{l}e", f"{l}e", "2x0e", [(0, 0, 0, "uvu", True)])
 states = tpgen.caches()
 assert all(state.most == 2 for state in states if state.most is not None)

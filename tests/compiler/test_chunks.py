@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,12 +12,13 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import tpgen
+from tests.cases import derivatives
 from tpgen.base.errors import BackendError, InputError
 from tpgen.compiler import chunks
 from tpgen.compiler.chunks import Chunked
-from tpgen.compiler.footprint import without_values
+from tpgen.compiler.footprint import run_on_fakes
 from tpgen.networks.program import network_program
-from tpgen.planner.coupling import coupling
+from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
 
@@ -33,13 +34,6 @@ def operands(plan: Plan, *batch: int) -> list[Tensor]:
     weights = () if plan.shared_weights else batch
     shapes = ((*batch, plan.irreps_in1.dim), (*batch, plan.irreps_in2.dim), (*weights, plan.weight_numel))
     return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-
-
-def derivatives(module: torch.nn.Module, given: Sequence[Tensor], *rest: Tensor) -> list[Tensor]:
-    """The result, its gradients, and the gradients of those."""
-    result = module(*given, *rest)
-    first = torch.autograd.grad(result.sin().sum(), given, create_graph=True)
-    return [result, *first, *torch.autograd.grad(sum(x.sin().sum() for x in first), given)]
 
 
 def assert_alike(limited: list[Tensor], whole: list[Tensor]) -> None:
@@ -61,7 +55,7 @@ def measured(runner: Chunked) -> list[tuple]:
 def test_products(plan: Plan, strategy: str) -> None:
     made = [tpgen.TensorProduct.from_plan(plan, False, strategy=strategy, max_bytes=m).double() for m in (LIMIT, None)]
     given = operands(plan, ROWS)
-    assert_alike(*(derivatives(module, given) for module in made))
+    assert_alike(*(derivatives(module(*given), given) for module in made))
     assert chunked(made[0])
 
 
@@ -72,7 +66,7 @@ def test_convolutions(plan: Plan) -> None:
     given = operands(plan, ROWS)
     given[0] = given[0][:NODES].detach().requires_grad_()
     src, dst = torch.randint(NODES, (2, ROWS))
-    assert_alike(*(derivatives(module, given, src, dst) for module in made))
+    assert_alike(*(derivatives(module(*given, src, dst), given) for module in made))
     assert chunked(made[0])
 
 
@@ -80,7 +74,7 @@ def test_linear_layers() -> None:
     made = [tpgen.Linear("4x0e+4x1o", "6x0e+2x1o", strategy="grouped", max_bytes=m).double() for m in (LIMIT, None)]
     made[1].load_state_dict(made[0].state_dict())
     x = torch.randn(ROWS * 3, 16, dtype=torch.float64, requires_grad=True)
-    assert_alike(*(derivatives(module, [x]) for module in made))
+    assert_alike(*(derivatives(module(x), [x]) for module in made))
     assert chunked(made[0])
 
 
@@ -99,13 +93,8 @@ def test_contractions(options: dict) -> None:
     made[1].load_state_dict(made[0].state_dict())
     x = torch.randn(ROWS, 4, 4, dtype=torch.float64, requires_grad=True)
     elements = [torch.randint(3, (ROWS,))] if "num_elements" in options else []
-    parameters = [[p for p in module.parameters() if p.requires_grad] for module in made]
-    found = []
-    for module, own in zip(made, parameters, strict=True):
-        result = module(x, *elements)
-        first = torch.autograd.grad(result.sin().sum(), (x, *own), create_graph=True)
-        found.append([result, *first, *torch.autograd.grad(sum(g.sin().sum() for g in first), (x, *own))])
-    assert_alike(*found)
+    inputs = [[x, *(p for p in module.parameters() if p.requires_grad)] for module in made]
+    assert_alike(*(derivatives(module(x, *elements), own) for module, own in zip(made, inputs, strict=True)))
     assert chunked(made[0])
 
 
@@ -114,20 +103,18 @@ def test_contractions(options: dict) -> None:
 )
 def test_batches_that_broadcast(batches: tuple) -> None:
     plan = fully_connected("4x0e+2x1o", "2x0e+1o", "2x0e+3x1o")
-    made = [tpgen.TensorProduct.from_plan(plan, False, strategy="grouped", max_bytes=m).double() for m in (LIMIT, None)]
+    made = [limited(plan, limit) for limit in (LIMIT, None)]
     x, y = (operands(plan, *batch)[n] for n, batch in enumerate(batches))
     w = torch.ones(plan.weight_numel, dtype=torch.float64, requires_grad=True)
-    assert_alike(*(derivatives(module, [x, y, w]) for module in made))
+    assert_alike(*(derivatives(module(x, y, w), [x, y, w]) for module in made))
     assert chunked(made[0])
 
 
 def test_the_matrix_of_a_product() -> None:
     plan = PLANS["row weights"]
-    made = [tpgen.TensorProduct.from_plan(plan, False, strategy="grouped", max_bytes=m).double()
-            for m in (10 * LIMIT, None)]  # fmt: skip
+    made = [limited(plan, limit) for limit in (10 * LIMIT, None)]
     _, y, w = operands(plan, ROWS)
-    limited, whole = (torch.autograd.grad(module.right(y, w).sin().sum(), (y, w)) for module in made)
-    assert_alike(list(limited), list(whole))
+    assert_alike(*(derivatives(module.right(y, w), [y, w], 1) for module in made))
     assert chunked(made[0], "right")
 
 
@@ -144,7 +131,7 @@ def test_no_more_is_taken_than_allowed() -> None:
             result = product(*given)
         return taken.peak - before, result.nbytes
 
-    peak, result = without_values(call)
+    peak, result = run_on_fakes(call)
     assert result < peak <= result + LIMIT
 
 
@@ -239,6 +226,6 @@ def test_a_copy_keeps_its_limit() -> None:
 
 
 def test_couplings_are_numbers_also_where_shapes_alone_are_computed() -> None:
-    coupling.cache_clear()
-    found = without_values(lambda taken: coupling(1, 1, 1))
+    wigner_3j.cache_clear()
+    found = run_on_fakes(lambda taken: wigner_3j(1, 1, 1))
     assert abs((found**2).sum() - 1.0) < 1e-12

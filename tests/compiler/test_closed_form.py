@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cases import STRATEGIES, assert_close, operands, reference_right
+from tests.cases import STRATEGIES, assert_close, derivatives, operands, reference_right
 from tests.machine import KERNEL
 from tpgen.compiler.closed_form import ClosedForm
-from tpgen.emitter.emit import emit_forms
+from tpgen.emitter.emit import emit_form
 from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
 from tpgen.nn.tensor_product import TensorProduct
@@ -42,20 +42,10 @@ def small_plan(shared: bool) -> Plan:
     return make_plan("3x1o+3x0e", "3x1o+3x1o", "3x1e+3x0e+3x1o", INSTRUCTIONS, shared_weights=shared)
 
 
-def derivatives(function: Callable[..., Tensor], inputs: list[Tensor], orders: int) -> list[Tensor]:
-    """Gradients of each order of a scalar that depends on every input in every order."""
-    found, value = [], function(*inputs).sin().sum()
-    for _ in range(orders):
-        gradients = torch.autograd.grad(value, inputs, create_graph=True)
-        found += gradients
-        value = sum(g.cos().sum() for g in gradients)
-    return found
-
-
 def check_derivatives(plan: Plan, product: TensorProduct, orders: int) -> None:
     inputs = list(operands(plan, requires_grad=True).values())
-    wanted = derivatives(lambda *xs: reference_product(plan, *xs), inputs, orders)
-    for got, want in zip(derivatives(product, inputs, orders), wanted, strict=True):
+    results = product(*inputs), reference_product(plan, *inputs)
+    for got, want in zip(*(derivatives(result, inputs, orders) for result in results), strict=True):
         assert_close(got, want, 1e-11)
 
 
@@ -93,8 +83,8 @@ def test_derivatives_of_right(strategy: str) -> None:
     plan = small_plan(shared=True)
     product = TensorProduct.from_plan(plan, False, strategy=strategy, backend="aot_eager", compile_right=True).double()
     _, *inputs = operands(plan, requires_grad=True).values()
-    wanted = derivatives(lambda x2, w: reference_right(plan, x2, w), inputs, 2)
-    for got, want in zip(derivatives(product.right, inputs, 2), wanted, strict=True):
+    results = product.right(*inputs), reference_right(plan, *inputs)
+    for got, want in zip(*(derivatives(result, inputs) for result in results), strict=True):
         assert_close(got, want, 1e-11)
 
 
@@ -104,9 +94,7 @@ def test_gradients_of_broadcast_operands_have_their_shapes() -> None:
     eager = TensorProduct("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)], strategy="einsum")
     eager.load_state_dict(product.state_dict())
     inputs = [x, y, product.weight]
-    wanted = derivatives(lambda x, y, w: eager(x, y, w), inputs, 2)
-    for got, expected in zip(derivatives(lambda x, y, w: product(x, y, w), inputs, 2), wanted, strict=True):
-        torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(*(derivatives(module(*inputs), inputs) for module in (product, eager)))
 
 
 def test_all_gradients_are_one_program() -> None:
@@ -132,8 +120,8 @@ def test_all_gradients_are_one_program() -> None:
 def test_a_joint_program_shares_nodes(strategy: str) -> None:
     form = form_of(small_plan(shared=False))
     slots = tuple(form.open(name) for name in ("x1", "x2", "w"))
-    joint = len(emit_forms(slots, strategy).graph.nodes)
-    assert joint < sum(len(emit_forms((slot,), strategy).graph.nodes) for slot in slots)
+    joint = len(emit_form(slots, strategy).graph.nodes)
+    assert joint < sum(len(emit_form(slot, strategy).graph.nodes) for slot in slots)
 
 
 def test_results_are_copied_where_the_next_run_overwrites_them() -> None:

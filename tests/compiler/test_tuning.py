@@ -11,9 +11,9 @@ import torch
 from tpgen.compiler import tuning
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
-from tpgen.compiler.tuning import _choice_file, measured_choice
+from tpgen.compiler.tuning import _choice_file, read_choice
 from tpgen.kernels.build import cache
-from tpgen.nn.modules import module_of, sizes_of
+from tpgen.nn.modules import build_module, list_open_sizes
 from tpgen.planner.harmonics import make_harmonics_plan
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
@@ -37,7 +37,7 @@ def config(tmp_path, monkeypatch) -> Config:
 @pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
 def test_modules_of_any_plan_take_what_was_measured(plan: Plan, config: Config) -> None:
     cache.write_whole(_choice_file(plan.flat, config, cache.current_directory()), json.dumps(_entry("unrolled")))
-    module = module_of(plan, **sizes_of(plan))
+    module = build_module(plan, **list_open_sizes(plan))
     assert module.choice.strategy == "unrolled"
     assert "measured" not in module.double().choice.reason
 
@@ -46,7 +46,7 @@ def test_a_choice_is_for_one_layout_dtype_and_backend(config: Config) -> None:
     cache.write_whole(_choice_file(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum")))
     assert choose_strategy(PLAN, config).strategy == "einsum"
     for other in ({"layout": "ir_mul"}, {"dtype": torch.float64}, {"backend": "aot_eager"}):
-        assert measured_choice(PLAN, replace(config, **other)) is None
+        assert read_choice(PLAN, replace(config, **other)) is None
 
 
 def test_a_choice_is_for_one_kind_of_gpu(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,10 +54,10 @@ def test_a_choice_is_for_one_kind_of_gpu(config: Config, monkeypatch: pytest.Mon
     monkeypatch.setattr(tuning, "gpu_name", lambda device: names[device.index])
     one, other = (replace(config, device=f"cuda:{n}") for n in range(2))
     cache.write_whole(_choice_file(PLAN, one, cache.current_directory()), json.dumps(_entry("einsum")))
-    assert measured_choice(PLAN, one).strategy == "einsum"
-    assert measured_choice(PLAN, other) is None
+    assert read_choice(PLAN, one).strategy == "einsum"
+    assert read_choice(PLAN, other) is None
     names[1] = "H200"
-    assert measured_choice(PLAN, other).strategy == "einsum"
+    assert read_choice(PLAN, other).strategy == "einsum"
 
 
 def test_a_name_that_is_asked_for_is_kept(config: Config) -> None:
@@ -69,7 +69,7 @@ def test_a_name_that_is_asked_for_is_kept(config: Config) -> None:
                                   json.dumps({"strategy": ["einsum"], "milliseconds": 1})])  # fmt: skip
 def test_a_damaged_file_is_passed_over(config: Config, text: str) -> None:
     cache.write_whole(_choice_file(PLAN, config, cache.current_directory()), text)
-    assert measured_choice(PLAN, config) is None
+    assert read_choice(PLAN, config) is None
 
 
 def _entry(strategy: str) -> dict:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.cases import CASES, STRATEGIES, Case, assert_close, operands
 from tests.forms import reference_form
-from tpgen.emitter.emit import emit_form, emit_forms
+from tpgen.emitter.emit import emit_form
 from tpgen.form.form import FlatOperand, Form, LetteredLeg, Term, conv_form, form_of
 from tpgen.form.reference import reference_product
 from tpgen.planner.modes import MATRIX
@@ -65,7 +65,7 @@ def test_open_slots_of_a_convolution_in_one_program(strategy: str) -> None:
     at, given = edges(), graph_operands(case)
     form = conv_form(case.plan)
     forms = (form.open("x1"), form.open("w"), form.open("out"))
-    program = emit_forms(forms, strategy)
+    program = emit_form(forms, strategy)
     assert program.arguments == ("x1", "x2", "w", "g", "src", "dst", "num_src", "num_dst")
     results = program.module().double()(*given.values(), *at.values(), NODES, NODES)
     for opened, result in zip(forms, results, strict=True):

@@ -9,8 +9,10 @@ from tpgen.base.errors import BackendError, EmitError
 from tpgen.emitter import streams as cuda
 from tpgen.emitter.emit import emit_plan
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
+from tpgen.planner.product import make_plan
 
 STREAM_FUNCTIONS = (cuda.current_stream, cuda.side_stream, cuda.wait, cuda.set_stream, cuda.hand_over)
 PLAN = channelwise("4x0e+4x1o+4x2e", "0e+1o+2e", "0e+1o+2e")
@@ -75,20 +77,18 @@ def test_a_single_path_needs_no_stream() -> None:
     assert not any(n.target in STREAM_FUNCTIONS for n in emission.graph.nodes)
 
 
-def test_streams_on_a_cpu_are_an_error() -> None:
-    product = TensorProduct.from_plan(PLAN, streams=2)
-    operands = [torch.randn(3, d) for d in (PLAN.irreps_in1.dim, PLAN.irreps_in2.dim, PLAN.weight_numel)]
+ONE_PATH = make_plan("1o", "1o", "1e", [(0, 0, 0, "uuu", True)], shared_weights=False)
+
+
+@pytest.mark.parametrize("plan", [PLAN, ONE_PATH])
+def test_streams_on_a_cpu_are_an_error(plan: Plan) -> None:
+    product = TensorProduct.from_plan(plan, internal_weights=False, streams=2)
+    operands = [torch.randn(3, d) for d in (plan.irreps_in1.dim, plan.irreps_in2.dim, plan.weight_numel)]
     with pytest.raises(BackendError, match="streams are CUDA streams, and the operands are on cpu"):
         product(*operands)
 
 
-def test_streams_on_a_cpu_are_an_error_for_a_single_path_too() -> None:
-    product = TensorProduct("1o", "1o", "1e", [(0, 0, 0, "uuu", False)], streams=2)
-    with pytest.raises(BackendError, match="streams are CUDA streams"):
-        product(torch.randn(2, 3), torch.randn(2, 3))
-
-
-@pytest.mark.parametrize("count", [-1, 1.5, True])
+@pytest.mark.parametrize("count", [-1, 1.5, "2", True])
 def test_bad_number_of_streams(count) -> None:
     with pytest.raises(EmitError, match="streams must be a positive number"):
         emit_plan(PLAN, "forward", "einsum", streams=count)

@@ -7,15 +7,15 @@ from math import prod
 
 import pytest
 
-from tpgen.form.call import Call, level_free_calls
-from tpgen.form.derivative import level_free_parts, pull_back, summed_parts
+from tpgen.form.call import Call, split_by_levels
+from tpgen.form.derivative import list_call_parts, pull_back, sum_parts
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 
 
 def points(call: Call) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     return [
         (tuple(str(one.point[name]) for name in SLOTS if name in one.point), tuple(map(str, one.opened)))
-        for one in level_free_calls(call, SLOTS)
+        for one in split_by_levels(call, SLOTS)
     ]
 
 
@@ -39,11 +39,11 @@ def test_each_way_to_share_levels_occurs_once(order: int) -> None:
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     ways = [
         (str(slot), tuple(sorted(str(s) for name, s in one.point.items() if name != slot.operand)))
-        for one in level_free_calls(call, SLOTS)
+        for one in split_by_levels(call, SLOTS)
         for slot in one.opened
     ]
     assert len(ways) == len(set(ways))
-    for one in level_free_calls(call, SLOTS):
+    for one in split_by_levels(call, SLOTS):
         for slot in one.opened:
             levels = [s.levels for name, s in one.point.items() if name != slot.operand]
             assert sum(levels) == call.levels & ~slot.levels, "levels of the others, each once"
@@ -70,14 +70,14 @@ def test_parts_sum_to_the_derivative(order: int) -> None:
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     given = {slot: n + 2 for n, slot in enumerate(call.given)}
     wholes = [sum(x * power(slot.levels) for slot, x in given.items() if slot.operand == name) for name in names]
-    found = summed_parts(level_free_parts(call, names), list(given.values()), len(call.opened), multiplied)
+    found = sum_parts(list_call_parts(call, names), list(given.values()), len(call.opened), multiplied)
     for slot, value in zip(call.opened, found, strict=True):
         (whole,) = multiplied((), wholes, (names.index(slot.operand),))
         assert value == whole // power(call.levels & ~slot.levels) % BASE
 
 
 def test_a_sum_of_nothing_is_zero() -> None:
-    assert summed_parts((), [], 2, multiplied) == [None, None]
+    assert sum_parts((), [], 2, multiplied) == [None, None]
 
 
 def test_nothing_pulled_back_is_nothing() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.cases import CASES, LAYOUTS, ROWS, Case, assert_close, operands, reference_right
 from tests.forms import reference_form
 from tpgen.base.errors import EmitError
-from tpgen.form.form import Form, Layout, form_of, layouts_of, right_form
+from tpgen.form.form import Form, Layout, expand_layout, form_of, right_form
 from tpgen.form.reference import reference_product
 from tpgen.planner.product import make_plan
 
@@ -129,4 +129,4 @@ def test_errors() -> None:
     with pytest.raises(EmitError, match=r"'mul':.*'mul_ir'.*mul_ir, ir_mul"):
         form_of(CASES[0].plan, "mul")
     with pytest.raises(EmitError, match="layout: give one name, or one for each of x1, x2, out"):
-        layouts_of(CASES[0].plan, ("mul_ir", "ir_mul"))
+        expand_layout(CASES[0].plan, ("mul_ir", "ir_mul"))

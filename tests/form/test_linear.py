@@ -8,7 +8,7 @@ import torch
 from tests.cases import assert_close
 from tests.forms import reference_form
 from tpgen.base.errors import EmitError
-from tpgen.form.form import Form, form_of, layouts_of
+from tpgen.form.form import Form, expand_layout, form_of
 from tpgen.form.reference import reference_product
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
@@ -59,9 +59,9 @@ def test_channels_stand_in_the_form_as_copies() -> None:
 
 def test_layouts() -> None:
     plan = make_linear_plan("2x0e", "3x0e")
-    assert layouts_of(plan, "ir_mul") == ("ir_mul", "ir_mul")
-    assert layouts_of(make_plan("2x0e", "0e", "2x0e", []), "ir_mul") == ("ir_mul",) * 3
+    assert expand_layout(plan, "ir_mul") == ("ir_mul", "ir_mul")
+    assert expand_layout(make_plan("2x0e", "0e", "2x0e", []), "ir_mul") == ("ir_mul",) * 3
     with pytest.raises(EmitError, match="layout: give one name, or one for each of x1, out"):
-        layouts_of(plan, ("mul_ir", "mul_ir", "mul_ir"))
+        expand_layout(plan, ("mul_ir", "mul_ir", "mul_ir"))
     with pytest.raises(EmitError, match=r"unknown layout 'mulir'.*[Kk]nown layouts: mul_ir, ir_mul"):
-        layouts_of(plan, "mulir")
+        expand_layout(plan, "mulir")

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from tests.polynomials import PLANS, along, components, operands_of, slow
-from tpgen.form.polynomial import Monomial, PolynomialForm, Variable, collect_like_terms, polynomial, polynomial_of
+from tpgen.form.polynomial import (
+    Monomial,
+    PolynomialForm,
+    Variable,
+    collect_like_terms,
+    make_polynomial,
+    make_scalar_form,
+)
 
 
 def sample(seed: int = 0) -> PolynomialForm:
@@ -47,14 +54,14 @@ def test_directions_commute() -> None:
 
 def test_euler() -> None:
     """Along itself, a polynomial homogeneous of degree n is n times itself."""
-    cubic = polynomial({(("x", 0), ("x", 1), ("x", 1)): 2.0, (("x", 2),) * 3: -1.0})
+    cubic = make_polynomial({(("x", 0), ("x", 1), ("x", 1)): 2.0, (("x", 2),) * 3: -1.0})
     assert along(cubic, "x", "x") == PolynomialForm(tuple(Monomial(3 * c, f) for c, f in cubic.monomials))
     assert cubic.degree("x") == 3
     assert cubic.degree("y") == 0
 
 
 def test_what_cancels_is_left_out() -> None:
-    assert str(polynomial({(("x", 0),): 1.0, (): 0.0})) == "x0"
+    assert str(make_polynomial({(("x", 0),): 1.0, (): 0.0})) == "x0"
     assert str(collect_like_terms([Monomial(1.0, (Variable("x", 0),)), Monomial(-1.0, (Variable("x", 0),))])) == "0"
 
 
@@ -63,7 +70,7 @@ def test_the_form_is_linear_in_the_output_and_its_gradient_is_the_output(name: s
     plan = PLANS[name]()
     tensors = operands_of(plan, 2, 2, 1, grad=False)
     expected = components(plan.out, slow(plan, tensors))[:, 0]
-    form = polynomial_of(plan)
+    form = make_scalar_form(plan)
     assert form.degree("out") == 1
     values = {
         o.name: x[:, :, 0].T if o.weights else components(o, x)[:, 0].T

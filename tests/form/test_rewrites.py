@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tests.cases import CASES, LAYOUTS, ROWS, Case, assert_close
-from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, pairwise_steps
+from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, plan_pairwise
 from tpgen.form.form import Form, Layout, form_of, right_form
-from tpgen.form.rewrites import drop_unit_axes, scalar_leg, simplify_contraction, unify_deltas
+from tpgen.form.rewrites import drop_scalar_leg, drop_unit_axes, simplify_contraction, unify_deltas
 
 
 def directions(case: Case, layout: Layout) -> list[Form]:
@@ -52,7 +52,7 @@ def test_rewrites_preserve_meaning(case: Case, layout: Layout) -> None:
             c = form.contraction(term)
             named = random_operands(c)
             want = evaluate(c, named)
-            for rewrite in (scalar_leg, unify_deltas, drop_unit_axes, simplify_contraction):
+            for rewrite in (drop_scalar_leg, unify_deltas, drop_unit_axes, simplify_contraction):
                 assert_close(evaluate(rewrite(c), named), want)
 
 
@@ -70,7 +70,7 @@ def test_nothing_is_left_to_rewrite(case: Case) -> None:
 def test_a_coupling_with_a_scalar_leg_is_a_delta(ls: tuple[int, int, int]) -> None:
     dims = [2 * l + 1 for l in ls]  # noqa: E741
     sizes = tuple(zip("ijk", dims, strict=True))
-    c = scalar_leg(Contraction((Factor(Coupling(*ls), "ijk"),), "ijk", sizes))
+    c = drop_scalar_leg(Contraction((Factor(Coupling(*ls), "ijk"),), "ijk", sizes))
     delta = c.find(Delta)
     assert delta is not None
     scalar = next(a for a, dim in sizes if dim == 1)
@@ -89,7 +89,7 @@ def test_pairwise_steps_compute_the_contraction(case: Case) -> None:
                 named[f.source] if isinstance(f.source, str) else torch.tensor(f.source.array()) for f in c.factors
             ]
             remaining = list(zip(operands, [f.letters for f in c.factors], strict=True))
-            for step in pairwise_steps(tuple(f.letters for f in c.factors), c.output, c.sizes):
+            for step in plan_pairwise(tuple(f.letters for f in c.factors), c.output, c.sizes):
                 assert len(step.positions) <= 2
                 taken = [remaining[p] for p in step.positions]
                 remaining = [x for p, x in enumerate(remaining) if p not in step.positions]
@@ -109,7 +109,7 @@ def test_the_order_of_contraction_is_the_same_for_any_large_batch() -> None:
             for term in form.live_terms:
                 c = simplify_contraction(form.contraction(term))
                 letters = tuple(f.letters for f in c.factors)
-                chosen = [step.positions for step in pairwise_steps(letters, c.output, c.sizes)]
+                chosen = [step.positions for step in plan_pairwise(letters, c.output, c.sizes)]
                 for rows in (32, 1000, 100_000):
                     sizes = {BATCH: rows, **dict(c.sizes)}
                     shapes = [tuple(sizes[a] for a in x) for x in letters]
@@ -123,7 +123,7 @@ def test_the_order_of_contraction_is_the_same_for_any_large_batch() -> None:
 def test_an_axis_of_size_one_that_a_coupling_has_stays() -> None:
     c = Contraction((Factor("x1", "zi"), Factor(Coupling(0, 1, 1), "ijk")), "zjk", (("i", 1), ("j", 3), ("k", 3)))
     assert drop_unit_axes(c) == c
-    assert drop_unit_axes(scalar_leg(c)).equation == "z,jk->zjk"
+    assert drop_unit_axes(drop_scalar_leg(c)).equation == "z,jk->zjk"
 
 
 def test_prints_as_an_einsum() -> None:

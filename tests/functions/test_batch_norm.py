@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen.base.errors import InputError
-from tpgen.functions.batch_norm import Normed, NormTable, batch_norm, make_norm_table
+from tpgen.functions.batch_norm import NormalizedRows, NormTable, batch_norm, make_norm_table
 
 pytestmark = needs_compiler
 
@@ -25,12 +25,12 @@ WIDTHS = {
 ROWS = [1, 2, 63, 64, 65, 129, 64 * 64, 64 * 64 + 1, 64 * 64 + 4097]
 
 
-def definition(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normed:
+def definition(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> NormalizedRows:
     mean = x.mean(0)[table.scalars]
     y = x.index_add(1, table.scalars, -mean.expand(len(x), -1))
     variance = x.new_zeros(len(weight)).index_add(0, table.copy, y.square().mean(0)) / table.divisor
     scale = (weight / (variance + eps).sqrt())[table.copy]
-    return Normed((y * scale).index_add(1, table.scalars, bias.expand(len(x), -1)), mean, variance)
+    return NormalizedRows((y * scale).index_add(1, table.scalars, bias.expand(len(x), -1)), mean, variance)
 
 
 def given(table: NormTable, rows: int, dtype: torch.dtype) -> list[Tensor]:
@@ -42,7 +42,7 @@ def given(table: NormTable, rows: int, dtype: torch.dtype) -> list[Tensor]:
     return [x.requires_grad_() for x in made]
 
 
-def results(out: Normed, x: list[Tensor], second: bool = False) -> list[Tensor]:
+def results(out: NormalizedRows, x: list[Tensor], second: bool = False) -> list[Tensor]:
     cotangent = torch.arange(out.rows.numel(), dtype=out.rows.dtype).cos().view_as(out.rows)
     first = torch.autograd.grad(out.rows, x, cotangent, create_graph=second)
     squares = torch.stack([g.square().sum() for g in first]).sum()

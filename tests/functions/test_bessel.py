@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen.functions import bessel as module
-from tpgen.functions.bessel import CutBessel, bessel_slope, bessel_values, by_definition, cut_bessel
+from tpgen.functions.bessel import CutBessel, bessel_by_torch, bessel_slope, bessel_values, cut_bessel
 
 SHAPES = {
     "six": CutBessel(math.sqrt(2 / 5), 5.0, 6),
@@ -47,7 +47,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @shapes
 def test_values_and_gradients_are_those_of_the_definition(shape: CutBessel, kernels: list[str]) -> None:
     r, w = inputs(shape)
-    found, wanted = cut_bessel(r, w, shape), by_definition(r, w, shape)
+    found, wanted = cut_bessel(r, w, shape), bessel_by_torch(r, w, shape)
     torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-13)
     g, h = torch.randn(40, 8, dtype=torch.float64), torch.randn(40, 1, dtype=torch.float64)
     for outputs, cotangents in (((0, 1), (g, h)), ((0,), (g,)), ((1,), (h,))):
@@ -66,7 +66,7 @@ def test_derivatives_of_higher_order(shape: CutBessel) -> None:
     r, w = inputs(shape)
     g = torch.randn(40, 8, dtype=torch.float64, requires_grad=True)
     results = []
-    for functions in (cut_bessel, by_definition):
+    for functions in (cut_bessel, bessel_by_torch):
         rows, alone = functions(r, w, shape)
         total, of = (g * rows).sum() + alone.square().sum(), (r, w, g)
         for _ in range(3):
@@ -83,7 +83,7 @@ def test_float32_is_as_exact_as_its_arguments(shape: CutBessel) -> None:
     r, w = (x.detach().float() for x in inputs(shape, 5000, 20))
     g, h = torch.randn(5000, 20), torch.randn(5000, 1)
     exact = [x.double().requires_grad_() for x in (r, w)]
-    wanted = by_definition(*exact, shape)
+    wanted = bessel_by_torch(*exact, shape)
     slope = torch.autograd.grad(wanted, exact[0], (g.double(), h.double()))[0]
     for ours, theirs in zip(bessel_values(r, w, shape), wanted, strict=True):
         scale = theirs.abs().max().item()
@@ -99,7 +99,7 @@ def test_any_number_of_lengths_and_nothing_behind_them(count: int) -> None:
     r, w = (x.detach() for x in inputs(shape, count + 1, functions))
     g, h = torch.randn(count, functions, dtype=torch.float64), torch.randn(count, 1, dtype=torch.float64)
     r = r[:count].requires_grad_()
-    wanted = by_definition(r, w, shape)
+    wanted = bessel_by_torch(r, w, shape)
     torch.testing.assert_close(bessel_values(r.detach(), w, shape), wanted)
     (slope,) = torch.autograd.grad(wanted, r, (g, h))
     torch.testing.assert_close(bessel_slope(r.detach(), w, shape, g, h), slope)
@@ -129,14 +129,14 @@ def test_no_length(dtype: torch.dtype) -> None:
         assert torch.isnan(slope).tolist() == [[not shape.limit]]
     torch.testing.assert_close(rows[0], shape.prefactor * w)
     assert slope == 0
-    assert by_definition(r, w, shape)[0][0].tolist() == rows[0].tolist()
+    assert bessel_by_torch(r, w, shape)[0][0].tolist() == rows[0].tolist()
 
 
 @shapes
 def test_transforms_and_modes(shape: CutBessel) -> None:
     r, w = inputs(shape)
     r, w = r.detach(), w.detach()
-    wanted, own = by_definition(r, w, shape), r.clone().requires_grad_()
+    wanted, own = bessel_by_torch(r, w, shape), r.clone().requires_grad_()
     with torch.inference_mode():
         torch.testing.assert_close(cut_bessel(r, w, shape), wanted)
     torch.testing.assert_close(torch.vmap(lambda x: cut_bessel(x, w, shape)[1])(r.squeeze(1)[:, None]), wanted[1])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.functions.gate import TORCH, GateTable, gate_first, gate_second, gate_value, make_gate_table
+from tpgen.functions.gate import TORCH, GateTable, gate_gradient, gate_second_grad, gate_value, make_gate_table
 
 pytestmark = needs_compiler
 
@@ -66,7 +66,7 @@ def orders(at: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, ...]
 
 
 def by_kernel(at: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-    return *gate_value(at, x), *gate_first(at, g, x), *gate_second(at, c, g, x)
+    return *gate_value(at, x), *gate_gradient(at, g, x), *gate_second_grad(at, c, g, x)
 
 
 def check(at: GateTable, c: Tensor, g: Tensor, x: Tensor) -> None:

@@ -9,21 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.functions.test_bessel import SHAPES
 from tests.machine import needs_compiler
 from tests.nonfinite import KINDS, Function, compare, derivatives, differences, spoiled
 from tpgen.functions import silu as silus
-from tpgen.functions.bessel import CutBessel, bessel_values, by_definition, cut_bessel
+from tpgen.functions.bessel import CutBessel, bessel_by_torch, bessel_values, cut_bessel
 from tpgen.functions.gate import gate, gate_by_torch, make_gate_table
-from tpgen.functions.spline import evaluate_spline, make_spline, spline_rows
+from tpgen.functions.spline import evaluate_spline, make_interpolant, make_spline
 
 DTYPES = {torch.float32: 1e-3, torch.float64: 1e-9}
-SHAPES = {
-    "six": CutBessel(math.sqrt(2 / 5), 5.0, 6),
-    "odd": CutBessel(0.7, 3.0, 5),
-    "one": CutBessel(1.0, 4.0, 1),
-    "on and on": CutBessel(2 / 5, 5.0, 6, ends=False),
-    "with a limit": CutBessel(1 / math.pi, 1.0, 6, limit=True),
-}
 # in units of the cutoff
 LENGTHS = (0, 0.3, 1, 1.5, 1e3, 1e5, 1e6, 1e8, 1e10, 1e15, 1e20, 1e30, 1e38, 1e100, 1e160, 1e200, 1e300)
 NO_LENGTHS = (math.inf, -math.inf, math.nan)
@@ -51,7 +45,7 @@ def test_bessel_functions_at_any_length(shape: CutBessel, frequencies: str, dtyp
     w, lines = torch.tensor(FREQUENCIES[frequencies], dtype=dtype), []
     for length in (*LENGTHS, *NO_LENGTHS):
         r = torch.tensor([[length], [0.4]], dtype=dtype) * shape.cutoff
-        found, wanted = (derivatives(lambda *x, of=of: of(*x, shape), [r, w]) for of in (cut_bessel, by_definition))
+        found, wanted = (derivatives(lambda *x, of=of: of(*x, shape), [r, w]) for of in (cut_bessel, bessel_by_torch))
         lines += [f"{length}: {line}" for line in compare(found, wanted, DTYPES[dtype])]
     assert not lines
 
@@ -68,7 +62,7 @@ def test_cotangents_of_bessel_functions(shape: CutBessel, dtype: torch.dtype) ->
         for _, cotangents in spoiled(given, kind):
             ours, theirs = (
                 torch.autograd.grad(of(shape.cutoff * r, w, shape), r, cotangents)[0]
-                for of in (cut_bessel, by_definition)
+                for of in (cut_bessel, bessel_by_torch)
             )
             assert not differences(ours, theirs, DTYPES[dtype])
 
@@ -79,7 +73,7 @@ def test_arguments_of_waves_too_large_for_the_series_are_those_of_torch(dtype: t
     shape = SHAPES["on and on"]
     for length, frequency in ((1e4 if dtype == torch.float32 else 1e8, 3.0), (2.0, 1e9)):
         r, w = (torch.tensor([[x], [1.0]], dtype=dtype) for x in (length, frequency))
-        assert torch.equal(bessel_values(r, w.flatten(), shape)[0], by_definition(r, w, shape)[0])
+        assert torch.equal(bessel_values(r, w.flatten(), shape)[0], bessel_by_torch(r, w, shape)[0])
 
 
 def test_beyond_the_end_is_zero_until_the_cutoff_overflows() -> None:
@@ -118,5 +112,5 @@ def test_splines(dtype: torch.dtype) -> None:
     spline = make_spline(lambda r: torch.cat([r.sin(), r.cos()], 1), 0.5, 3.0).to(dtype)
     whole = [0.0, 0.7, *LENGTHS[3:], *NO_LENGTHS]
     r = torch.tensor(whole, dtype=dtype).unsqueeze(1)
-    found, wanted = (derivatives(of, [r], 1) for of in (lambda r: evaluate_spline(spline, r), spline_rows(spline)))
+    found, wanted = (derivatives(of, [r], 1) for of in (lambda r: evaluate_spline(spline, r), make_interpolant(spline)))
     assert not compare(found, wanted, DTYPES[dtype])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen.base.errors import TpgenError
-from tpgen.functions.spline import SLOPE_ERROR, Spline, evaluate_spline, make_spline, spline_rows
+from tpgen.functions.spline import SLOPE_ERROR, Spline, evaluate_spline, make_interpolant, make_spline
 
 
 def waves(r: Tensor) -> Tensor:
@@ -24,7 +24,9 @@ def spline() -> Spline:
 def test_errors_are_those_between_steps(spline: Spline) -> None:
     r = torch.linspace(0.5, 5.0, 100_001, dtype=torch.float64).unsqueeze(1)
     for order, said in enumerate((spline.values_error, spline.slopes_error)):
-        wanted, found = (torch.func.jvp(f, (r,), (torch.ones_like(r),))[order] for f in (waves, spline_rows(spline)))
+        wanted, found = (
+            torch.func.jvp(f, (r,), (torch.ones_like(r),))[order] for f in (waves, make_interpolant(spline))
+        )
         error = (wanted - found).abs().max() / wanted.abs().max()
         assert 0.5 * said < error < 1.5 * said
         assert error <= SLOPE_ERROR
@@ -42,7 +44,7 @@ def test_what_no_table_is_close_to_says_so() -> None:
 def test_the_kernel_computes_the_definition(spline: Spline, dtype: torch.dtype, limit: float) -> None:
     r = (0.3 + 5 * torch.rand(500, 1, dtype=dtype)).requires_grad_()  # some outside, on both sides
     cast = spline.to(dtype)
-    found, wanted = evaluate_spline(cast, r), spline_rows(cast)(r)
+    found, wanted = evaluate_spline(cast, r), make_interpolant(cast)(r)
     torch.testing.assert_close(found, wanted, rtol=limit, atol=limit)
     g = torch.randn(500, 19, dtype=dtype)
     slopes = [torch.autograd.grad(y, r, g)[0] for y in (found, wanted)]

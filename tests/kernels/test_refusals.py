@@ -15,8 +15,8 @@ import tpgen
 from tpgen.base.errors import InputError, KernelError
 from tpgen.functions.bessel import CutBessel, cut_bessel
 from tpgen.functions.gate import gate, gate_by_torch, make_gate_table
-from tpgen.functions.silu import silu, silu_second
-from tpgen.functions.spline import make_spline, takes_spline
+from tpgen.functions.silu import silu, silu_second_grad
+from tpgen.functions.spline import can_run_spline, make_spline
 from tpgen.kernels.build import build, cache, compiler
 from tpgen.kernels.runtime import polynomials
 from tpgen.kernels.runtime.failures import failures_seen
@@ -277,7 +277,7 @@ def seconds() -> tuple[list[Tensor], list[Tensor]]:
     c, g, x = rows(5, 5, 5)
     x.requires_grad_()
     (slope,) = torch.autograd.grad(nn.functional.silu(x), x, g.requires_grad_(), create_graph=True)
-    return list(silu_second(c, g.detach(), x.detach())), list(torch.autograd.grad(slope, (g, x), c))
+    return list(silu_second_grad(c, g.detach(), x.detach())), list(torch.autograd.grad(slope, (g, x), c))
 
 
 @pytest.mark.parametrize("function", [gates, waves, activations, seconds])
@@ -295,7 +295,7 @@ def test_splines(refuse) -> None:
     refuse("tpgen_kernel")
     make_spline(torch.sin, 0.0, 1.0)
     with pytest.warns(UserWarning, match="kernel of a function " + REFUSED):
-        assert not takes_spline(torch.ones(3, 1))
+        assert not can_run_spline(torch.ones(3, 1))
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------

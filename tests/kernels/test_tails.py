@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.forms import reference_form
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
-from tpgen.form.form import Layout, form_of, layouts_of
+from tpgen.form.form import Layout, expand_layout, form_of
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
@@ -41,7 +41,7 @@ def check(plan: Plan, layout: Layout, dtype: torch.dtype, opened: tuple[str, ...
     given = {name: surrounded(x, float("nan")) for name, x in operands(plan, ROWS, dtype).items()}
     exact = {name: x.double() for name, x in given.items()}
     results = {name: surrounded(torch.zeros_like(given[name]), 7.0) for name in opened}
-    spec = KernelSpec(Description(plan, layouts_of(plan, layout)), call_of(opened), dtype)
+    spec = KernelSpec(Description(plan, expand_layout(plan, layout)), call_of(opened), dtype)
     taken = [given[slot.operand] for slot in spec.call.given]
     assert KERNEL_TARGETS["cpp"].load(spec)(KernelCall(taken, [*results.values()], ROWS)) == 0
     for name, found in results.items():

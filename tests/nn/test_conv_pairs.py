@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import tpgen
+from tests.cases import derivatives
 from tests.machine import needs_compiler
 from tpgen import TensorProductConv
 from tpgen.base.errors import InputError
@@ -41,13 +42,6 @@ def operands(conv: TensorProductConv, rows: int, edges: int, nodes: int = NODES)
 
 def per_edge(conv: TensorProductConv, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
     return conv(x, y, torch.cat([w, w[: len(y) - len(w)]]), src, dst)
-
-
-def derivatives(made: Tensor, given: list[Tensor]) -> list[Tensor]:
-    """The gradients of a sum of squares, and those of the squares of these."""
-    first = torch.autograd.grad(made.square().sum(), given, create_graph=True)
-    second = torch.autograd.grad(sum(g.square().sum() for g in first), given)
-    return [made, *first, *second]
 
 
 @needs_compiler
@@ -171,9 +165,8 @@ def test_rows_of_weights_that_are_no_pairs_are_an_error(rows: int, strategy: str
 def test_other_strategies_repeat_the_rows(strategy: str) -> None:
     conv = TensorProductConv.from_plan(channelwise(*PLANS["odd"]), strategy=strategy).double()
     given, ends = operands(conv, 7, 12)
-    found = derivatives(conv.forward_pairs(*given, *ends), given)
-    for one, other in zip(found, derivatives(per_edge(conv, *given, *ends), given), strict=True):
-        torch.testing.assert_close(one, other)
+    found, wanted = (derivatives(way(*given, *ends), given) for way in (conv.forward_pairs, partial(per_edge, conv)))
+    torch.testing.assert_close(found, wanted)
 
 
 @needs_compiler

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import tpgen
+from tests.cases import derivatives
 from tests.machine import KERNEL
 from tests.polynomials import slow
 from tpgen.base.errors import InputError, OptionError, PlanError
@@ -36,11 +37,6 @@ def operands() -> tuple[list[Tensor], Tensor, Tensor]:
     return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes], src, dst
 
 
-def derivatives(result: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    first = torch.autograd.grad(result.sin().sum(), inputs, create_graph=True)
-    return [result, *first, *torch.autograd.grad(sum(x.sin().sum() for x in first), inputs)]
-
-
 @pytest.mark.parametrize("limit", [None, 20_000])
 @pytest.mark.parametrize("weights", ["one set", "each edge", "element"])
 @STRATEGIES
@@ -57,8 +53,7 @@ def test_it_is_the_definition(strategy: str, weights: str, limit: int | None) ->
     messages = slow(conv.plan, [x[src], y, t[dst], *own], index)
     wanted = messages.new_zeros(NODES, 8).index_add(0, dst, messages)
     inputs = [x, y, t, *own]
-    for got, want in zip(derivatives(found, inputs), derivatives(wanted, inputs), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(*(derivatives(out, inputs) for out in (found, wanted)), rtol=1e-10, atol=1e-10)
     if limit is not None:
         number = conv._runners["forward"]._number
         assert [key for key in chunks._measured if key[0] == number]

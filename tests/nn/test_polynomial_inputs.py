@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.cases import derivatives
 from tests.machine import KERNEL
 from tpgen.base.errors import InputError
 from tpgen.nn.polynomial import Polynomial
@@ -126,9 +127,5 @@ def test_torchscript(strategy: str) -> None:
         (OfEdges(edges), [src, dst, given]),
     ):
         at = (x if network is contracted else x.flatten(1)).clone().requires_grad_()
-        results = []
-        for function in (network, torch.jit.script(network)):
-            out = function(at, *rest)
-            (first,) = torch.autograd.grad(out.sin().sum(), at, create_graph=True)
-            results.append((out, first, *torch.autograd.grad(first.sin().sum(), at)))
-        torch.testing.assert_close(*results)
+        runs = network, torch.jit.script(network)
+        torch.testing.assert_close(*(derivatives(run(at, *rest), [at]) for run in runs))

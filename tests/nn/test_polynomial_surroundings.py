@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.machine import KERNEL, needs_compiler
-from tests.nn.test_surroundings import TOOLS
+from tests.nn.test_surroundings import TOOLS, Network
 from tpgen.base.errors import InputError
 from tpgen.kernels.runtime.ops import kernel_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
@@ -24,30 +24,6 @@ def contraction(strategy: str) -> SymmetricContraction:
 
 def features(*batch: int) -> Tensor:
     return torch.randn(*batch, 3, 2, 4, dtype=torch.float64)
-
-
-@ALL
-def test_shapes_on_the_meta_device(strategy: str) -> None:
-    made = contraction(strategy).to("meta")
-    assert made(features().to("meta"), INDEX.to("meta")).shape == (3, 8)
-
-
-@ALL
-def test_tensors_of_a_state_take_the_place_of_those_on_meta(strategy: str) -> None:
-    made = contraction(strategy)
-    other = SymmetricContraction("2x0e+2x1o", "2x0e+2x1o", 2, num_elements=2, strategy=strategy).to("meta")
-    other.load_state_dict(made.state_dict(), assign=True)
-    x = features()
-    torch.testing.assert_close(other(x, INDEX), made(x, INDEX))
-
-
-class Network(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = nn.ModuleList([inner])
-
-    def forward(self, x: Tensor, index: Tensor) -> Tensor:
-        return self.inner[0](x.sin(), index).tanh()
 
 
 @ALL

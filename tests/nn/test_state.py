@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +12,7 @@ from torch import nn
 
 import tpgen
 from tests.cases import MIXED, STRATEGIES, assert_close
-from tests.nn.modules import FIVE, IN1, IN2, OUT, inputs
+from tests.nn.modules import IN1, IN2, OUT, inputs
 from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.planner.product import make_plan
@@ -41,44 +38,6 @@ def test_a_network_loads_the_checkpoint_of_its_e3nn_twin() -> None:
     assert all(torch.equal(mine.state_dict()[name], theirs.state_dict()[name]) for name in mine.state_dict())
     with pytest.raises(RuntimeError, match="size mismatch"):
         mine["a"].load_state_dict({"weight": torch.zeros(3), "output_mask": theirs["a"].output_mask})
-
-
-def saved(product: nn.Module) -> nn.Module:
-    file = io.BytesIO()
-    torch.save(product, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-@pytest.mark.parametrize(
-    "again", [copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p)), saved], ids=["deepcopy", "pickle", "save"]
-)
-@pytest.mark.parametrize("name", FIVE)
-def test_copies(name: str, again: Callable) -> None:
-    product = FIVE[name](tpgen).double()
-    given = inputs(product)
-    want = product(*given)
-    other = again(product)
-    assert type(other) is type(product)
-    assert repr(other) == repr(product)
-    assert torch.equal(other(*given), want)
-    assert [i for i, _ in other.named_parameters()] == [i for i, _ in product.named_parameters()]
-    if other.weight.numel():
-        with torch.no_grad():
-            other.weight.zero_()
-        assert not product.weight.eq(0).all()
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_copy_of_a_compiled_module_runs_its_own_weights(strategy: str) -> None:
-    product = tpgen.TensorProduct(*MIXED, strategy=strategy).double()
-    given = inputs(product)
-    product.compile(backend="aot_eager")
-    product(*given)
-    for other in (copy.deepcopy(product), pickle.loads(pickle.dumps(product))):
-        with torch.no_grad():
-            other.weight.mul_(2.0)
-        assert_close(other(*given), product(*given, other.weight))
 
 
 def test_a_pickle_holds_the_plan_and_no_program() -> None:

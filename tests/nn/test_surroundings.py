@@ -37,21 +37,11 @@ def graph(nodes: int, edges: int) -> tuple[Tensor, ...]:
 
 
 @ALL
-def test_shapes_on_the_meta_device(strategy: str) -> None:
-    product = TensorProduct(*MIXED, strategy=strategy).to("meta")
-    x, y = inputs(product)
-    assert product(x.to("meta"), y.to("meta")).shape == (3, product.irreps_out.dim)
-    conv = TensorProductConv.from_plan(PLAN, strategy=strategy).to("meta")
-    assert conv(*(x.to("meta") for x in graph(5, 9))).shape == (5, PLAN.irreps_out.dim)
-
-
-@ALL
-def test_tensors_of_a_state_take_the_place_of_those_on_meta(strategy: str) -> None:
+def test_the_program_of_right_leaves_meta_with_a_state(strategy: str) -> None:
     product = TensorProduct(*MIXED, strategy=strategy, compile_right=True).double()
-    x, y = (x.double() for x in inputs(product))
+    _, y = (x.double() for x in inputs(product))
     other = TensorProduct(*MIXED, strategy=strategy, compile_right=True).to("meta")
     other.load_state_dict(product.state_dict(), assign=True)
-    assert_close(other(x, y), product(x, y))
     assert_close(other.right(y), product.right(y))
 
 

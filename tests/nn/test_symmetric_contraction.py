@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import pickle
-
 import pytest
 import torch
 from e3nn import o3
@@ -191,32 +187,6 @@ def test_weights_from_outside(strategy: str) -> None:
     for n in range(5):
         one = contraction(x[n : n + 1], weights=[w[n : n + 1] for w in rows])
         torch.testing.assert_close(each[n : n + 1], one)
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_copies_and_files(strategy: str) -> None:
-    contraction, x = module(strategy=strategy), features()
-    expected = contraction(x, INDEX)
-    saved = io.BytesIO()
-    torch.save(contraction, saved)
-    saved.seek(0)
-    copies = [
-        copy.deepcopy(contraction),
-        pickle.loads(pickle.dumps(contraction)),
-        torch.load(saved, weights_only=False),
-    ]
-    for again in copies:
-        torch.testing.assert_close(again(x, INDEX), expected)
-        assert again.choice == contraction.choice
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_torch_compile_and_export(strategy: str) -> None:
-    contraction, x = module(strategy=strategy, correlation=2), features()
-    compiled = torch.compile(contraction, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x, INDEX), contraction(x, INDEX))
-    exported = torch.export.export(contraction, (x, INDEX))
-    torch.testing.assert_close(exported.module()(x, INDEX), contraction(x, INDEX))
 
 
 def test_auto_takes_a_kernel_where_there_is_one() -> None:

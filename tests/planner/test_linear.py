@@ -9,7 +9,6 @@ import pytest
 import torch
 from e3nn import o3
 
-from tests.cases import run_python
 from tpgen.base.errors import PlanError, PlanIndexError
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
@@ -57,21 +56,6 @@ def test_channels_are_copies(arguments: dict[str, Any]) -> None:
     assert [p.coefficient for p in flat.paths] == pytest.approx([p.coefficient for p in plan.paths], rel=1e-15)
 
 
-@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
-def test_round_trip(arguments: dict[str, Any]) -> None:
-    plan = make_linear_plan(**arguments)
-    again = read_plan(plan.to_json())
-    assert again == plan
-    assert again.paths == plan.paths
-    assert hash(again) == hash(plan)
-    assert str(again) == str(plan)
-
-
-def test_digest_is_the_same_in_every_process_and_version() -> None:
-    code = "from tpgen.planner.linear import make_linear_plan; print(make_linear_plan('2x1o', '3x1o').digest)"
-    assert run_python(code).split() == [make_linear_plan("2x1o", "3x1o").digest] == ["becec5506870b46f"]
-
-
 def test_digest_depends_on_every_field() -> None:
     changes: list[dict[str, Any]] = [
         {},
@@ -96,7 +80,6 @@ def test_text_says_what_was_planned() -> None:
 def test_without_normalisation_weights_are_the_matrices() -> None:
     plan = make_linear_plan("4x0e+3x1o", "2x1o+8x0e", path_normalization="none")
     assert {path.coefficient for path in plan.paths} == {1.0}
-    assert read_plan(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize(
@@ -107,7 +90,7 @@ def test_without_normalisation_weights_are_the_matrices() -> None:
         ({"pairs": [[0]]}, r"pairs\[0\]': must be a list of 2 values"),
         ({"pairs": [[0, -1]]}, r"pairs\[0\]': indices must be small integers, got '-1'"),
         ({"pairs": 3}, "'pairs': must be a list of instructions"),
-        ({"biases": [1, 0, 0]}, "'biases': must be true or false, got '1'"),
+        ({"biases": [1, 0, 0]}, r"'biases\[0\]': must be true or false, got '1'"),
         ({"biases": True}, "'biases': must be a list of flags"),
         ({"f_in": "3"}, "'f_in': indices must be small integers"),
         ({"f_in": None}, "f_in and f_out go together"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpgen.base.errors import PlanError
-from tpgen.planner.modes import MODES, axis_sizes, find_mode
+from tpgen.planner.modes import MODES, find_axis_sizes, find_mode
 
 # mode: weight axes, fan-in axes, axes that only a weight fills
 TABLE = {
@@ -47,7 +47,7 @@ def test_derived_letters(name: str) -> None:
     ],
 )
 def test_weight_shape(name: str, muls: tuple[int, int, int], shape: tuple[int, ...]) -> None:
-    sizes = axis_sizes(MODES[name], *muls, has_weight=True)
+    sizes = find_axis_sizes(MODES[name], *muls, has_weight=True)
     assert tuple(sizes[a] for a in MODES[name].weight) == shape
 
 
@@ -67,19 +67,19 @@ def test_weight_shape(name: str, muls: tuple[int, int, int], shape: tuple[int, .
 )
 def test_multiplicities_that_do_not_fit(name: str, muls: tuple[int, int, int], rule: str) -> None:
     with pytest.raises(PlanError, match=rule):
-        axis_sizes(MODES[name], *muls, has_weight=True)
+        find_axis_sizes(MODES[name], *muls, has_weight=True)
 
 
 @pytest.mark.parametrize("name", ["uvw", "u<vw"])
 def test_modes_that_need_a_weight(name: str) -> None:
     with pytest.raises(PlanError, match=f"mode '{name}' fills output axis w from the weights.*has_weight=True"):
-        axis_sizes(MODES[name], 3, 3, 3, has_weight=False)
+        find_axis_sizes(MODES[name], 3, 3, 3, has_weight=False)
 
 
 def test_uuw_without_weights_sums_into_one_copy() -> None:
-    assert axis_sizes(MODES["uuw"], 4, 4, 1, has_weight=False) == {"u": 4, "w": 1}
+    assert find_axis_sizes(MODES["uuw"], 4, 4, 1, has_weight=False) == {"u": 4, "w": 1}
     with pytest.raises(PlanError, match=r"'uuw' without weights sums axis u into one copy, so the output .* must be 1"):
-        axis_sizes(MODES["uuw"], 4, 4, 2, has_weight=False)
+        find_axis_sizes(MODES["uuw"], 4, 4, 2, has_weight=False)
 
 
 @pytest.mark.parametrize("name", ["uwu", "", None, 3, ["uvu"]])

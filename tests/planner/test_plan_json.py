@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cases import CASES, random_arguments, run_python
+from tests.planner.test_linear import ARGUMENTS
+from tests.polynomials import PLANS as POLYNOMIALS
 from tpgen.base.errors import PlanError
-from tpgen.planner.problems import PROBLEMS
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import Plan
+from tpgen.planner.problems import LINEARS, PROBLEMS
+from tpgen.planner.problems import POLYNOMIALS as NAMED_POLYNOMIALS
 from tpgen.planner.product import make_plan
 from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_DIM, MAX_INSTRUCTIONS, MAX_READ_DEGREE, MAX_TEXT, MAX_WEIGHTS
@@ -30,18 +38,30 @@ def changed(**changes: Any) -> str:
     return json.dumps({**json.loads(PLAN.to_json()), **changes})
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_round_trip(case) -> None:
-    again = read_plan(case.plan.to_json())
-    assert again == case.plan
-    assert again.paths == case.plan.paths
-    assert again.digest == case.plan.digest
-    assert str(again) == str(case.plan)
+MAKERS: dict[str, Callable[[], Plan]] = {
+    **{str(case): partial(getattr, case, "plan") for case in CASES},
+    **{str(arguments): partial(make_linear_plan, **arguments) for arguments in ARGUMENTS},
+    **POLYNOMIALS,
+    **{name: problem.make for name, problem in {**PROBLEMS, **LINEARS, **NAMED_POLYNOMIALS}.items()},  # with tables
+    "nothing": partial(make_plan, "", "0x1o", "", []),
+}
 
 
-def test_round_trip_of_random_and_named_products() -> None:
-    plans = [make_plan(*arguments, **keywords) for arguments, keywords in map(random_arguments, range(50))]
-    for plan in [*plans, *(problem.plan for problem in PROBLEMS.values()), make_plan("", "0x1o", "", [])]:
+@pytest.mark.parametrize(
+    "again", [lambda plan: read_plan(plan.to_json()), lambda plan: pickle.loads(pickle.dumps(plan))]
+)
+@pytest.mark.parametrize("name", MAKERS)
+def test_round_trip(name: str, again: Callable[[Plan], Plan]) -> None:
+    plan = MAKERS[name]()
+    other = again(plan)
+    assert other == plan
+    assert (hash(other), other.digest, str(other)) == (hash(plan), plan.digest, str(plan))
+    assert (other.paths, other.weight_slices) == (plan.paths, plan.weight_slices)
+
+
+def test_round_trip_of_random_products() -> None:
+    for arguments, keywords in map(random_arguments, range(50)):
+        plan = make_plan(*arguments, **keywords)
         assert read_plan(plan.to_json()) == plan
 
 
@@ -58,13 +78,14 @@ def test_files_of_each_format_are_read(file: Path) -> None:
 
 
 def test_digest_is_the_same_in_every_process() -> None:
-    code = "from tests.cases import CASES; print(*(case.plan.digest for case in CASES))"
-    assert run_python(code).split() == [case.plan.digest for case in CASES]
+    code = "from tests.planner.test_plan_json import MAKERS; print(*(make().digest for make in MAKERS.values()))"
+    assert run_python(code).split() == [make().digest for make in MAKERS.values()]
 
 
 def test_digest_does_not_change_between_versions() -> None:
     """It names files on users' disks: changing the format needs a new name for it."""
     assert make_plan("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)]).digest == "f0af13f212f11190"
+    assert make_linear_plan("2x1o", "3x1o").digest == "becec5506870b46f"
 
 
 def test_digest_depends_on_every_field() -> None:

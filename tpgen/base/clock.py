@@ -43,7 +43,7 @@ def _processor_time(_device: str | torch.device = "cpu") -> float:
     return time.process_time()
 
 
-def clock_of(device: str | torch.device) -> Clock:
+def choose_clock(device: str | torch.device) -> Clock:
     """`_processor_time` for a single CPU thread, else `now`."""
     # other programs add nothing to processor time; but several threads wait for each other, and so for other programs
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
@@ -98,7 +98,7 @@ class Timing:
         )
 
 
-def seconds_of(call: TimedCall, device: str | torch.device, calls: int = 1, clock: Clock | None = None) -> float:
+def time_calls(call: TimedCall, device: str | torch.device, calls: int = 1, clock: Clock | None = None) -> float:
     """Mean seconds per call, by default wall time."""
     read = clock or now
     start = read(device)
@@ -127,7 +127,7 @@ def time_in_turns(
     if not calls:
         return {}
     slot = min(max(seconds / (len(calls) * _ROUNDS), _SAMPLE_SECONDS[0]), _SAMPLE_SECONDS[1])
-    clock = clock_of(device)
+    clock = choose_clock(device)
     count = {name: 1 if repeats else _calls_per_sample(call, device, slot, clock) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order, shuffled = list(calls), random.Random(0)
@@ -137,7 +137,7 @@ def time_in_turns(
         for done in _share_done_after_each_round(start, seconds, rounds, repeats):
             shuffled.shuffle(order)
             for name in order:
-                samples[name].append(seconds_of(calls[name], device, count[name], clock))
+                samples[name].append(time_calls(calls[name], device, count[name], clock))
             tick(done)
     taken = 0.0 if clock is _processor_time else (_preemption_count() - before) / (time.perf_counter() - start)
     return {name: Timing(tuple(samples[name]), count[name], taken) for name in calls}
@@ -161,14 +161,14 @@ def _share_done_after_each_round(start: float, seconds: float, rounds: int, repe
 
 
 def _calls_per_sample(call: TimedCall, device: str | torch.device, slot: float, clock: Clock) -> int:
-    once = min(seconds_of(call, device, clock=clock) for _ in range(2))
+    once = min(time_calls(call, device, clock=clock) for _ in range(2))
     return max(1, min(1000, int(slot / max(once, 1e-9))))
 
 
-def device_of(module: nn.Module, inputs: Any = ()) -> str:
+def find_device(module: nn.Module, inputs: Any = ()) -> str:
     """Device of the first tensor off the CPU, else ``cpu``.
 
-    >>> device_of(nn.Linear(1, 1), [torch.zeros(1)])
+    >>> find_device(nn.Linear(1, 1), [torch.zeros(1)])
     'cpu'
     """
     tensors = (

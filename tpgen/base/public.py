@@ -41,10 +41,10 @@ HOMES = {
 }
 
 
-def public(name: str) -> Any:
+def load_public(name: str) -> Any:
     """Load the object of a public name.
 
-    >>> public("channelwise").__module__
+    >>> load_public("channelwise").__module__
     'tpgen.planner.presets'
     """
     return getattr(import_module(f"tpgen.{HOMES[name]}"), name)

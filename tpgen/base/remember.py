@@ -19,7 +19,7 @@ _ENTRIES = 4096
 
 
 @dataclass(frozen=True)
-class Watched:
+class RegisteredCache:
     """Registered cache, with functions that count and clear."""
 
     what: str
@@ -57,10 +57,10 @@ class _CacheStates(tuple[_CacheState, ...]):
     __str__ = __repr__
 
 
-_all: list[Watched] = []
+_all: list[RegisteredCache] = []
 
 
-def register_cache(cache: Watched) -> None:
+def register_cache(cache: RegisteredCache) -> None:
     """Register a cache."""
     _all.append(cache)
 
@@ -79,7 +79,7 @@ def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T
 
     def cache_and_register(function: Callable[..., _T]) -> _lru_cache_wrapper[_T]:
         made = lru_cache(most)(function)
-        register_cache(Watched(what, lambda: made.cache_info().currsize, most, made.cache_clear))
+        register_cache(RegisteredCache(what, lambda: made.cache_info().currsize, most, made.cache_clear))
         return made
 
     return cache_and_register
@@ -99,7 +99,7 @@ class Shelf(dict[K, V]):
     def __init__(self, what: str, entries: int = _ENTRIES) -> None:
         super().__init__()
         self._most, self._guard = _entries_within_user_limit(entries), ForkedLock()
-        register_cache(Watched(what, self.__len__, self._most, self.clear))
+        register_cache(RegisteredCache(what, self.__len__, self._most, self.clear))
 
     def __setitem__(self, key: K, value: V) -> None:
         with self._guard.lock:

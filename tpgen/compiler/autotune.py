@@ -9,7 +9,7 @@ import torch
 
 from tpgen.base.errors import EmitError, unknown, warn_caller
 from tpgen.compiler.config import Choice, Config
-from tpgen.compiler.tuning import measured_choice, strategies_of
+from tpgen.compiler.tuning import list_strategies, read_choice
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.failures import failure_of
@@ -31,16 +31,14 @@ def choose_strategy(plan: Plan, config: Config) -> Choice:
     """
     if config.strategy == "auto":
         return next(choice for rule in _RULES[plan.maker.form] if (choice := rule(plan, config)))
-    known = strategies_of(plan)
+    known = list_strategies(plan)
     if not isinstance(config.strategy, str) or config.strategy not in known:
         raise EmitError(unknown("strategy", config.strategy, (*known, "auto")))
-    if config.strategy == "kernel" and (failed := _kernel_failure(plan, config)):
-        return Choice(_GRAPH_STRATEGIES[plan.maker.form], f"a kernel was asked for, and {failed}")
+    if config.strategy == "kernel":
+        failed = failure_of(description_of_plan(plan, config.layout), config.dtype, config.device_type)
+        if failed:
+            return Choice(_GRAPH_STRATEGIES[plan.maker.form], f"a kernel was asked for, and {failed}")
     return Choice(config.strategy, "asked for")
-
-
-def _kernel_failure(plan: Plan, config: Config) -> str | None:
-    return failure_of(description_of_plan(plan, config.layout), config.dtype, config.device_type)
 
 
 def _choose_for_streams(plan: Plan, config: Config) -> Choice | None:
@@ -87,8 +85,8 @@ def _choose_einsum(plan: Plan, config: Config) -> Choice:
 _GRAPH_STRATEGIES = {OF_PATHS: "grouped", OF_MONOMIALS: "einsum"}  # in the place of kernels
 
 _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
-    OF_PATHS: (_choose_for_streams, measured_choice, _choose_kernel, _choose_for_inductor, _choose_grouped),
-    OF_MONOMIALS: (measured_choice, _choose_kernel, _choose_einsum),
+    OF_PATHS: (_choose_for_streams, read_choice, _choose_kernel, _choose_for_inductor, _choose_grouped),
+    OF_MONOMIALS: (read_choice, _choose_kernel, _choose_einsum),
 }
 
 

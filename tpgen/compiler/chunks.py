@@ -16,17 +16,17 @@ from tpgen.base.errors import InputError
 from tpgen.base.remember import Shelf
 from tpgen.compiler.backends import Runner
 from tpgen.compiler.closed_form import is_transformed
-from tpgen.compiler.footprint import Footprint, without_values
+from tpgen.compiler.footprint import Footprint, run_on_fakes
 from tpgen.kernels.runtime.registration import Differentiable, record_call
 
 Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
 _numbers = count()
-# by the number of a program, which gradients, and all sizes but that which is cut
-_measured: Shelf[tuple, _ProgramBytes] = Shelf("bytes of rows computed some at a time")
+# bytes of all rows together and of each, by the number of a program, which gradients, and all sizes but the cut one
+_measured: Shelf[tuple, tuple[int, int]] = Shelf("bytes of rows computed some at a time")
 _FEW, _MORE = 16, 32  # rows that a program is measured with: what it takes is a constant and so much a row
 
 
-class Batch(NamedTuple):
+class BatchShape(NamedTuple):
     """Batch dimensions; ``axis``, the longest, is chunked."""
 
     shape: tuple[int, ...]
@@ -41,15 +41,6 @@ class Batch(NamedTuple):
         """The tensor's chunked axis, or None if shared or broadcast."""
         axis = -1 if depth is None else self.axis - len(self.shape) + x.dim() - depth
         return None if axis < 0 or x.shape[axis] == 1 else axis
-
-
-class _ProgramBytes(NamedTuple):
-    fixed: int
-    each: int
-
-    def rows(self, limit: int) -> int:
-        """Rows that fit a limit in bytes."""
-        return (limit - self.fixed) // max(self.each, 1)
 
 
 class _ChunkedResult(NamedTuple):
@@ -180,24 +171,25 @@ class Chunked(Differentiable[Any]):
 
     # --- how many -----------------------------------------------------------------------------------------------
 
-    def _rows_per_chunk(self, function: _RowFunction, arguments: Sequence[Tensor], batch: Batch) -> int:
+    def _rows_per_chunk(self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape) -> int:
         key = self._number, *function.key, *self._shapes_with_rows(function, arguments, batch, _FEW)
         taken = _measured.get(key)
         if taken is None:
             few, more = (self._bytes_for_rows(function, arguments, batch, rows) for rows in (_FEW, _MORE))
             each = -((few - more) // (_MORE - _FEW))
-            taken = _measured[key] = _ProgramBytes(max(few - each * _FEW, 0), each)
+            taken = _measured[key] = (max(few - each * _FEW, 0), each)
+        fixed, each = taken
         assert self._max_bytes is not None
-        size = taken.rows(self._max_bytes)
+        size = (self._max_bytes - fixed) // max(each, 1)
         if size < 1:
             raise InputError(
-                f"max_bytes: {self._max_bytes} is too little for a single row, which takes {taken.fixed + taken.each} "
+                f"max_bytes: {self._max_bytes} is too little for a single row, which takes {fixed + each} "
                 f"bytes beside operands and results (batch {batch.shape}): give as many at least, or use "
                 "strategy='kernel', which keeps nothing on the way"
             )
         return size
 
-    def _bytes_for_rows(self, function: _RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
+    def _bytes_for_rows(self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape, rows: int) -> int:
         # results among them
         def run_and_measure_peak(taken: Footprint) -> int:
             shapes = self._shapes_with_rows(function, arguments, batch, rows)
@@ -208,27 +200,27 @@ class Chunked(Differentiable[Any]):
             function.run(self._plain, *given)
             return taken.peak - before
 
-        return without_values(run_and_measure_peak)
+        return run_on_fakes(run_and_measure_peak)
 
     @staticmethod
     def _shapes_with_rows(
-        function: _RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int
+        function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape, rows: int
     ) -> Iterator[tuple[int, ...]]:
         for x, depth in zip(arguments, function.given, strict=True):
             axis = batch.axis_of(x, depth)
             yield tuple(rows if n == axis else size for n, size in enumerate(x.shape))
 
 
-def _broadcast_batch(function: _RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
+def _broadcast_batch(function: _RowFunction, arguments: Sequence[Tensor]) -> BatchShape | None:
     given = zip(arguments, function.given, strict=True)
     shape = torch.broadcast_shapes(*(x.shape[: x.dim() - depth] for x, depth in given if depth is not None))
     if not shape or max(shape) < 2:
         return None
-    return Batch(tuple(shape), max(range(len(shape)), key=lambda axis: shape[axis]))
+    return BatchShape(tuple(shape), max(range(len(shape)), key=lambda axis: shape[axis]))
 
 
 def _result_buffer(
-    result: _ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: Batch
+    result: _ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: BatchShape
 ) -> tuple[Tensor, int | None, torch.dtype]:
     """Allocate a result: (buffer, chunked axis or None for sums, final dtype)."""
     like = None if result.argument is None else arguments[result.argument]

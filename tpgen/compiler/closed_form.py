@@ -20,7 +20,7 @@ from tpgen.base._torch import (
     transform_level,
     without_modes,
 )
-from tpgen.emitter.emit import Emission, emit_forms
+from tpgen.emitter.emit import Emission, emit_form
 from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
 from tpgen.kernels.runtime.older_vmap import below_vmap, unwrap_batched
@@ -148,7 +148,7 @@ class ClosedForm(Differentiable[Any]):
         form = self._form.reading(*(self._form.slots[n] for n in read))
         forms = tuple(form.open(*form.slots[n]) for n in opened)
         names = ", ".join("*".join(f.opened) for f in forms)
-        return emit_forms(forms, self._strategy, title=f"{names} of {form.plan.digest}, {self._strategy}")
+        return emit_form(forms, self._strategy, title=f"{names} of {form.plan.digest}, {self._strategy}")
 
 
 def is_transformed(given: Sequence[Tensor]) -> bool:

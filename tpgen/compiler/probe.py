@@ -105,7 +105,7 @@ def list_recompilations(
     return tuple(found)
 
 
-def generated_code(module: Module, inputs: Sequence[Any], step: Callable[[Module, Sequence[Any]], Any]) -> list[str]:
+def collect_sources(module: Module, inputs: Sequence[Any], step: Callable[[Module, Sequence[Any]], Any]) -> list[str]:
     """Inductor's sources for ``step`` with the compiled module, per graph and direction."""
     torch.compiler.reset()
     run = compile_program(module, Config(backend="inductor"))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from tpgen._version import __version__
 from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.form.form import layouts_of
+from tpgen.form.form import expand_layout
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import find_compiler
 from tpgen.kernels.build.processor import cpu_features, instruction_set
@@ -25,19 +25,19 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 _STRATEGIES: dict[str, Iterable[str]] = {OF_PATHS: STRATEGIES, OF_MONOMIALS: POLYNOMIAL_STRATEGIES}
 
 
-def strategies_of(plan: Plan) -> tuple[str, ...]:
+def list_strategies(plan: Plan) -> tuple[str, ...]:
     """Strategies that can write a plan."""
     return tuple(_STRATEGIES[plan.maker.form])
 
 
-def measured_choice(plan: Plan, config: Config) -> Choice | None:
+def read_choice(plan: Plan, config: Config) -> Choice | None:
     """The valid measured choice for a plan, or None."""
     try:
         fields = json.loads(read_own(_choice_file(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    if not isinstance(strategy, str) or strategy not in strategies_of(plan) or why_unfit(plan, config, strategy):
+    if not isinstance(strategy, str) or strategy not in list_strategies(plan) or why_unfit(plan, config, strategy):
         return None
     return Choice(strategy, f"the fastest of those measured here, {milliseconds:.3g} ms for {fields.get('rows')} rows")
 
@@ -57,7 +57,7 @@ def why_unfit(plan: Plan, config: Config, strategy: str) -> str | None:
 
 def _choice_file(plan: Plan, config: Config, directory: Path) -> Path:
     parts = (
-        plan.digest, *layouts_of(plan, config.layout), str(config.dtype), config.backend, _processor_name(config),
+        plan.digest, *expand_layout(plan, config.layout), str(config.dtype), config.backend, _processor_name(config),
         cpu_features(), instruction_set().name, find_compiler() is not None, __version__,
     )  # fmt: skip
     return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")

@@ -21,7 +21,7 @@ class Constants(nn.Module):
         self.__dict__["_exact"] = {**self.__dict__.get("_exact", {}), **exact}
         for name, values in exact.items():
             there = self._buffers.get(name)
-            held = tensor_like(values, torch.empty(0)) if there is None else there
+            held = make_tensor_like(values, torch.empty(0)) if there is None else there
             self.register_buffer(name, held, persistent=persistent)
         return self
 
@@ -35,7 +35,7 @@ class Constants(nn.Module):
         for name, values in exact.items():
             held = self._buffers[name]
             assert held is not None
-            self._buffers[name] = tensor_like(values, held if anchor is None else anchor)
+            self._buffers[name] = make_tensor_like(values, held if anchor is None else anchor)
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
         """Apply, then round the exact constants anew."""
@@ -48,10 +48,10 @@ class Constants(nn.Module):
         self._adapt_to(self._anchor())
 
 
-def tensor_like(values: np.ndarray, like: Tensor) -> Tensor:
+def make_tensor_like(values: np.ndarray, like: Tensor) -> Tensor:
     """Exact values with device and dtype of ``like``; integers stay integers.
 
-    >>> tensor_like(np.array([1.0, 3.0]) / 3, torch.empty(0, dtype=torch.float64))[0].item()
+    >>> make_tensor_like(np.array([1.0, 3.0]) / 3, torch.empty(0, dtype=torch.float64))[0].item()
     0.3333333333333333
     """
     tensor = torch.tensor(values, device="cpu")

@@ -22,9 +22,10 @@ from tpgen.base.drawing.graphs import graph_picture
 from tpgen.base.errors import EmitError, unknown
 from tpgen.base.notebook import Shown, collapsible, div_lines, html_table
 from tpgen.base.remember import remembered
-from tpgen.emitter.constants import Constants, tensor_like
+from tpgen.base.text import table
+from tpgen.emitter.constants import Constants, make_tensor_like
 from tpgen.emitter.frame import GivenOperands
-from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_dots, graph_rows, graph_table
+from tpgen.emitter.graph_writer import GraphWriter, list_graph_dots, list_graph_rows
 from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import Form, Layout, conv_form, form_of, right_form
@@ -32,7 +33,7 @@ from tpgen.planner.plan import Plan
 
 PLACEHOLDERS = {"out": "g", "x1*out": "g"}  # tensor name -> argument name, where they differ
 
-_WIDEST = 60  # characters of a cell in a notebook
+_WIDEST = 60  # characters of a cell
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ class Emission(Shown):
         return EmittedModule.of(self)
 
     def __str__(self) -> str:
-        return f"{self.title}\n{graph_table(self.graph)}"
+        return f"{self.title}\n{table(list_graph_rows(self.graph), widest=_WIDEST)}"
 
     def _repr_html_(self) -> str:
-        rows = [tuple(cell[:_WIDEST] for cell in row) for row in graph_rows(self.graph)]
-        shown = html_table(rows, left=range(6)) + graph_picture(graph_dots(self.graph))
+        rows = [tuple(cell[:_WIDEST] for cell in row) for row in list_graph_rows(self.graph)]
+        shown = html_table(rows, left=range(6)) + graph_picture(list_graph_dots(self.graph))
         return div_lines(self.title) + shown + collapsible("code", self.code.strip())
 
 
@@ -73,7 +74,7 @@ class EmittedModule(Constants, fx.GraphModule):
     def of(cls, emission: Emission) -> EmittedModule:
         """Make the module of an emission."""
         like = torch.empty(0, device="cpu")
-        held: dict[str, Any] = {name: tensor_like(values, like) for name, values in emission.constants.items()}
+        held: dict[str, Any] = {name: make_tensor_like(values, like) for name, values in emission.constants.items()}
         made = cls(held, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])
         return made._register_exact(emission.constants)
 
@@ -121,7 +122,7 @@ DIRECTIONS: dict[str, Callable[[Plan, Layout], Form]] = {
 _OF_TWO_INPUTS = ("right", "grad_x2", "conv")
 
 
-def directions_of(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
+def list_directions(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
     """Directions of a plan; one input lacks ``right``, ``grad_x2`` and ``conv``."""
     lacking = _OF_TWO_INPUTS if len(plan.inputs) < 2 else ()
     return {name: form for name, form in DIRECTIONS.items() if name not in lacking}
@@ -137,47 +138,40 @@ def emit_plan(
     >>> emission.arguments
     ('x1', 'x2', 'w')
     """
-    if direction not in directions_of(plan):
-        raise EmitError(unknown("direction", direction, directions_of(plan)))
+    if direction not in list_directions(plan):
+        raise EmitError(unknown("direction", direction, list_directions(plan)))
     layout = layout if isinstance(layout, str) else tuple(layout)
     return _emit_plan(plan, direction, strategy, layout, streams)
 
 
 @remembered("programs of products", entries=1024)
 def _emit_plan(plan: Plan, direction: str, strategy: str, layout: Layout, streams: int) -> Emission:
-    form = directions_of(plan)[direction](plan, layout)
+    form = list_directions(plan)[direction](plan, layout)
     return emit_form(form, strategy, streams, title=f"{direction} of {plan.digest}, {strategy}")
 
 
-def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str = "form") -> Emission:
-    """Write a form's program, on ``streams`` CUDA streams (0: none)."""
-    writer = GraphWriter()
-    (output,) = _write_forms(writer, (form,), strategy)
-    graph = name_nodes(writer.finish(output))
-    if streams:
-        graph = put_on_streams(graph, streams)
-    return Emission(graph, writer.constants, title)
+def emit_form(
+    form: Form | tuple[Form, ...], strategy: str = "einsum", streams: int = 0, title: str = "form"
+) -> Emission:
+    """Write a form's program, on ``streams`` CUDA streams (0: none).
 
-
-def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "forms") -> Emission:
-    """Write several forms as one program that returns a tuple; shared parts run once.
+    Several forms become one program, which returns a tuple and computes shared parts once.
 
     >>> from tpgen.planner.presets import channelwise
     >>> form = form_of(channelwise("4x0e", "0e", "0e"))
-    >>> emit_forms((form.open("x1"), form.open("w"))).arguments
+    >>> emit_form((form.open("x1"), form.open("w"))).arguments
     ('x1', 'x2', 'w', 'g')
     """
-    writer = GraphWriter()
-    graph = name_nodes(writer.finish(_write_forms(writer, forms, strategy)))
-    return Emission(graph, writer.constants, title)
-
-
-def _write_forms(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple[Traced, ...]:
-    # each form is given all operands, also its own open one, so that all share one frame
     if strategy not in STRATEGIES:
         raise EmitError(unknown("strategy", strategy, STRATEGIES))
+    writer, forms = GraphWriter(), form if isinstance(form, tuple) else (form,)
+    # each form is given all operands, also its own open one, so that all share one frame
     given = _add_placeholders(writer, forms)
-    return tuple(STRATEGIES[strategy](writer, form, given) for form in forms)
+    results = tuple(STRATEGIES[strategy](writer, each, given) for each in forms)
+    graph = name_nodes(writer.finish(results if isinstance(form, tuple) else results[0]))
+    if streams:
+        graph = put_on_streams(graph, streams)
+    return Emission(graph, writer.constants, title)
 
 
 def _add_placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> GivenOperands:

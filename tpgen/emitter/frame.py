@@ -30,7 +30,7 @@ Body = Callable[[GraphWriter, Form, Inputs], list[Result]]
 Strategy = Callable[[GraphWriter, Form, GivenOperands], Traced]
 
 
-def strategy_of_body(body: Body) -> Strategy:
+def make_strategy(body: Body) -> Strategy:
     """Make a strategy from a function that writes terms for flat rows."""
 
     @wraps(body)

@@ -24,8 +24,7 @@ import torch
 from torch import fx
 from torch.fx.proxy import GraphAppendingTracer
 
-from tpgen.base.drawing.graphs import Dot
-from tpgen.base.text import table
+from tpgen.base.drawing.graphs import PictureNode
 
 # An fx.Proxy: torch code over it reads as it would over the tensor it stands for, and is typed so.
 Traced = Any
@@ -49,7 +48,7 @@ class _DeduplicatingTracer(GraphAppendingTracer):
         self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
     ) -> fx.Node:
         """Create a node, or return an equal one."""
-        key = (kind, target, hashable_arguments(args), hashable_arguments(kwargs))
+        key = (kind, target, make_hashable(args), make_hashable(kwargs))
         node = self.known.get(key)
         if node is None:
             node = super().create_node(kind, target, args, kwargs, name, type_expr)
@@ -128,24 +127,19 @@ def _has_effect(node: fx.Node) -> bool:
     return node.op in ("placeholder", "output") or node.meta["tpgen"].role == "stream"
 
 
-def hashable_arguments(value: Any) -> Any:
+def make_hashable(value: Any) -> Any:
     """Hashable key for arguments."""
     if isinstance(value, (tuple, list)):
-        return (type(value).__name__, *(hashable_arguments(v) for v in value))
+        return (type(value).__name__, *(make_hashable(v) for v in value))
     if isinstance(value, dict):
-        return tuple((k, hashable_arguments(v)) for k, v in value.items())
+        return tuple((k, make_hashable(v)) for k, v in value.items())
     if isinstance(value, (fx.Node, fx.Proxy)):
         return value.node if isinstance(value, fx.Proxy) else value
     return type(value).__name__, repr(value)
 
 
-def graph_table(graph: fx.Graph) -> str:
-    """The graph as a table of nodes."""
-    return table(graph_rows(graph), widest=60)
-
-
-def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
-    """Rows of `graph_table`, head first."""
+def list_graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
+    """List a graph's nodes as rows of a table, head first."""
     rows: list[tuple[str, ...]] = [("node", "op", "target", "arguments", "role", "instructions")]
     for node in graph.nodes:
         origin = node.meta["tpgen"]
@@ -155,7 +149,7 @@ def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
     return rows
 
 
-def graph_dots(graph: fx.Graph) -> dict[str, Dot]:
+def list_graph_dots(graph: fx.Graph) -> dict[str, PictureNode]:
     """Nodes and edges of a picture, without constants."""
     dots = {}
     for node in graph.nodes:
@@ -163,7 +157,7 @@ def graph_dots(graph: fx.Graph) -> dict[str, Dot]:
         served: tuple[int, ...] = getattr(node.meta.get("tpgen"), "instructions", ())  # none outside of programs
         title, path = node.name if is_end else _target_name(node), served[0] if len(served) == 1 else None
         if node.op != "get_attr":
-            dots[node.name] = Dot([source.name for source in node.all_input_nodes], title, path, is_end)
+            dots[node.name] = PictureNode([source.name for source in node.all_input_nodes], title, path, is_end)
     return dots
 
 

@@ -18,13 +18,12 @@ from tpgen.emitter.lowering import (
     Inputs,
     Labelled,
     Result,
-    cross_vectors,
     read_term,
-    traced_operand,
     write_contraction,
+    write_cross_product,
     write_result,
 )
-from tpgen.form.contraction import BATCH, PLANNING_ROWS, Contraction, Coupling, Factor, contraction_flops
+from tpgen.form.contraction import BATCH, PLANNING_ROWS, Contraction, Coupling, Factor, count_flops
 from tpgen.form.form import Form, Term
 
 # What a table depends on: the segment of input 2, the coupling, its coefficient.
@@ -38,15 +37,14 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     prepared = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
-            prepared.append((term, *cross_vectors(writer, *read_term(writer, form, term, inputs))))
+            prepared.append((term, *write_cross_product(writer, *read_term(writer, form, term, inputs))))
     prepared = _replace_by_tables(writer, form, inputs, prepared)
     opened, prepared = _x2_gradient_by_one_product(writer, form, inputs, prepared)
     groups, rest = _group_by_output(form, prepared)
     results = [*opened, *(_write_stacked_weights(writer, form, inputs, group) for group in groups)]
     for term, c, given in rest:
         with writer.serving(term.path, "contraction"):
-            operands = [traced_operand(writer, given, f) for f in c.factors]
-            results.append(write_result(form, term, inputs, write_contraction(writer, c, operands)))
+            results.append(write_result(form, term, inputs, write_contraction(writer, c, given)))
     return results
 
 
@@ -115,7 +113,7 @@ def _sum_before_coupling(
     assert coupling is not None
     bare = c.without(coupling, output=BATCH + "ik", coefficient=1.0)
     with writer.serving(term.path, "contraction"):
-        tensor = write_contraction(writer, bare, [traced_operand(writer, given, f) for f in bare.factors]).tensor
+        tensor = write_contraction(writer, bare, given).tensor
     with writer.serving(term.path, "reshape"):
         return tensor.reshape((inputs.rows, c.size("ik")))
 
@@ -162,7 +160,7 @@ def _weights_last_is_cheapest(c: Contraction) -> bool:
     coupled, summed = _contraction_before_weights_and_summed_copies(c)
     operations = 2 if c.size(summed) > 1 else 1  # opt_einsum counts the additions of a sum
     last = operations * PLANNING_ROWS * c.size(coupled.output) * c.size(set(w.letters) - set(summed))
-    return contraction_flops(coupled) + last <= 1.05 * contraction_flops(c)
+    return count_flops(coupled) + last <= 1.05 * count_flops(c)
 
 
 def _contraction_before_weights_and_summed_copies(c: Contraction) -> tuple[Contraction, str]:
@@ -178,9 +176,7 @@ def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, grou
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):
             coupled, summed = _contraction_before_weights_and_summed_copies(c)
-            tensor = write_contraction(
-                writer, coupled, [traced_operand(writer, given, f) for f in coupled.factors]
-            ).tensor
+            tensor = write_contraction(writer, coupled, given).tensor
         components, copies = c.size(coupled.output) // c.size(summed), c.size(summed)
         with writer.serving(term.path, "reshape"):
             features.append(tensor.reshape((inputs.rows * components, copies)))

@@ -42,14 +42,14 @@ def has_proxy(*values: Any) -> bool:
     return any(has_proxy(*v.values()) if isinstance(v, dict) else isinstance(v, fx.Proxy) for v in values)
 
 
-def leaf_call(module: nn.Module, *arguments: Any, **options: Any) -> fx.Proxy | None:
+def record_leaf_call(module: nn.Module, *arguments: Any, **options: Any) -> fx.Proxy | None:
     """Record a module's call as one node; None without proxy arguments.
 
     Raises `TraceError` for the root of a trace.
 
     >>> network = nn.Sequential(nn.Linear(2, 3))
     >>> x = fx.Graph().placeholder("x")
-    >>> leaf_call(network[0], x) is None
+    >>> record_leaf_call(network[0], x) is None
     True
     """
     tracer = next((x.tracer for x in (*arguments, *options.values()) if isinstance(x, fx.Proxy)), None)

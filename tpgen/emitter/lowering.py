@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
-from tpgen.form.contraction import BATCH, Contraction, Coupling, Factor, Pairs, pairwise_steps
+from tpgen.form.contraction import BATCH, Contraction, Coupling, Factor, Pairs, plan_pairwise
 from tpgen.form.form import Form, SlotNames, Term
 from tpgen.form.rewrites import simplify_contraction
 
@@ -81,14 +81,14 @@ class Inputs:
 
 
 def write_contraction(
-    writer: GraphWriter, c: Contraction, given: list[Labelled], elementwise: bool = False
+    writer: GraphWriter, c: Contraction, given: dict[str, Labelled], elementwise: bool = False
 ) -> Labelled:
-    """Write the contraction of ``given`` (one tensor per factor) to ``c.output``.
+    """Write a contraction to ``c.output``; ``given`` holds the tensors of named factors.
 
     ``elementwise`` prefers product and sum over einsum, for fusing backends.
     """
-    remaining = _scale_smallest(writer, c, given)
-    for step in pairwise_steps(tuple(g.letters for g in remaining), c.output, c.sizes):
+    remaining = _scale_smallest(writer, c, [trace_operand(writer, given, f) for f in c.factors])
+    for step in plan_pairwise(tuple(g.letters for g in remaining), c.output, c.sizes):
         taken = [remaining[p] for p in step.positions]
         remaining = [g for p, g in enumerate(remaining) if p not in step.positions]
         role = next((r for r in ("weight", "coupling") if any(t.role == r for t in taken)), "contraction")
@@ -98,7 +98,7 @@ def write_contraction(
     return remaining[0]
 
 
-def traced_operand(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
+def trace_operand(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
     """Tensor of a factor: given, or a constant's buffer."""
     if isinstance(factor.source, str):
         return given[factor.source]
@@ -127,7 +127,7 @@ def _gather_pairs(
     return c, given
 
 
-def cross_vectors(
+def write_cross_product(
     writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
 ) -> tuple[Contraction, dict[str, Labelled]]:
     """Replace a copywise coupling of two vectors, ``epsilon[i, j, k] / sqrt(6)``, by a cross product."""

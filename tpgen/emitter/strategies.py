@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from tpgen.emitter.frame import GivenOperands, Strategy, strategy_of_body
+from tpgen.emitter.frame import GivenOperands, Strategy, make_strategy
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped
-from tpgen.emitter.lowering import (
-    Inputs,
-    Result,
-    cross_vectors,
-    read_term,
-    traced_operand,
-    write_contraction,
-    write_result,
-)
+from tpgen.emitter.lowering import Inputs, Result, read_term, write_contraction, write_cross_product, write_result
 from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form
 from tpgen.kernels.rows import RULES
@@ -30,9 +22,8 @@ def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     results = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
-            c, given = cross_vectors(writer, *read_term(writer, form, term, inputs))
-            operands = [traced_operand(writer, given, f) for f in c.factors]
-            results.append(write_result(form, term, inputs, write_contraction(writer, c, operands)))
+            c, given = write_cross_product(writer, *read_term(writer, form, term, inputs))
+            results.append(write_result(form, term, inputs, write_contraction(writer, c, given)))
     return results
 
 
@@ -46,7 +37,7 @@ def kernel(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     if form.live_terms and form.opened == ("out",):
         return _kernel_product(writer, form, given)
     one_open = form.live_terms and len(form.opened) == 1 and len(form.slots) == len(SLOTS)
-    return strategy_of_body(_kernel_gradient if one_open else grouped)(writer, form, given)
+    return make_strategy(_kernel_gradient if one_open else grouped)(writer, form, given)
 
 
 def _kernel_product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
@@ -77,8 +68,8 @@ def _kernel_gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Re
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "einsum": strategy_of_body(einsum),
-    "grouped": strategy_of_body(grouped),
-    "unrolled": strategy_of_body(unrolled),
+    "einsum": make_strategy(einsum),
+    "grouped": make_strategy(grouped),
+    "unrolled": make_strategy(unrolled),
     "kernel": kernel,
 }

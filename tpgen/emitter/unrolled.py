@@ -16,7 +16,7 @@ from tpgen.emitter.lowering import (
     Result,
     multiply_labelled,
     read_term,
-    traced_operand,
+    trace_operand,
     write_contraction,
     write_result,
 )
@@ -35,9 +35,7 @@ def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -
         if coupling and sum(a in c.output for a in letters) == 1 and len(closed) == 2:
             result = _UnrolledTerm(writer, c, given, coupling, closed).write()
         else:
-            result = write_contraction(
-                writer, c, [traced_operand(writer, given, f) for f in c.factors], elementwise=True
-            )
+            result = write_contraction(writer, c, given, elementwise=True)
         return write_result(form, term, inputs, result)
 
 
@@ -54,7 +52,7 @@ class _UnrolledTerm:
         self.open = next(a for a in coupling.letters if a in contraction.output)
         # the leg with fewer copies last: it is tabulated
         closed = sorted(closed_factors, key=lambda f: -contraction.size(f.letters))
-        self.vector, self.table = (traced_operand(writer, given_operands, f) for f in closed)
+        self.vector, self.table = (trace_operand(writer, given_operands, f) for f in closed)
         self.a, self.b = (next(x for x in f.letters if x in coupling.letters) for f in closed)
         self.rest = [f for f in contraction.factors if f is not coupling and f not in closed]
         order = [coupling.letters.index(x) for x in (self.a, self.b, self.open)]
@@ -114,10 +112,10 @@ class _UnrolledTerm:
         )
 
     def _contract_rest(self, operands: list[Labelled], output: str) -> Traced:
-        given = [*operands, *(traced_operand(self.writer, self.given, f) for f in self.rest)]
-        factors = tuple(Factor("", g.letters) for g in given)
+        named = {f"coupled{n}": operand for n, operand in enumerate(operands)}
+        factors = (*(Factor(name, operand.letters) for name, operand in named.items()), *self.rest)
         c = replace(self.c, factors=factors, output=output, coefficient=1.0)
-        return write_contraction(self.writer, c, given, elementwise=True).tensor
+        return write_contraction(self.writer, c, {**self.given, **named}, elementwise=True).tensor
 
     def _stack_components(self, components: list[Labelled]) -> Labelled:
         with self.writer.role("reshape"):

@@ -118,11 +118,11 @@ class _LevelFreeCall:
         return agrees and _disjoint_levels((self.point | others).values()) is not None
 
 
-def level_free_calls(call: Call, operands: Sequence[str]) -> tuple[_LevelFreeCall, ...]:
+def split_by_levels(call: Call, operands: Sequence[str]) -> tuple[_LevelFreeCall, ...]:
     """Split a call into calls without levels that sum to the call, if no term reads an operand twice.
 
     >>> second = Call.parse("x1 x2 out x1.1 x2.1 -> x1 x2 out")
-    >>> for one in level_free_calls(second, ("x1", "x2", "out")):
+    >>> for one in split_by_levels(second, ("x1", "x2", "out")):
     ...     print(*(one.point[name] for name in ("x1", "x2", "out")), "opens", *one.opened)
     x1 x2.1 out opens x1 out
     x1.1 x2 out opens x2 out

@@ -16,10 +16,10 @@ import numpy as np
 import opt_einsum
 
 from tpgen.base.remember import remembered
-from tpgen.planner.coupling import coupling
+from tpgen.planner.coupling import wigner_3j
 
 BATCH = "z"
-PLANNING_ROWS = 64  # the batch for which orders of contraction are compared; see `pairwise_steps`
+PLANNING_ROWS = 64  # the batch for which orders of contraction are compared; see `plan_pairwise`
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Coupling:
         return f"_w3j_{self.l1}_{self.l2}_{self.l3}"
 
     def array(self) -> np.ndarray:
-        return coupling(self.l1, self.l2, self.l3)
+        return wigner_3j(self.l1, self.l2, self.l3)
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,6 @@ class Factor:
 
     source: str | Constant
     letters: str
-
-    @property
-    def is_constant(self) -> bool:
-        return not isinstance(self.source, str)
 
 
 @dataclass(frozen=True)
@@ -165,13 +161,13 @@ def _optimal_order(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str
     return path, float(info.opt_cost)
 
 
-def contraction_flops(c: Contraction) -> float:
+def count_flops(c: Contraction) -> float:
     """Operations in the cheapest order, for `PLANNING_ROWS` rows."""
     return _optimal_order(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
 
 
 @remembered("steps of contractions")
-def pairwise_steps(
+def plan_pairwise(
     factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]
 ) -> tuple[_ContractionStep, ...]:
     """Cheapest pairwise contractions, for every batch size."""

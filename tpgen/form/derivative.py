@@ -18,7 +18,7 @@ from operator import add
 from typing import Any, NamedTuple
 
 from tpgen.base.remember import remembered
-from tpgen.form.call import Call, Slot, level_free_calls
+from tpgen.form.call import Call, Slot, split_by_levels
 
 # (operands that something at a level stands in, what stands in each operand, operands to open) -> a value for each of
 # the last.  What stands in a replaced operand counts where a term reads it, and only there: terms without it drop out.
@@ -35,11 +35,11 @@ class CallPart(NamedTuple):
     results: tuple[int, ...]  # of what the call at levels opens: where each of these adds to
 
 
-def level_free_parts(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
+def list_call_parts(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
     """Split a call into summands without levels, if no term reads an operand twice."""
     given = {slot: n for n, slot in enumerate(call.given)}
     found = []
-    for one in level_free_calls(call, operands):
+    for one in split_by_levels(call, operands):
         slots = sorted(one.opened, key=lambda slot: operands.index(slot.operand))
         raised = tuple(n for n, name in enumerate(operands) if name in one.raised)
         point = tuple(given.get(one.point.get(name, Slot(name))) for name in operands)
@@ -48,7 +48,7 @@ def level_free_parts(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...
     return tuple(found)
 
 
-def summed_parts(
+def sum_parts(
     parts: Iterable[CallPart], given: Sequence[Any], count: int, evaluate: EvaluateCall, add: Add = add
 ) -> list[Any]:
     """Evaluate parts; sum values for each of ``count`` opened slots, None for zero."""
@@ -74,7 +74,7 @@ def pull_back(
         return [None] * len(point)
     given = tuple(n for n, x in enumerate(point) if x is not None)
     parts = _gradient_parts(len(point), given, tuple(raised), tuple(wanted))
-    sums = summed_parts(parts, [*(point[n] for n in given), *raised.values()], len(wanted), evaluate, add)
+    sums = sum_parts(parts, [*(point[n] for n in given), *raised.values()], len(wanted), evaluate, add)
     found = dict(zip(wanted, sums, strict=True))
     return [found.get(n) for n in range(len(point))]
 
@@ -85,4 +85,4 @@ def _gradient_parts(
 ) -> tuple[CallPart, ...]:
     names = [f"x{n}" for n in range(count)]
     slots = (*(Slot(names[n]) for n in given), *(Slot(names[n], 1) for n in raised))
-    return level_free_parts(Call(slots, tuple(Slot(names[n]) for n in opened)), names)
+    return list_call_parts(Call(slots, tuple(Slot(names[n]) for n in opened)), names)

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
-from tpgen.base.drawing.path_map import PathMap, Route, path_picture
+from tpgen.base.drawing.path_map import PathMap, Route, draw_first_paths
 from tpgen.base.errors import EmitError, unknown
 from tpgen.base.locks import cached_property
 from tpgen.base.notebook import Shown, div_lines, html_table
@@ -281,7 +281,7 @@ class Form(Shown):
     def _repr_html_(self) -> str:
         rows = [("path", "einsum"), *((t.path, self.contraction(t)) for t in self.live_terms)]
         said = div_lines(f"{self._summary()} (open: {'*'.join(self.opened)})")
-        return said + html_table(rows, left=(1,)) + path_picture(self.path_map)
+        return said + html_table(rows, left=(1,)) + draw_first_paths(self.path_map)
 
 
 def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
@@ -294,7 +294,7 @@ def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
     w[32] of x1, out
       path 0: 0.353553 * einsum('zui,zwk,ik->uw', x1, out, _eye_3)
     """
-    plan, layouts = plan.flat, layouts_of(plan, layout)
+    plan, layouts = plan.flat, expand_layout(plan, layout)
     # unweighted instructions take no segment: offsets of the weights exist once, in the plan
     slices = [s for s in plan.weight_slices if s is not None]
     position = {s.start: index for index, s in enumerate(slices) if s.stop > s.start}
@@ -329,11 +329,11 @@ def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
     return form_of(plan, layout).index_rows(x1="src", out="dst")
 
 
-def layouts_of(plan: Plan, layout: Layout) -> tuple[str, ...]:
+def expand_layout(plan: Plan, layout: Layout) -> tuple[str, ...]:
     """A layout name for each input and the output.
 
     >>> from tpgen.planner.linear import make_linear_plan
-    >>> layouts_of(make_linear_plan("8x1o", "4x1o"), "ir_mul")
+    >>> expand_layout(make_linear_plan("8x1o", "4x1o"), "ir_mul")
     ('ir_mul', 'ir_mul')
     """
     ends = [o.name for o in (*plan.inputs, plan.out)]

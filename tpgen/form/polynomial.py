@@ -2,7 +2,7 @@ r"""Polynomials in tensor components, for one row and channel.
 
 .. math:: P = \sum_n c_n \prod_f t_f[i_f]
 
->>> P = polynomial({(("x", 0), ("x", 1), ("g", 0)): 2.0, (("x", 1), ("x", 0), ("g", 0)): 1.0})
+>>> P = make_polynomial({(("x", 0), ("x", 1), ("g", 0)): 2.0, (("x", 1), ("x", 0), ("g", 0)): 1.0})
 >>> print(P)
 3 x0 x1 g0
 >>> print(P.gradient("x")[1])
@@ -55,7 +55,7 @@ class PolynomialForm:
     def tensors(self) -> tuple[str, ...]:
         """Tensors in order of first use.
 
-        >>> polynomial({(("x", 0), ("g", 0)): 1.0}).tensors
+        >>> make_polynomial({(("x", 0), ("g", 0)): 1.0}).tensors
         ('x', 'g')
         """
         return tuple(dict.fromkeys(f.tensor for m in self.monomials for f in m.factors))
@@ -63,7 +63,7 @@ class PolynomialForm:
     def degree(self, tensor: str) -> int:
         """Most factors of a tensor in a monomial.
 
-        >>> polynomial({(("x", 0), ("x", 0)): 1.0}).degree("x")
+        >>> make_polynomial({(("x", 0), ("x", 0)): 1.0}).degree("x")
         2
         """
         return max((sum(f.tensor == tensor for f in m.factors) for m in self.monomials), default=0)
@@ -71,7 +71,7 @@ class PolynomialForm:
     def gradient(self, tensor: str) -> dict[int, PolynomialForm]:
         """Non-zero derivatives by a tensor's components.
 
-        >>> {i: str(p) for i, p in polynomial({(("x", 0), ("x", 1)): 1.0}).gradient("x").items()}
+        >>> {i: str(p) for i, p in make_polynomial({(("x", 0), ("x", 1)): 1.0}).gradient("x").items()}
         {0: 'x1', 1: 'x0'}
         """
         parts: dict[int, list[Monomial]] = {}
@@ -85,7 +85,7 @@ class PolynomialForm:
     def at(self, values: Mapping[str, Any]) -> Any:
         """Value at ``values[tensor][component]``: numbers, arrays or tensors.
 
-        >>> polynomial({(("x", 0), ("x", 1)): 3.0}).at({"x": [2.0, 5.0]})
+        >>> make_polynomial({(("x", 0), ("x", 1)): 3.0}).at({"x": [2.0, 5.0]})
         30.0
         """
         return sum(m.coefficient * prod(values[f.tensor][f.component] for f in m.factors) for m in self.monomials)
@@ -94,7 +94,7 @@ class PolynomialForm:
         return " + ".join(map(str, self.monomials)).replace("+ -", "- ") or "0"
 
 
-def polynomial(table: Mapping[tuple[tuple[str, int], ...], float]) -> PolynomialForm:
+def make_polynomial(table: Mapping[tuple[tuple[str, int], ...], float]) -> PolynomialForm:
     """Polynomial from coefficients by products of (tensor, component)."""
     return collect_like_terms(Monomial(value, tuple(Variable(*f) for f in factors)) for factors, value in table.items())
 
@@ -118,14 +118,14 @@ def collect_like_terms(monomials: Iterable[Monomial]) -> PolynomialForm:
     return PolynomialForm(tuple(Monomial(c, key) for key, c in sums.items() if abs(c) > _NOISE * sizes[key]))
 
 
-def polynomial_of(plan: Plan) -> PolynomialForm:
+def make_scalar_form(plan: Plan) -> PolynomialForm:
     """The scalar form of a plan: outputs times cotangents ``out``, summed.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand
     >>> from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
     >>> operands = [Operand("x", Irreps("1o")), Operand("out", Irreps("0e"))]
-    >>> print(polynomial_of(make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0, weight="w")])))
+    >>> print(make_scalar_form(make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0, weight="w")])))
     0.57735 x0 x0 out0 w0 + 0.57735 x1 x1 out0 w0 + 0.57735 x2 x2 out0 w0
     """
     return collect_like_terms(

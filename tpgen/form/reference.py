@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tpgen.form.form import Layout, layouts_of
-from tpgen.planner.coupling import coupling
+from tpgen.form.form import Layout, expand_layout
+from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Plan, Segment
 
 
@@ -16,7 +16,7 @@ def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul
     Inputs ``(z, dim)``, then w ``(numel,)`` or ``(z, numel)``; returns ``(z, out)``.
     """
     *inputs, w = tensors
-    first, layouts = tensors[0], layouts_of(plan, layout)
+    first, layouts = tensors[0], expand_layout(plan, layout)
     assert first is not None
     given = {o.name: (x, name) for o, x, name in zip(plan.inputs, inputs, layouts, strict=False) if x is not None}
     out = [first.new_zeros(len(first), mul * ir.dim) for mul, ir in plan.out.irreps]
@@ -29,7 +29,7 @@ def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul
         terms = ["z" + "".join(both) for both in letters]
         if len(operands) == 2:  # one input alone keeps its components
             terms.append("ijk")
-            operands.append(torch.tensor(coupling(*path.ls), dtype=first.dtype, device=first.device))
+            operands.append(torch.tensor(wigner_3j(*path.ls), dtype=first.dtype, device=first.device))
         if path.weight is not None:
             assert w is not None
             terms.append(("" if plan.shared_weights else "z") + path.mode.weight)

@@ -8,12 +8,12 @@ from math import sqrt
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones
 
 
-def scalar_leg(c: Contraction) -> Contraction:
+def drop_scalar_leg(c: Contraction) -> Contraction:
     """Replace a coupling with a scalar leg: ``C[0,j,k] = delta[j,k] / sqrt(2 l + 1)``.
 
     >>> c = Contraction((Factor("x1", "zui"), Factor("x2", "zj"), Factor(Coupling(1, 0, 1), "ijk")), "zuk",
     ...                 (("u", 8), ("i", 3), ("j", 1), ("k", 3)))
-    >>> scalar_leg(c).equation
+    >>> drop_scalar_leg(c).equation
     'zui,zj,ik->zuk'
     """
     found = c.find(Coupling)
@@ -53,7 +53,7 @@ def drop_unit_axes(c: Contraction) -> Contraction:
     >>> drop_unit_axes(c).equation
     'zui,zj->zuij'
     """
-    kept = {a for f in c.factors if f.is_constant and not isinstance(f.source, (Delta, Ones)) for a in f.letters}
+    kept = {a for f in c.factors if not isinstance(f.source, (str, Delta, Ones)) for a in f.letters}
     units = {a: "" for a, n in c.sizes if n == 1 and a not in kept and a != BATCH}
     trivial = [f for f in c.factors if isinstance(f.source, (Delta, Ones)) and set(f.letters) <= set(units)]
     for factor in trivial:
@@ -63,6 +63,6 @@ def drop_unit_axes(c: Contraction) -> Contraction:
 
 def simplify_contraction(c: Contraction) -> Contraction:
     """Apply all rewrites."""
-    for rewrite in (scalar_leg, unify_deltas, drop_unit_axes):
+    for rewrite in (drop_scalar_leg, unify_deltas, drop_unit_axes):
         c = rewrite(c)
     return c

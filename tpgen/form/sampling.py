@@ -33,7 +33,7 @@ def random_operands(
     return found
 
 
-def polynomial_shape(o: Operand, rows: int, channels: int, elements: int = 1) -> tuple[int, ...]:
+def find_operand_shape(o: Operand, rows: int, channels: int, elements: int = 1) -> tuple[int, ...]:
     if o.weights:
         return elements, o.dim, channels
     return rows, o.dim * (channels if o.channels else 1)

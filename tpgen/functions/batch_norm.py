@@ -15,11 +15,11 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
-from tpgen.functions.numbers import can_build, function_source, pack_numbers, run_kernel
+from tpgen.functions.numbers import can_build, pack_numbers, run_kernel, write_source
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.runtime.memory import empty_tensor
-from tpgen.nn.plain_tensors import is_usual
+from tpgen.nn.plain_tensors import are_plain
 
 _ROWS, _PARTS = 64, 64  # as batch_norm.h has them
 
@@ -48,7 +48,7 @@ def make_norm_table(copies: list[tuple[int, bool]], normalization: str) -> NormT
     return NormTable(*(torch.tensor(each, dtype=torch.int64) for each in (copy, scalars, divisor, numbers)))
 
 
-class Normed(NamedTuple):
+class NormalizedRows(NamedTuple):
     """Normalized rows; mean and variance of the input rows."""
 
     rows: Tensor
@@ -56,7 +56,7 @@ class Normed(NamedTuple):
     variance: Tensor  # of each copy
 
 
-def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normed:
+def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> NormalizedRows:
     """Normalize rows ``(rows, columns)``, differentiable to any order except through the statistics.
 
     ``weight`` is by copy, ``bias`` by scalar; all in float32 or float64 on the CPU.  Raises `InputError` for other
@@ -65,7 +65,7 @@ def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: f
     >>> table = make_norm_table([(1, True), (2, False)], "norm")
     >>> x = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 2.0]])
     >>> batch_norm(table, x, torch.ones(2), torch.zeros(1), 0.0)
-    Normed(rows=tensor([[-1.,  1.,  0.], [ 1.,  0.,  1.]]), mean=tensor([2.]), variance=tensor([1., 4.]))
+    NormalizedRows(rows=tensor([[-1.,  1.,  0.], [ 1.,  0.,  1.]]), mean=tensor([2.]), variance=tensor([1., 4.]))
     """
     shapes = (max(len(x), 1), len(table.copy)), (len(table.divisor),), (len(table.scalars),)
     for name, given, shape in zip(("rows", "weight", "bias"), (x, weight, bias), shapes, strict=True):
@@ -73,17 +73,17 @@ def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: f
             raise InputError(
                 f"{name}: the norm takes shape {shape} of {x.dtype}, got {tuple(given.shape)} of {given.dtype}"
             )
-    return Normed(*_BatchNorm.apply(table, x.contiguous(), weight.contiguous(), bias.contiguous(), eps))
+    return NormalizedRows(*_BatchNorm.apply(table, x.contiguous(), weight.contiguous(), bias.contiguous(), eps))
 
 
-def can_batch_norm(dtype: torch.dtype) -> bool:
+def can_build_norm(dtype: torch.dtype) -> bool:
     """Whether this machine can build the kernel for a dtype."""
     return can_build(_batch_norm_kernel, dtype)
 
 
 @remembered("kernels of batch norms")
 def _batch_norm_kernel(dtype: torch.dtype) -> Callable[..., int]:
-    return load_kernel(function_source("batch_norm", dtype), addresses=11, numbers=1)
+    return load_kernel(write_source("batch_norm", dtype), addresses=11, numbers=1)
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -115,7 +115,7 @@ class _BatchNorm(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, weight, bias, moments = ctx.saved_tensors
         table: NormTable = ctx.table
-        if torch.is_grad_enabled() or not is_usual(g):  # derivatives of these are to follow, or many cotangents come
+        if torch.is_grad_enabled() or not are_plain(g):  # derivatives of these are to follow, or many cotangents come
             return None, *_torch_gradients(table, x, weight, bias, g, ctx.eps), None
         by_x, by_weight, by_bias = (
             empty_tensor(tuple(x.shape), x.dtype),

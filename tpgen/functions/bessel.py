@@ -18,13 +18,13 @@ from torch import Tensor
 
 from tpgen.base.remember import remembered
 from tpgen.functions.lengths import RowsByLength, note_lengths
-from tpgen.functions.numbers import can_build, kernel_of, pack_numbers, run_kernel
+from tpgen.functions.numbers import build_function, can_build, pack_numbers, run_kernel
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.kernels.runtime.registration import apply_of, asked_for
-from tpgen.nn.autocast import autocasting
-from tpgen.nn.plain_tensors import is_usual
+from tpgen.nn.autocast import is_autocasting
+from tpgen.nn.plain_tensors import are_plain
 
 _START = 1e-4  # of the cutoff: where an interval of lengths begins
 
@@ -47,7 +47,7 @@ def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
     """
     r = given_numbers("lengths", r, w.dtype)
     if not bessel_kernel_takes(r, w):
-        return by_definition(r, w, shape)
+        return bessel_by_torch(r, w, shape)
     records = torch.is_grad_enabled() and (r.requires_grad or w.requires_grad)
     rows, alone = (_recorded if records else bessel_values)(r, w, shape)
     note_lengths(rows, _rows_by_length(r, w, shape))
@@ -56,7 +56,7 @@ def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
 
 def _rows_by_length(r: Tensor, w: Tensor, shape: CutBessel) -> RowsByLength:
     def rows_of_lengths(r: Tensor) -> Tensor:
-        return by_definition(r, w.detach().to(r.dtype), shape)[0]
+        return bessel_by_torch(r, w.detach().to(r.dtype), shape)[0]
 
     # not from zero on, where functions without a limit are no numbers
     return RowsByLength(
@@ -66,15 +66,15 @@ def _rows_by_length(r: Tensor, w: Tensor, shape: CutBessel) -> RowsByLength:
 
 def bessel_kernel_takes(r: Tensor, w: Tensor) -> bool:
     """Whether the kernel of Bessel functions takes lengths ``r`` and frequencies ``w``."""
-    usual = not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device)
-    return usual and can_build(kernel_of, "bessel", r.dtype)
+    usual = not torch.compiler.is_compiling() and _are_usual(r, w) and not is_autocasting(r.device)
+    return usual and can_build(build_function, "bessel", r.dtype)
 
 
 def _are_usual(*tensors: Tensor) -> bool:
-    return is_usual(*tensors) and len({x.dtype for x in tensors}) == 1
+    return are_plain(*tensors) and len({x.dtype for x in tensors}) == 1
 
 
-def by_definition(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
+def bessel_by_torch(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
     """Compute `cut_bessel` by PyTorch operations."""
     u = _envelope(r, shape)
     return _bessel_waves(r.reshape(-1, 1), w, shape) * u.reshape(-1, 1), u
@@ -167,7 +167,7 @@ def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tenso
     """Compute `cut_bessel` by the kernel, without a graph, in float32 or float64 on the CPU."""
     r, w = r.contiguous(), w.contiguous()
     rows, alone = empty_tensor((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
-    return (rows, alone) if _run_bessel_kernel(r, w, shape, None, None, rows, alone) else by_definition(r, w, shape)
+    return (rows, alone) if _run_bessel_kernel(r, w, shape, None, None, rows, alone) else bessel_by_torch(r, w, shape)
 
 
 def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
@@ -179,7 +179,7 @@ def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Te
 
 def _run_bessel_kernel(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> bool:
     operands = (r, w, _kernel_constants(shape, w.numel(), r.dtype), *others)
-    return run_kernel(kernel_of("bessel", r.dtype), operands, r.numel()) == 0
+    return run_kernel(build_function("bessel", r.dtype), operands, r.numel()) == 0
 
 
 @remembered("constants of Bessel functions", entries=64)

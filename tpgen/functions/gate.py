@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
-from tpgen.functions.numbers import KernelFunction, can_build, function_source, recorded_function, run_kernel
+from tpgen.functions.numbers import KernelFunction, can_build, recorded_function, run_kernel, write_source
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.text import number_literal
 from tpgen.kernels.cpp.tiles import tile_transposes_text
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.memory import empty_tensor
-from tpgen.nn.plain_tensors import is_usual
+from tpgen.nn.plain_tensors import are_plain
 
 TORCH: dict[str, Callable[[Tensor], Tensor]] = {  # the functions of tables: structs of functions.h, with a capital
     "identity": lambda x: x,
@@ -97,7 +97,7 @@ def _gate_text(table: GateTable, dtype: torch.dtype) -> str:
         for run in table.runs
     ]
     sizes = f"enum {{ IN = {table.dim_in}, OUT = {table.dim_out} }};  // numbers of a row, and of its result"
-    return function_source("gate", dtype, (*tiles, sizes, " \\\n  ".join(["#define EVERY_RUN(STEP, ...)", *runs])))
+    return write_source("gate", dtype, (*tiles, sizes, " \\\n  ".join(["#define EVERY_RUN(STEP, ...)", *runs])))
 
 
 @remembered("kernels of gates")
@@ -112,15 +112,15 @@ def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:
     return (out,)
 
 
-def gate_first(table: GateTable, g: Tensor, x: Tensor) -> tuple[Tensor]:
+def gate_gradient(table: GateTable, g: Tensor, x: Tensor) -> tuple[Tensor]:
     """Compute the gradient by x, for a cotangent g of the output."""
     by_x = empty_tensor(tuple(x.shape), x.dtype)
     _run_gate_kernel(table, (x, g), (None, None, by_x))
     return (by_x,)
 
 
-def gate_second(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of `gate_first` by g and x, for a cotangent c."""
+def gate_second_grad(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the gradients of `gate_gradient` by g and x, for a cotangent c."""
     by_g, by_x = empty_tensor(tuple(g.shape), x.dtype), empty_tensor(tuple(x.shape), x.dtype)
     _run_gate_kernel(table, (x, g, c), (None, by_g, by_x))
     return by_g, by_x
@@ -145,7 +145,7 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
     asked = isinstance(x, Tensor) and not torch.jit.is_tracing()
     if asked and (x.dim() == 0 or x.shape[-1] != table.dim_in):
         raise InputError(f"features: the gate takes rows of {table.dim_in} numbers, got shape {tuple(x.shape)}")
-    if torch.compiler.is_compiling() or not (kernels and is_usual(x) and can_build(_gate_kernel, table, x.dtype)):
+    if torch.compiler.is_compiling() or not (kernels and are_plain(x) and can_build(_gate_kernel, table, x.dtype)):
         return gate_by_torch(table, x)
     recorded = x.requires_grad and torch.is_grad_enabled()
     (made,) = recorded_function(_GATE, table, 0, x) if recorded else gate_value(table, x)
@@ -168,4 +168,4 @@ def gate_by_torch(table: GateTable, x: Tensor) -> Tensor:
     return torch.cat(made, -1) if made else x
 
 
-_GATE = KernelFunction(gate_by_torch, (gate_value, gate_first, gate_second))
+_GATE = KernelFunction(gate_by_torch, (gate_value, gate_gradient, gate_second_grad))

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpgen.nn.plain_tensors import writes_to
+from tpgen.nn.plain_tensors import count_writes
 
 _noted: Any = WeakTensorKeyDictionary()  # beside the tensors: an attribute would go into their pickles
 
@@ -52,10 +52,10 @@ def note_lengths(rows: Tensor, lengths: RowsByLength) -> None:
     """Register the lengths of rows, until a write to the rows."""
     if lengths.column.dtype != rows.dtype:
         lengths = replace(lengths, column=lengths.column.to(rows.dtype))
-    _noted[rows] = lengths, writes_to(rows)
+    _noted[rows] = lengths, count_writes(rows)
 
 
-def lengths_of(rows: Tensor) -> RowsByLength | None:
+def find_lengths(rows: Tensor) -> RowsByLength | None:
     """Registered lengths of rows, or None."""
     lengths, version = _noted.get(rows, (None, 0))
-    return lengths if version == writes_to(rows) else None
+    return lengths if version == count_writes(rows) else None

@@ -18,15 +18,15 @@ from tpgen.kernels.build.compiler import find_compiler, target
 from tpgen.kernels.cpp.prelude import header_text, number_type_definitions
 from tpgen.kernels.cpp.text import read_header
 from tpgen.kernels.runtime.registration import apply_of
-from tpgen.nn.plain_tensors import is_usual
+from tpgen.nn.plain_tensors import are_plain
 
 _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this file, besides `numbers.h`
 
 
-def function_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
+def write_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
     """Write the C++ source of kernel ``name``, with ``tables`` before the kernel.
 
-    >>> "tpgen_kernel" in function_source("silu", torch.float32)
+    >>> "tpgen_kernel" in write_source("silu", torch.float32)
     True
     """
     parts = [number_type_definitions(target(dtype)), *map(header_text, ("system", "threads", "plain"))]
@@ -58,12 +58,12 @@ def _warn_not_built(reason: str) -> None:
 
 
 @remembered("kernels of activations")
-def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
+def build_function(name: str, dtype: torch.dtype) -> Callable[..., int]:
     """Build the kernel ``name`` once: a function of eight addresses and a count.
 
     Raises `BackendError` without a compiler, `KernelError` if compilation fails.
     """
-    return load_kernel(function_source(name, dtype), addresses=8, numbers=1)
+    return load_kernel(write_source(name, dtype), addresses=8, numbers=1)
 
 
 def pack_numbers(dtype: torch.dtype, *values: float) -> ctypes.Array:
@@ -118,7 +118,7 @@ class _Derivative(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         (function, table, order), point = ctx.of, ctx.saved_tensors
         next_order = order + 1
-        if next_order >= len(function.kernels) or not is_usual(*cotangents):
+        if next_order >= len(function.kernels) or not are_plain(*cotangents):
             found = function.pulled_back(table, order, point, cotangents)
         elif torch.is_grad_enabled():
             found = _Derivative.apply(function, table, next_order, *cotangents, *point)

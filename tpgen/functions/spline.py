@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from tpgen.base.errors import TpgenError
-from tpgen.functions.numbers import can_build, kernel_of, pack_numbers, run_kernel
+from tpgen.functions.numbers import build_function, can_build, pack_numbers, run_kernel
 from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.kernels.runtime.registration import apply_of, asked_for
-from tpgen.nn.autocast import autocasting
-from tpgen.nn.plain_tensors import is_usual
+from tpgen.nn.autocast import is_autocasting
+from tpgen.nn.plain_tensors import are_plain
 
 _STEPS = (256, 512, 1024, 2048, 4096)  # how many are tried
 SLOPE_ERROR = 1e-6  # error of slopes that is small enough, relative to the largest slope of any function
@@ -94,7 +94,7 @@ def _fit_spline(function: Callable[[Tensor], Tensor], start: float, end: float, 
 def _largest_error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, derivative_order: int) -> float:
     # the largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest
     between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
-    wanted, found = (_values_and_slopes(f, between)[derivative_order] for f in (function, spline_rows(spline)))
+    wanted, found = (_values_and_slopes(f, between)[derivative_order] for f in (function, make_interpolant(spline)))
     return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
 
 
@@ -108,7 +108,7 @@ def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple
     return values.detach(), slopes
 
 
-def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
+def make_interpolant(spline: Spline) -> Callable[[Tensor], Tensor]:
     """Return the splines as a function of ``(n, 1)``, differentiable to any order."""
 
     def interpolate(r: Tensor) -> Tensor:
@@ -132,10 +132,10 @@ def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ())
     return _values(spline, r, *constants)
 
 
-def takes_spline(r: Tensor) -> bool:
+def can_run_spline(r: Tensor) -> bool:
     """Whether a kernel computes splines at lengths ``r``."""
-    usual = not torch.compiler.is_compiling() and is_usual(r) and not autocasting(r.device)
-    return usual and can_build(kernel_of, "spline", r.dtype)
+    usual = not torch.compiler.is_compiling() and are_plain(r) and not is_autocasting(r.device)
+    return usual and can_build(build_function, "spline", r.dtype)
 
 
 _NO_TRAINING = (
@@ -181,5 +181,5 @@ def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
     out = empty_tensor((r.numel(), functions), dtype) if g is None else torch.empty_like(r)
     grid = pack_numbers(dtype, spline.start, spline.step, len(spline.table), functions)
     rows, by_r = (out, None) if g is None else (None, out)
-    run_kernel(kernel_of("spline", dtype), (r, spline.table, grid, g, rows, by_r), r.numel())
+    run_kernel(build_function("spline", dtype), (r, spline.table, grid, g, rows, by_r), r.numel())
     return out

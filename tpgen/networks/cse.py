@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from tpgen.emitter.graph_writer import hashable_arguments
+from tpgen.emitter.graph_writer import make_hashable
 
 _IN_PLACE_OPERATORS = {
     *("iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub"),
@@ -32,7 +32,7 @@ def cse(graph: fx.Graph, module: nn.Module) -> int:
         if node in writers or (node.op == "call_function" and node.is_impure(impure_random=False)):
             known.clear()
         elif node not in written and _is_pure(node):
-            key = (node.op, node.target, hashable_arguments(node.args), hashable_arguments(node.kwargs))
+            key = (node.op, node.target, make_hashable(node.args), make_hashable(node.kwargs))
             first = known.setdefault(key, node)
             if first is not node:
                 _merge_paths(first, node)

@@ -23,7 +23,7 @@ from tpgen.networks.results import flatten, memory_address
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import Program
 from tpgen.networks.step_trace import Evaluate
-from tpgen.nn.plain_tensors import writes_to
+from tpgen.nn.plain_tensors import count_writes
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class ServedCall:
     _versions: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_versions", list(map(writes_to, self.sources)))
+        object.__setattr__(self, "_versions", list(map(count_writes, self.sources)))
 
     @cached_property
     def places(self) -> list[int]:
@@ -161,7 +161,7 @@ class ServedCall:
     def is_unchanged(self, sources: Sequence[Tensor]) -> bool:
         """Whether these sources have the values that the call found."""
         known = zip(self.sources, sources, self._versions, strict=False)
-        return all(x is y and (writes_to(x) == v or n in self.before) for n, (x, y, v) in enumerate(known))
+        return all(x is y and (count_writes(x) == v or n in self.before) for n, (x, y, v) in enumerate(known))
 
     def covers(self, stage: int, again: bool, given: Iterable[int], edges: Sequence[tuple[Any, int]]) -> bool:
         """Whether programs serve the running pass; ``edges`` of autograd's graph lead to sources."""

@@ -42,7 +42,7 @@ from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import WRITING, Program, is_transformed
-from tpgen.nn.plain_tensors import writes_to
+from tpgen.nn.plain_tensors import count_writes
 
 When = Literal["auto"] | bool
 
@@ -147,11 +147,11 @@ class Calls:
             with self._gate.calling(), bypassing_programs():
                 return network._call_impl(*args, **options)
         given, written = StateBefore.of(network, args, options), [*tensors, *network.parameters()]
-        versions, begun = list(map(writes_to, written)), perf_counter()
+        versions, begun = list(map(count_writes, written)), perf_counter()
         with self._gate.calling(), bypassing_programs(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
         kind.count, kind.seconds = kind.count + 1, min(kind.seconds, perf_counter() - begun)
-        if versions != list(map(writes_to, written)):
+        if versions != list(map(count_writes, written)):
             kind.refuse("the network writes into a tensor that it is given, or a parameter")
         else:
             self._watch_and_build(network, kind, tensors, given, result)

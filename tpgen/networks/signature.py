@@ -19,7 +19,7 @@ from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
 from tpgen.kernels.runtime.native.identity import by_table, compares, make_identity_test, names_now
 from tpgen.networks.objects import EnclosingObject, ObjectParts, enclosing_object, has_attributes, rebuild_objects
-from tpgen.nn.plain_tensors import writes_to
+from tpgen.nn.plain_tensors import count_writes
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
 
@@ -264,7 +264,7 @@ class ParameterSlots:
         tensor.
         """
         before = [
-            (x, writes_to(x), x.detach().clone() if own or parameters else None)
+            (x, count_writes(x), x.detach().clone() if own or parameters else None)
             for x, own in zip(self.tensors(), self._own, strict=True)
         ]
         written: list[int] = []
@@ -272,9 +272,9 @@ class ParameterSlots:
             yield written
         finally:
             for n, (x, writes, held) in enumerate(before):
-                if held is None and writes_to(x) != writes:
+                if held is None and count_writes(x) != writes:
                     written.append(n)
-                elif held is not None and not (writes_to(x) == writes and torch.equal(x, held)):  # torch counts not all
+                elif held is not None and not (count_writes(x) == writes and torch.equal(x, held)):  # not all count
                     written.append(n)
                     x.data.copy_(held)
         for n, ((x, *_), now) in enumerate(zip(before, self.tensors(), strict=True)):

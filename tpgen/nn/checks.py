@@ -89,7 +89,7 @@ def check_edge_index(name: str, index: object) -> None:
     _check_strided(name, index)
 
 
-def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, what: str, look: bool) -> None:
+def check_edge_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, what: str, look: bool) -> None:
     """Raise `InputError` for an edge index of wrong device, shape or, with ``look``, range."""
     if index.device != like.device:
         raise InputError(f"{name}: must be on {like.device} as x is, got {index.device}; move one of them with .to()")
@@ -101,7 +101,7 @@ def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, wh
 
 def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = "indices") -> None:
     """Raise `InputError` if a readable index is outside ``range(count)``."""
-    if index.numel() and values_at_hand(index):
+    if index.numel() and can_read_values(index):
         low, high = (int(v) for v in torch.aminmax(index))
         if low < 0 or high >= count:
             raise InputError(f"{name}: {of} run from 0 to {count - 1}{what}, got {low} to {high}")
@@ -115,7 +115,7 @@ def check_num_elements(num_elements: Any) -> None:
         )
 
 
-def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
+def parse_elements(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
     """Return each row's element as int64, from int64 indices or one-hot rows ``y``.
 
     Raises `InputError` unless ``y`` has ``rows`` rows.
@@ -132,7 +132,7 @@ def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
                 f"{name}: says which element a row is, and has no gradient: give {name}.detach(), or int64 indices"
             )
         index = y.argmax(dim=1)
-        if values_at_hand(y) and not is_one_hot(y):
+        if can_read_values(y) and not is_one_hot(y):
             raise InputError(
                 f"{name}: every row must have a single one and zeros: give one-hot rows, or int64 indices (rows,)"
             )
@@ -207,7 +207,7 @@ def check_parameter(
         )
 
 
-def flat_weight(weights: Sequence[Tensor], plan: Plan) -> Tensor:
+def join_weights(weights: Sequence[Tensor], plan: Plan) -> Tensor:
     """Join one tensor per weighted instruction into a flat weight."""
     if not isinstance(weights, (list, tuple)) or not all(isinstance(w, Tensor) for w in weights):
         raise InputError(f"weight: must be a tensor, or a list of tensors, got {type(weights).__name__}")
@@ -231,7 +231,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def values_at_hand(index: Tensor) -> bool:
+def can_read_values(index: Tensor) -> bool:
     """Whether Python may read a tensor's values: not traced, batched or on "meta"."""
     wrapped = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(index)
     return type(index) is Tensor and index.device.type != "meta" and not wrapped

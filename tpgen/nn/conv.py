@@ -9,13 +9,13 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from tpgen.base.errors import InputError
-from tpgen.emitter.leaf import leaf_call
+from tpgen.emitter.leaf import record_leaf_call
 from tpgen.kernels.rows import EDGE_PAIRS, EDGES
 from tpgen.kernels.runtime.batched import run_product
 from tpgen.kernels.runtime.description import describe, takes_pairs
 from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.kernels.runtime.pairs import rows_of_edges
-from tpgen.nn.checks import check_edge_index, check_end
+from tpgen.nn.checks import check_edge_end, check_edge_index
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.tensor_product import TensorProduct
 
@@ -126,7 +126,7 @@ class TensorProductConv(TensorProduct):
         if dst is None:
             raise InputError("edge_dst: give the other end of the edges too, or an EdgeOrder for both")
         if not isinstance(x, Tensor):
-            node = leaf_call(self, x, y, weight, src, dst, num_nodes, check)
+            node = record_leaf_call(self, x, y, weight, src, dst, num_nodes, check)
             if node is not None:
                 return node
         check_edge_index("edge_src", src)
@@ -218,4 +218,4 @@ class TensorProductConv(TensorProduct):
             ("edge_dst", dst, nodes, "num_nodes"),
         ):
             look = check_index and self.choice.strategy != "kernel"
-            check_end(name, index, x, y.shape[0], limit, what, look)
+            check_edge_end(name, index, x, y.shape[0], limit, what, look)

@@ -11,7 +11,7 @@ from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError
 from tpgen.kernels.cuda.captures import capture_of
 from tpgen.kernels.cuda.orders import known_order, note_ascending
-from tpgen.nn.checks import check_edge_index, check_range, values_at_hand
+from tpgen.nn.checks import can_read_values, check_edge_index, check_range
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
 
 def _with_noted_sort_order(edges: EdgeOrder) -> EdgeOrder:
     # kernels on a GPU walk over edges by either end: by receiver as they stand, by sender in an order that is made
-    if edges.senders.device.type == _GPU and values_at_hand(edges.senders):
+    if edges.senders.device.type == _GPU and can_read_values(edges.senders):
         note_ascending(edges.receivers)
         known_order(edges.senders, edges.num_nodes, capture_of(edges.senders.get_device()))
     return edges

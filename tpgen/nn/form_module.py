@@ -16,7 +16,7 @@ from tpgen.compiler.backends import Runner
 from tpgen.compiler.config import Config
 from tpgen.compiler.run import make_form_runner
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
-from tpgen.form.form import layouts_of
+from tpgen.form.form import expand_layout
 from tpgen.kernels.rows import EDGES, RowRules
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
@@ -50,7 +50,7 @@ class FormModule(PlannedModule):
                 "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
             )
         self.plan, self.instructions, self.irreps_out = plan, list(plan.instructions), plan.irreps_out
-        self.weight_numel, self.layout = plan.weight_numel, layouts_of(plan, layout)
+        self.weight_numel, self.layout = plan.weight_numel, expand_layout(plan, layout)
         self.internal_weights, self.shared_weights = internal_weights, plan.shared_weights
 
     def _add_parameter(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:

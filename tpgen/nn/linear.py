@@ -15,13 +15,13 @@ from typing_extensions import Unpack
 
 from tpgen.base.errors import InputError, PlanError
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
-from tpgen.emitter.leaf import leaf_call
+from tpgen.emitter.leaf import record_leaf_call
 from tpgen.kernels.rows import ELEMENTS
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.nn.autocast import run_without_autocast, widest_dtype_and_tensors
+from tpgen.nn.autocast import run_without_autocast, widen_to_one_dtype
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import (
     check_broadcast,
@@ -31,12 +31,12 @@ from tpgen.nn.checks import (
     check_parameter,
     check_plan,
     check_range,
-    elements_of,
+    parse_elements,
 )
 from tpgen.nn.form_module import FormModule
-from tpgen.nn.plain_tensors import has_plain_numbers
+from tpgen.nn.plain_tensors import is_plain_tensor
 from tpgen.planner.linear import LINEAR, make_linear_plan
-from tpgen.planner.plan import ELEMENT, Plan, segments_of
+from tpgen.planner.plan import ELEMENT, Plan, list_segments
 
 
 @compile_mode("script")
@@ -168,26 +168,20 @@ class Linear(FormModule):
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
         self._channels = plan.f_in is not None
         self._f_out = plan.f_out or 1
-        before = [
-            [ir.dim if layout == "ir_mul" else 1 for _, ir in irreps] for irreps, layout in self._irreps_and_layouts()
-        ]
         self._in_pieces, self._out_pieces = (
-            [(mul_ir.dim, n) for mul_ir, n in zip(irreps, found, strict=True)]
-            for (irreps, _), found in zip(self._irreps_and_layouts(), before, strict=True)
+            [(mul_ir.dim, mul_ir.ir.dim if layout == "ir_mul" else 1) for mul_ir in irreps]
+            for irreps, layout in zip((plan.irreps_in, plan.irreps_out), self.layout, strict=True)
         )
         live = [path.weight.shape for path in plan.paths if path.weight]
         self._weight_pieces = [(u * w, u) for u, w in live]
         self._merged_weight_pieces = [(u * w * self._f_out, 1) for u, w in live]
-
-    def _irreps_and_layouts(self) -> tuple[tuple[Any, str], tuple[Any, str]]:
-        return (self.irreps_in, self.layout[0]), (self.irreps_out, self.layout[1])
 
     def _add_parameters(self, plan: Plan) -> None:
         pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
         elements = (self.num_elements,) if self._by_element else ()
         self._add_parameter("weight", torch.randn, *elements, *pair, self.weight_numel)
         self._add_parameter("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
-        biased = [np.arange(s.start, s.stop) for s in segments_of(plan.irreps_out) if plan.biases[s.index]]
+        biased = [np.arange(s.start, s.stop) for s in list_segments(plan.irreps_out) if plan.biases[s.index]]
         self._register_exact({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
     # --- programs -----------------------------------------------------------------------------------------------
@@ -250,7 +244,7 @@ class Linear(FormModule):
         if made is not None:
             return made
         if not (isinstance(features, Tensor) and (weight is None or isinstance(weight, Tensor))):
-            node = leaf_call(self, features, weight, bias, index)
+            node = record_leaf_call(self, features, weight, bias, index)
             if node is not None:
                 return node
         w, b = self._checked_weight(weight), self._value_or_own(bias, self.bias, self.bias_numel)
@@ -263,7 +257,7 @@ class Linear(FormModule):
         if torch.compiler.is_compiling() or not self.kernel_text:
             return None
         biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
-        if biased or not has_plain_numbers(features) or features.dim() != 2:
+        if biased or not is_plain_tensor(features) or features.dim() != 2:
             return None
         none = features.new_empty(len(features), 0)
         if not self._by_element:
@@ -296,7 +290,7 @@ class Linear(FormModule):
             raise InputError(f"index: weights of {count} elements need the element of every row")
         if isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == batch:
             index = index.reshape(-1)
-        index = elements_of("index", index, count, prod(batch), "features")
+        index = parse_elements("index", index, count, prod(batch), "features")
         if self.choice.strategy != "kernel" or not self.weight_numel:  # a kernel looks by itself
             check_range("index", index, count, of="elements")
         return (index,)
@@ -327,7 +321,7 @@ class Linear(FormModule):
         like, plan = self.output_mask, self.plan
         named = {"features": x, "weight": w, "bias": b}
         x, w, b = (given_numbers(name, value, like.dtype) for name, value in named.items())
-        dtype, (x, w, b) = widest_dtype_and_tensors(like, x, w, b)
+        dtype, (x, w, b) = widen_to_one_dtype(like, x, w, b)
         check_operand("features", x, self._in_dim, self.irreps_in, dtype, like.device, "layer")
         if plan.f_in is not None and (x.dim() < 2 or x.shape[-2] != plan.f_in):
             raise InputError(

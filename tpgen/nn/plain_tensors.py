@@ -24,7 +24,7 @@ class PlainTensor(Tensor):
     __torch_function__ = plain_function
 
 
-def has_plain_numbers(x: Tensor) -> bool:
+def is_plain_tensor(x: Tensor) -> bool:
     """Whether a kernel can read a tensor: float32 or float64 on the CPU, not traced or transformed."""
     return (
         (type(x) in (Tensor, nn.Parameter) or isinstance(x, PlainTensor))
@@ -38,9 +38,9 @@ def has_plain_numbers(x: Tensor) -> bool:
     )
 
 
-def is_usual(*tensors: Tensor) -> bool:
+def are_plain(*tensors: Tensor) -> bool:
     """Whether all tensors have plain numbers and no forward-mode tangent is active."""
-    return not has_tangents() and all(map(has_plain_numbers, tensors))
+    return not has_tangents() and all(map(is_plain_tensor, tensors))
 
 
 def is_traced(x: Tensor) -> bool:
@@ -55,10 +55,10 @@ def is_traced(x: Tensor) -> bool:
     )
 
 
-def writes_to(x: Tensor) -> int:
+def count_writes(x: Tensor) -> int:
     """Return how often a tensor was written to; -1 for an inference tensor.
 
-    >>> writes_to(torch.zeros(1).add_(1))
+    >>> count_writes(torch.zeros(1).add_(1))
     1
     """
     return -1 if x.is_inference() else x._version

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from tpgen.base._torch import without_modes
 from tpgen.base.errors import TpgenError
-from tpgen.base.public import public
+from tpgen.base.public import load_public
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.config import Choice, Config
@@ -141,7 +141,7 @@ class PlannedModule(Constants):
 
     def explain(self, **options: Any) -> Any:
         """Explain each path's costs, as `tpgen.explain`."""
-        return public("explain")(self, **options)
+        return load_public("explain")(self, **options)
 
     def memory(self, rows: int, nodes: int | None = None) -> Any:
         """Estimate a call's peak memory, as `tpgen.estimate_memory`.
@@ -151,7 +151,7 @@ class PlannedModule(Constants):
         check_size("rows", rows)
         if nodes is not None:
             check_size("nodes", nodes)
-        return public("estimate_memory")(_CallOnOperands(self), *self.meta_operands(rows, nodes))
+        return load_public("estimate_memory")(_CallOnOperands(self), *self.meta_operands(rows, nodes))
 
     # --- places and states ----------------------------------------------------------------------------------------
 

@@ -12,14 +12,15 @@ from typing_extensions import Unpack
 
 from tpgen.base.errors import InputError, OptionError, PlanError, unknown
 from tpgen.compiler.config import RunOptions
-from tpgen.emitter.leaf import leaf_call
+from tpgen.emitter.leaf import record_leaf_call
 from tpgen.nn.checks import check_plan
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.polynomial_module import (
     PolynomialModule,
-    check_ends,
     check_own_options,
     check_stored,
+    common_multiplicity,
+    parse_edge_ends,
 )
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -28,7 +29,7 @@ from tpgen.planner.polynomial_plan import (
     PolynomialTerm,
     generated_couplings,
     make_polynomial_plan,
-    table_of,
+    sort_entries,
 )
 
 _WEIGHTS = ("shared", "element", "given", "none")
@@ -119,7 +120,7 @@ class Polynomial(PolynomialModule):
         _check_argument_types(tensors, terms, layout)
         irreps = {name: parse_irreps(text, name) for name, text in tensors.items()}
         irreps[OUT] = parse_irreps(irreps_out, OUT)
-        channels = _channel_count(irreps[OUT])
+        channels = common_multiplicity("out:", irreps[OUT])
         operands = [_make_operand(name, value, channels, layout) for name, value in irreps.items()]
         if weights == "none" and not any(o.channels for o in operands if o.name != OUT):
             raise PlanError(
@@ -167,7 +168,7 @@ class Polynomial(PolynomialModule):
         edges: Mapping[str, str] | None,
         **options: Unpack[RunOptions],
     ) -> None:
-        super().__init__(plan, channels, num_elements, not given, check_ends(edges or {}, plan), **options)
+        super().__init__(plan, channels, num_elements, not given, parse_edge_ends(edges or {}, plan), **options)
         self.irreps_in = {o.name: _irreps_of_channels(o, channels) for o in plan.inputs}
         self.irreps_out = _irreps_of_channels(plan.out, channels)
         self.weights = nn.ParameterDict()
@@ -199,7 +200,7 @@ class Polynomial(PolynomialModule):
             )
         if not isinstance(tensors[0], Tensor):
             said = {"edge_src": edge_src, "edge_dst": edge_dst, "num_nodes": num_nodes} if self._ends else {}
-            node = leaf_call(self, *tensors, index=index, weights=weights, **said)
+            node = record_leaf_call(self, *tensors, index=index, weights=weights, **said)
             if node is not None:
                 return node
         return self._check_and_run(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
@@ -243,13 +244,6 @@ def _check_argument_types(tensors: Any, terms: Any, layout: Any) -> None:
             raise PlanError(f"layout: {unknown('tensor', name, (*tensors, OUT))}")
 
 
-def _channel_count(irreps: Irreps) -> int:
-    copies = {mul for mul, _ in irreps}
-    if len(copies) != 1 or 0 in copies:
-        raise PlanError(f"out: must have one multiplicity throughout, the number of channels, got {irreps}")
-    return copies.pop()
-
-
 def _make_operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str, str]) -> Operand:
     copies = {mul for mul, _ in irreps}
     if copies not in ({channels}, {1}):
@@ -278,7 +272,7 @@ def _parse_term(n: int, term: Any, operands: Sequence[Operand], weighted: bool) 
         _check_table(n, names, table)
         if not table:
             raise PlanError(f"term {n}: its table is empty: leave the term out")
-        return [PolynomialTerm(tuple(names), weight=f"w{n}" if weighted else None, table=(table_of(table),))]
+        return [PolynomialTerm(tuple(names), weight=f"w{n}" if weighted else None, table=(sort_entries(table),))]
     if not isinstance(term, (list, tuple)) or not all(isinstance(name, str) for name in term):
         raise PlanError(f"term {n}: must be a tuple of names, or (names, table), got {str(term)[:60]}")
     names = tuple(term)

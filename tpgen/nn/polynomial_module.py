@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from e3nn.o3 import Irreps
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
@@ -24,8 +25,15 @@ from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
-from tpgen.nn.autocast import autocasting, run_without_autocast
-from tpgen.nn.checks import check_edge_index, check_end, check_num_elements, check_options, check_range, elements_of
+from tpgen.nn.autocast import is_autocasting, run_without_autocast
+from tpgen.nn.checks import (
+    check_edge_end,
+    check_edge_index,
+    check_num_elements,
+    check_options,
+    check_range,
+    parse_elements,
+)
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -59,7 +67,7 @@ class PolynomialModule(PlannedModule):
             check_num_elements(num_elements)
         self.plan, self.channels, self.num_elements = plan, channels, num_elements
         self._indexed, self._ends = num_elements is not None, ends
-        self._shapes = _row_shapes(plan, channels)
+        self._shapes = {o.name: find_row_shape(o, channels) for o in plan.inputs}
         self.weight_shapes = [(o.dim, channels) for o in plan.weights]
         self.internal_weights = internal_weights
         self._set_config(Config(**options))
@@ -156,7 +164,7 @@ class PolynomialModule(PlannedModule):
                 raise InputError(
                     f"{self._index}: weights of {self.num_elements} elements need the element of every row"
                 )
-            index = elements_of(self._index, index, self.num_elements, rows, of)
+            index = parse_elements(self._index, index, self.num_elements, rows, of)
         elif index is not None:
             raise InputError(
                 f"{self._index}: this module has no elements: leave it out, or construct it with num_elements (and a "
@@ -223,7 +231,7 @@ class PolynomialModule(PlannedModule):
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
             self._adapt_to(x)  # left there by a load, as no state says anything of it
         like = self._like
-        if autocasting(like.device) and torch.promote_types(x.dtype, like.dtype) == like.dtype:
+        if is_autocasting(like.device) and torch.promote_types(x.dtype, like.dtype) == like.dtype:
             x = x.to(like.dtype)
         if x.dtype != like.dtype or x.device != like.device:
             raise InputError(
@@ -234,14 +242,21 @@ class PolynomialModule(PlannedModule):
         return x
 
 
-def row_shape(o: Operand, channels: int) -> tuple[int, ...]:
+def find_row_shape(o: Operand, channels: int) -> tuple[int, ...]:
     if not o.channels:
         return (o.dim,)
     return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)
 
 
-def _row_shapes(plan: Plan, channels: int) -> dict[str, tuple[int, ...]]:
-    return {o.name: row_shape(o, channels) for o in plan.inputs}
+def common_multiplicity(where: str, *irreps: Irreps, remedy: str = "") -> int:
+    """Return the multiplicity of all irreps, the number of channels; `PlanError` if there are several."""
+    multiplicities = {mul for each in irreps for mul, _ in each}
+    if len(multiplicities) != 1 or 0 in multiplicities:
+        raise PlanError(
+            f"{where} must have one multiplicity throughout, the number of channels, got "
+            f"{' and '.join(map(str, irreps))}{remedy}"
+        )
+    return multiplicities.pop()
 
 
 def check_own_options(given: Iterable[str], *others: str) -> None:
@@ -259,7 +274,7 @@ def check_stored(key: str, theirs: Any, ours: Tensor) -> None:
         )
 
 
-def check_ends(edges: Any, plan: Plan) -> Ends:
+def parse_edge_ends(edges: Any, plan: Plan) -> Ends:
     """Convert ``edges`` into pairs of operand and end; raises `PlanError` for wrong names."""
     names = [o.name for o in plan.operands if not o.weights]
     if not isinstance(edges, Mapping):
@@ -308,5 +323,5 @@ def _ends_of_call(
             limits[NODES] = num_nodes or 0
         what = min(limits, key=limits.__getitem__) if check_index else ""
         like, limit = next(iter(given.values())), limits.get(what, 0)
-        check_end(EDGE_ARGUMENTS[end], index, like, first.numel(), limit, what, check_index)
+        check_edge_end(EDGE_ARGUMENTS[end], index, like, first.numel(), limit, what, check_index)
     return [*(index.long() for index in used.values()), *([num_nodes] if into else [])]

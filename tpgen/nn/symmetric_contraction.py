@@ -11,11 +11,11 @@ from e3nn.o3 import Irrep, Irreps
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from tpgen.base.errors import PlanError, unknown
+from tpgen.base.errors import PlanError, check_known, unknown
 from tpgen.compiler.config import RunOptions
-from tpgen.emitter.leaf import leaf_call
-from tpgen.nn.polynomial_module import PolynomialModule, check_own_options, check_stored
-from tpgen.planner.contraction import contraction_paths, make_contraction_plan, one_channel
+from tpgen.emitter.leaf import record_leaf_call
+from tpgen.nn.polynomial_module import PolynomialModule, check_own_options, check_stored, common_multiplicity
+from tpgen.planner.contraction import drop_multiplicities, list_contraction_paths, make_contraction_plan
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
@@ -90,7 +90,8 @@ class SymmetricContraction(PolynomialModule):
                 "use_reduced_cg=False, and train or load weights of the full basis"
             )
         irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
-        channels = _channel_count(irreps_in, irreps_out)
+        remedy = ": bring them to one with a linear layer"
+        channels = common_multiplicity("irreps_in and irreps_out", irreps_in, irreps_out, remedy=remedy)
         degrees = _degrees_of_outputs(irreps_out, correlation)
         plan = make_contraction_plan(irreps_in, irreps_out, degrees)  # highest degree first for each output irrep
         super().__init__(plan, channels, num_elements, internal_weights is None or internal_weights, **options)
@@ -98,7 +99,7 @@ class SymmetricContraction(PolynomialModule):
         self.contractions = nn.ModuleList()
         if self.internal_weights:
             self.contractions.extend(
-                _Weights(contraction_paths(irreps_in, mul_ir.ir, degree), num_elements or 1, channels)
+                _Weights(list_contraction_paths(irreps_in, mul_ir.ir, degree), num_elements or 1, channels)
                 for mul_ir, degree in zip(irreps_out, degrees, strict=True)
             )
 
@@ -109,7 +110,7 @@ class SymmetricContraction(PolynomialModule):
         ``weights`` replace internal ones: `weight_shapes` preceded by the number of elements (without: 1 or rows).
         """
         if not isinstance(x, Tensor):
-            node = leaf_call(self, x, y, weights)
+            node = record_leaf_call(self, x, y, weights)
             if node is not None:
                 return node
         return self._check_and_run((x,), y, weights)
@@ -135,7 +136,7 @@ class SymmetricContraction(PolynomialModule):
                     part = self.contractions[n]
                     check_stored(key, state_dict[key], (part.weights_max, *part.weights)[degree - nu])  # type: ignore[misc]
                 if coupling is not None and key in state_dict:
-                    signs = coupling_signs(key, coupling, self.irreps_in, mul_ir.ir, nu)
+                    signs = find_signs(key, coupling, self.irreps_in, mul_ir.ir, nu)
                     state_dict[key] = state_dict[key] * signs.to(state_dict[key]).unsqueeze(-1)
             for key in [k for k in state_dict if k.startswith(at) and k.endswith("_zeroed")]:
                 del state_dict[key]
@@ -164,16 +165,6 @@ def _make_weights(elements: int, paths: list[Entries], channels: int) -> nn.Para
     if not any(paths):
         return nn.Parameter(torch.zeros(elements, max(1, len(paths)), channels), requires_grad=False)
     return nn.Parameter(torch.randn(elements, len(paths), channels) / len(paths))
-
-
-def _channel_count(irreps_in: Irreps, irreps_out: Irreps) -> int:
-    copies = {mul for mul, _ in (*irreps_in, *irreps_out)}
-    if len(copies) != 1 or 0 in copies:
-        raise PlanError(
-            "irreps_in and irreps_out must have one multiplicity throughout, the number of channels, got "
-            f"{irreps_in} and {irreps_out}: bring them to one with a linear layer"
-        )
-    return copies.pop()
 
 
 def _degrees_of_outputs(irreps_out: Irreps, correlation: Correlation) -> list[int]:
@@ -210,45 +201,45 @@ def _irrep_name(key: Any) -> str:
 
 
 def _check_normalizations(irrep_normalization: str | None, path_normalization: str | None) -> None:
-    if irrep_normalization is not None and irrep_normalization not in IRREP_NORMALIZATIONS:
-        raise PlanError(unknown("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS))
-    if path_normalization is not None and path_normalization not in PATH_NORMALIZATIONS:
-        raise PlanError(unknown("path_normalization", path_normalization, PATH_NORMALIZATIONS))
+    if irrep_normalization is not None:
+        check_known("irrep_normalization", [irrep_normalization], tuple(IRREP_NORMALIZATIONS), PlanError)
+    if path_normalization is not None:
+        check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
 
 
-def coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
+def fit_coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
     """Express checkpoint paths in our paths, as a matrix ``(theirs, ours)``, up to permutations of inputs.
 
     Raises `PlanError` for couplings outside our span.
     """
-    ours = contraction_couplings(irreps_in, output, degree)
+    ours = make_couplings(irreps_in, output, degree)
     theirs = theirs.to("cpu", torch.float64)
     theirs = theirs if theirs.dim() == ours.dim() else theirs.unsqueeze(0)
     if theirs.shape[:-1] != ours.shape[:-1]:
         raise PlanError(f"{key}: couplings of shape {tuple(theirs.shape)} are of other irreps than {irreps_in}")
-    columns, wanted = (mean_over_orders(x).flatten(0, -2) for x in (ours, theirs))
+    columns, wanted = (average_over_orders(x).flatten(0, -2) for x in (ours, theirs))
     found = torch.linalg.lstsq(columns, wanted, driver="gelsd").solution
     if (columns @ found - wanted).abs().max() > 1e-5 * wanted.abs().max():
         raise PlanError(f"{key}: the checkpoint's couplings are none of {irreps_in} -> {output} in degree {degree}")
     return found.T
 
 
-def mean_over_orders(couplings: Tensor) -> Tensor:
+def average_over_orders(couplings: Tensor) -> Tensor:
     """Average couplings ``[component, i_1, ..., i_nu, path]`` over permutations of inputs."""
     inputs = range(1, couplings.dim() - 1)
     turned = [couplings.permute(0, *order, couplings.dim() - 1) for order in permutations(inputs)]
     return torch.stack(turned).mean(0)
 
 
-def contraction_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
+def make_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
     """Return float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
-    one = [one_channel(irreps_in)] * degree
+    one = [drop_multiplicities(irreps_in)] * degree
     return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
 
 
-def coupling_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
+def find_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
     """Return each checkpoint path's sign relative to ours; raises `PlanError` for other couplings."""
-    ours = contraction_couplings(irreps_in, output, degree)
+    ours = make_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)
     theirs = theirs.to("cpu", torch.float64)

@@ -17,12 +17,12 @@ from typing_extensions import Self, Unpack
 
 from tpgen.base.errors import InputError, TpgenError
 from tpgen.compiler.config import MODULE_FIELDS, Config, ModuleOptions, ProductOptions
-from tpgen.emitter.leaf import leaf_call
+from tpgen.emitter.leaf import record_leaf_call
 from tpgen.emitter.streams import restoring_stream
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.nn.autocast import autocasting, run_without_autocast, widest_dtype_and_tensors
-from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, flat_weight
+from tpgen.nn.autocast import is_autocasting, run_without_autocast, widen_to_one_dtype
+from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, join_weights
 from tpgen.nn.form_module import FormModule
 from tpgen.planner.plan import Plan
 from tpgen.planner.product import PRODUCT, make_plan
@@ -204,7 +204,7 @@ class TensorProduct(FormModule):
         if made is not None:
             return made
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and (weight is None or isinstance(weight, Tensor))):
-            node = leaf_call(self, x, y, weight)
+            node = record_leaf_call(self, x, y, weight)
             if node is not None:
                 return node
         w = self._checked_weight(weight)
@@ -239,7 +239,7 @@ class TensorProduct(FormModule):
             and x.dtype == y.dtype == w.dtype == like.dtype
             and x.layout == y.layout == w.layout == torch.strided
             and x.device == y.device == w.device == like.device
-            and not autocasting(like.device)
+            and not is_autocasting(like.device)
         )
 
     def _run(self, direction: str, *operands: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ class TensorProduct(FormModule):
         w = given_numbers("weight", w, like.dtype)
         if not self.weight_numel and (w.dtype, w.device) != (like.dtype, like.device):
             w = like.new_empty(w.shape)  # no numbers: they fit as they are
-        dtype, (w, *operands) = widest_dtype_and_tensors(like, w, *(x for x, _ in named.values()))
+        dtype, (w, *operands) = widen_to_one_dtype(like, w, *(x for x, _ in named.values()))
         for (name, (_, dim)), x in zip(named.items(), operands, strict=True):
             irreps = self.irreps_in1 if name == "x" else self.irreps_in2
             check_operand(name, x, dim, irreps, dtype, like.device)
@@ -280,7 +280,7 @@ class TensorProduct(FormModule):
         if weight is None:
             return self._value_or_own(None, self.weight, self.weight_numel)
         if not isinstance(weight, Tensor):
-            weight = flat_weight(weight, self.plan)
+            weight = join_weights(weight, self.plan)
         check_weight(weight, self.weight_numel, self.shared_weights, self.internal_weights)
         return weight
 

@@ -38,19 +38,19 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
     ]
     if not terms:
         raise PlanError(f"no product of {irreps_in} reaches {irreps_out}: check the parities, or raise the correlation")
-    operands = [Operand("x", one_channel(irreps_in), "channel"), Operand(OUT, one_channel(irreps_out))]
+    operands = [Operand("x", drop_multiplicities(irreps_in), "channel"), Operand(OUT, drop_multiplicities(irreps_out))]
     return make_polynomial_plan(operands, terms)
 
 
-def contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
+def list_contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
     """Paths of each degree from 1; a path that symmetry makes zero is empty."""
     return [_paths_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
 
 
-def one_channel(irreps: Irreps) -> Irreps:
+def drop_multiplicities(irreps: Irreps) -> Irreps:
     """Set every multiplicity to 1.
 
-    >>> one_channel(Irreps("8x0e+8x1o"))
+    >>> drop_multiplicities(Irreps("8x0e+8x1o"))
     1x0e+1x1o
     """
     return Irreps([(1, ir) for _, ir in irreps])
@@ -58,7 +58,7 @@ def one_channel(irreps: Irreps) -> Irreps:
 
 def _paths_of_degree(irreps_in: Irreps, output: Irrep, degree: int) -> list[Entries]:
     return generated_couplings(
-        (str(one_channel(irreps_in)),) * degree, str(output), ("x",) * degree, _basis_of_degree(degree)
+        (str(drop_multiplicities(irreps_in)),) * degree, str(output), ("x",) * degree, _basis_of_degree(degree)
     )
 
 

@@ -15,10 +15,10 @@ _NOISE = 1e-12
 
 
 @remembered("Wigner 3j symbols")
-def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
+def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
     """Real Wigner 3j symbol ``C[i, j, k]`` of norm 1, read-only.
 
-    >>> coupling(1, 1, 0).round(4).squeeze()
+    >>> wigner_3j(1, 1, 0).round(4).squeeze()
     array([[0.5774, 0.    , 0.    ],
            [0.    , 0.5774, 0.    ],
            [0.    , 0.    , 0.5774]])
@@ -36,4 +36,4 @@ def count_nonzeros(l1: int, l2: int, l3: int) -> int:
     >>> count_nonzeros(1, 1, 1)
     6
     """
-    return int(np.count_nonzero(coupling(l1, l2, l3)))
+    return int(np.count_nonzero(wigner_3j(l1, l2, l3)))

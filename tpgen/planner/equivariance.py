@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tpgen.base._torch import without_modes
 from tpgen.base.errors import PlanError
-from tpgen.planner.coupling import coupling
+from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.generalized import Entries
 
 _ROTATIONS = 3
@@ -52,7 +52,7 @@ def equivariance_violation(inputs: Sequence[Irreps], output: Irreps, path: Entri
             return 0.0
         worst = 0.0
         for n in range(_ROTATIONS):
-            rotation = rotation_of(torch.from_numpy(normal((3, 3)))) * (-1) ** n
+            rotation = make_rotation(torch.from_numpy(normal((3, 3)))) * (-1) ** n
             turned = [x @ representation_matrix(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
             difference = (
                 _apply_sparse_map(keys, values, turned, output.dim) - mapped @ representation_matrix(output, rotation).T
@@ -61,7 +61,7 @@ def equivariance_violation(inputs: Sequence[Irreps], output: Irreps, path: Entri
         return worst
 
 
-def rotation_of(matrix: Tensor) -> Tensor:
+def make_rotation(matrix: Tensor) -> Tensor:
     """Rotation from the QR decomposition of a matrix."""
     orthogonal = torch.linalg.qr(matrix)[0]
     return orthogonal * torch.det(orthogonal)
@@ -80,7 +80,7 @@ def _wigner_d(degree: int, rotation: Tensor) -> Tensor:
         return torch.ones(1, 1, dtype=torch.float64)
     if degree == 1:
         return rotation
-    c = torch.tensor(coupling(degree - 1, 1, degree))
+    c = torch.tensor(wigner_3j(degree - 1, 1, degree))
     lower = _wigner_d(degree - 1, rotation)
     return torch.einsum("abk,ac,bd,cdm->km", c, lower, rotation, c) * (2 * degree + 1)
 

@@ -17,7 +17,8 @@ from e3nn.o3 import Irrep, Irreps
 
 from tpgen.base.errors import PlanError
 from tpgen.base.remember import remembered
-from tpgen.planner.coupling import coupling
+from tpgen.planner.coupling import wigner_3j
+from tpgen.planner.plan import list_segments
 
 MAX_DEGREE = 4
 _NOISE = 1e-10
@@ -61,11 +62,11 @@ def symmetrized_couplings(
     return [_symmetrized_entries(path, groups) for path in _paths_to(factors, Irrep(output), natural)]
 
 
-def keep_independent(paths: Sequence[Entries]) -> list[Entries]:
+def drop_dependent_paths(paths: Sequence[Entries]) -> list[Entries]:
     """Keep the first linearly independent paths, in order.
 
     >>> paths = symmetrized_couplings(["0e+1o"] * 3, "0e")
-    >>> len(paths), len(keep_independent(paths))
+    >>> len(paths), len(drop_dependent_paths(paths))
     (4, 2)
     """
     keys = sorted({key for path in paths for key in path})
@@ -112,36 +113,26 @@ def _paths_to_all_irreps(factors: tuple[str, ...], natural: bool) -> tuple[_Path
 
 
 def _identity_paths(irreps: Irreps) -> Iterator[_Path]:
-    for ir, at in _copy_starts(irreps):
-        yield ir, np.eye(irreps.dim)[at : at + ir.dim]
+    for segment in list_segments(irreps):
+        for components in np.eye(irreps.dim)[segment.start : segment.stop].reshape(segment.mul, segment.ir.dim, -1):
+            yield segment.ir, components
 
 
 def _couple_one_more_factor(
     paths: Iterable[_Path], last: Irreps, natural: bool, output: Irrep | None
 ) -> Iterator[_Path]:
     for left, map_ in paths:
-        for mul, ir, start in _segment_starts(last):
+        for segment in list_segments(last):
+            ir = segment.ir
             for out in left * ir:
                 if (output is not None and out != output) or (natural and out.p != (-1) ** out.l):
                     continue
-                block = np.tensordot(coupling(out.l, left.l, ir.l), map_, axes=(1, 0)) * out.dim**0.5
+                block = np.tensordot(wigner_3j(out.l, left.l, ir.l), map_, axes=(1, 0)) * out.dim**0.5
                 block = np.moveaxis(block, 1, -1)
-                for copy in range(mul):
+                for start in range(segment.start, segment.stop, ir.dim):
                     whole = np.zeros((*block.shape[:-1], last.dim))
-                    whole[..., start + copy * ir.dim :][..., : ir.dim] = block
+                    whole[..., start : start + ir.dim] = block
                     yield out, whole
-
-
-def _segment_starts(irreps: Irreps) -> Iterator[tuple[int, Irrep, int]]:
-    at = 0
-    for mul, ir in irreps:
-        yield mul, ir, at
-        at += mul * ir.dim
-
-
-def _copy_starts(irreps: Irreps) -> Iterator[tuple[Irrep, int]]:
-    for mul, ir, at in _segment_starts(irreps):
-        yield from ((ir, at + copy * ir.dim) for copy in range(mul))
 
 
 def _symmetrized_entries(path: np.ndarray, groups: Sequence[object]) -> Entries:

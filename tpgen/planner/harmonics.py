@@ -16,7 +16,7 @@ from e3nn.o3 import Irrep, Irreps
 from tpgen.base.errors import PlanError, unknown
 from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
 from tpgen.planner.plan import OUT, Operand, Plan
-from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan, table_of
+from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan, sort_entries
 
 # The squared norm of all components of degree l at a unit vector.
 NORMALIZATIONS = {
@@ -62,9 +62,9 @@ def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str)
 def _degree_term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
     # at the pole only the middle component is not zero, and it is the norm
     if ir.l == 0:
-        return PolynomialTerm(("one",), table=(table_of({(start, 0): norm}),))
+        return PolynomialTerm(("one",), table=(sort_entries({(start, 0): norm}),))
     coupling = generalized_couplings([vector] * ir.l, ir)[..., 0]  # one path alone goes up with every factor
     pole = (ir.l, *[_POLE] * ir.l)
     scale = norm / coupling[pole]
     entries = {(n[0] + start, *n[1:]): scale * coupling[n] for n in map(tuple, np.argwhere(coupling))}
-    return PolynomialTerm(("x",) * ir.l, table=(table_of(entries),))
+    return PolynomialTerm(("x",) * ir.l, table=(sort_entries(entries),))

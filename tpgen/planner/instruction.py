@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from e3nn.o3 import Irreps
 
-from tpgen.base.errors import PlanError
+from tpgen.base.errors import PlanError, PlanIndexError
+
+_T = TypeVar("_T")
 
 
 class Instruction(NamedTuple):
@@ -65,6 +67,22 @@ def _unreadable_irrep(irreps: object) -> str:
     return ""
 
 
+def read_position(where: str, name: str, value: Any) -> int:
+    """Convert an instruction's index to an int, or raise `PlanError`."""
+    if not hasattr(value, "__index__") or isinstance(value, bool):
+        raise PlanError(f"{where}: {name} must be an integer, got {value!r}")
+    return value.__index__()
+
+
+def select_segment(where: str, end: str, index: int, segments: Sequence[_T]) -> _T:
+    """Select the segment of ``irreps_<end>`` at an index, or raise `PlanIndexError`."""
+    if not 0 <= index < len(segments):
+        raise PlanIndexError(
+            f"{where}: i_{end} = {index} is out of range: irreps_{end} has {len(segments)} entries, counted from 0"
+        )
+    return segments[index]
+
+
 def parse_instructions(instructions: Iterable[Sequence]) -> list[Instruction]:
     """Parse tuples and `Instruction` records; refuse instructions of a built e3nn product.
 
@@ -91,9 +109,8 @@ def _parse_instruction(index: int, fields: Sequence) -> Instruction:
             "it was built from"
         )
     *slots, mode, has_weight = fields[:5]
-    for name, value in zip(("i_in1", "i_in2", "i_out"), slots, strict=True):
-        if not hasattr(value, "__index__") or isinstance(value, bool):
-            raise PlanError(f"instruction {index}: {name} must be an integer, got {value!r}")
+    names = ("i_in1", "i_in2", "i_out")
+    i_in1, i_in2, i_out = (read_position(f"instruction {index}", *pair) for pair in zip(names, slots, strict=True))
     if has_weight not in (True, False):  # 'no' would count as true
         raise PlanError(f"instruction {index}: has_weight must be True or False, got {has_weight!r}")
     weight = fields[5] if len(fields) > 5 else 1.0
@@ -106,6 +123,5 @@ def _parse_instruction(index: int, fields: Sequence) -> Instruction:
             f"instruction {index}: path_weight must be finite and not negative (its square root scales the path), "
             f"got {path_weight}; put a sign into the weights instead"
         )
-    i_in1, i_in2, i_out = (value.__index__() for value in slots)
     kind = BuiltInstruction if isinstance(fields, BuiltInstruction) else Instruction
     return kind(i_in1, i_in2, i_out, mode, bool(has_weight), path_weight)

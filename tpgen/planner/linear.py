@@ -11,22 +11,22 @@ from typing import NamedTuple
 
 from e3nn.o3 import Irreps
 
-from tpgen.base.errors import PlanError, PlanIndexError, check_known
+from tpgen.base.errors import PlanError, check_known
 from tpgen.base.remember import remembered
-from tpgen.planner.instruction import parse_irreps
+from tpgen.planner.instruction import parse_irreps, read_position, select_segment
 from tpgen.planner.modes import MATRIX
-from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
-from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, segments_of
-from tpgen.planner.product import product_operands, weight_slices
+from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, find_path_factors
+from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, list_segments
+from tpgen.planner.product import lay_out_weights, list_operands
 from tpgen.planner.strict import (
-    list_of,
-    list_reader,
-    nullable_reader,
-    one_of,
+    make_list_reader,
+    make_name_reader,
+    make_null_reader,
+    make_tuple_reader,
     read_boolean,
     read_index,
     read_irreps,
-    weight_sharing,
+    read_weight_sharing,
 )
 
 LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
@@ -64,16 +64,20 @@ def make_linear_plan(
     [(0, 1, (4, 8)), (1, 0, (3, 2)), (2, 1, (2, 8))]
     """
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
-    inputs, outputs = map(segments_of, ends.values())
+    inputs, outputs = map(list_segments, ends.values())
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
     channels, rows = _checked_channels(f_in, f_out), _weight_rows(shared_weights)
-    equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
-    bound = equal if pairs is None else _bind_pairs(pairs, inputs, outputs)
+    if pairs is None:
+        bound = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
+    elif isinstance(pairs, Iterable):
+        bound = [_bind_pair(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
+    else:
+        raise PlanError(f"instructions must be a list of tuples (i_in, i_out), got {pairs!r}")
     legs = [(Leg.of("x1", a), Leg.of(OUT, b)) for a, b in bound]
     flags = _bias_flags(biases, outputs)
     factors = _path_factors(bound, channels[0] or 1, path_normalization)
     shapes = [(source.mul, target.mul) for source, target in bound]
-    slices = weight_slices(shapes)
+    slices = lay_out_weights(shapes)
     arguments = {
         "irreps_in": ends["x1"],
         "irreps_out": ends[OUT],
@@ -93,7 +97,7 @@ def make_linear_plan(
             *(LinearInstruction(a.index, b.index, shape, f.coefficient) for (a, b), shape, f in found),
             *(LinearInstruction(-1, s.index, (s.mul,), 1.0) for s in biased),
         ),
-        operands=product_operands(ends, slices, rows),
+        operands=list_operands(ends, slices, rows),
         paths=tuple(
             Path(n, MATRIX, (("u", a.mul), ("w", b.mul)), legs[n], slices[n], f.coefficient, f)
             for n, ((a, b), f) in enumerate(zip(bound, factors, strict=True))
@@ -148,12 +152,12 @@ LINEAR = Maker(
     readers={
         "irreps_in": read_irreps,
         "irreps_out": read_irreps,
-        "pairs": list_reader(lambda where, entry: tuple(read_index(where, i) for i in entry), 2, "instructions"),
-        "biases": list_of(read_boolean, "flags"),
-        "f_in": nullable_reader(read_index),
-        "f_out": nullable_reader(read_index),
-        "path_normalization": one_of(PATH_NORMALIZATIONS),
-        "shared_weights": weight_sharing,
+        "pairs": make_tuple_reader(lambda where, entry: tuple(read_index(where, i) for i in entry), 2, "instructions"),
+        "biases": make_list_reader(read_boolean, "flags"),
+        "f_in": make_null_reader(read_index),
+        "f_out": make_null_reader(read_index),
+        "path_normalization": make_name_reader(PATH_NORMALIZATIONS),
+        "shared_weights": read_weight_sharing,
     },
     plan_of_path=_single_path_plan,
     flat=_with_channels_folded_without_biases,
@@ -163,26 +167,17 @@ LINEAR = Maker(
 _SegmentPair = tuple[Segment, Segment]
 
 
-def _bind_pairs(pairs: Iterable[Sequence[int]], inputs: list[Segment], outputs: list[Segment]) -> list[_SegmentPair]:
-    if not isinstance(pairs, Iterable):
-        raise PlanError(f"instructions must be a list of tuples (i_in, i_out), got {pairs!r}")
-    return [_bind_pair(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
-
-
 def _bind_pair(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]) -> _SegmentPair:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         built = hasattr(pair, "path_shape")
         why = "; this one is of a built layer: give [(i.i_in, i.i_out) for i in instructions if i.i_in >= 0]"
         raise PlanError(f"instruction {n}: expected (i_in, i_out), got {pair!r}{why if built else ''}")
-    for what, i, known in (("in", pair[0], inputs), ("out", pair[1], outputs)):
-        if not hasattr(i, "__index__") or isinstance(i, bool):
-            raise PlanError(f"instruction {n}: i_{what} must be an integer, got {i!r}")
-        if not 0 <= i < len(known):
-            raise PlanIndexError(
-                f"instruction {n} {tuple(pair)}: i_{what} = {i} is out of range: irreps_{what} has {len(known)} "
-                "entries, counted from 0"
-            )
-    source, target = inputs[pair[0]], outputs[pair[1]]
+    source, target = (
+        select_segment(
+            f"instruction {n} {tuple(pair)}", end, read_position(f"instruction {n}", f"i_{end}", i), segments
+        )
+        for end, i, segments in (("in", pair[0], inputs), ("out", pair[1], outputs))
+    )
     if source.ir != target.ir:
         raise PlanError(
             f"instruction {n} {tuple(pair)}: a linear layer joins equal irreps, got irreps_in[{source.index}] = "
@@ -234,4 +229,4 @@ def _bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segment]) ->
 def _path_factors(bound: list[_SegmentPair], f_in: int, path_normalization: str) -> list[Factors]:
     # those of a product with the scalar 1 that sums f_in times as many copies
     scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in bound]
-    return normalization_factors(scales, "none", path_normalization)
+    return find_path_factors(scales, "none", path_normalization)

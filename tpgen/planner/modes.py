@@ -73,12 +73,12 @@ def find_mode(name: object) -> Mode:
     return mode
 
 
-def axis_sizes(mode: Mode, mul_in1: int, mul_in2: int, mul_out: int, has_weight: bool) -> dict[str, int]:
+def find_axis_sizes(mode: Mode, mul_in1: int, mul_in2: int, mul_out: int, has_weight: bool) -> dict[str, int]:
     """Size of each letter of ``mode``.
 
-    >>> axis_sizes(MODES["uvu"], 8, 3, 8, True)
+    >>> find_axis_sizes(MODES["uvu"], 8, 3, 8, True)
     {'u': 8, 'v': 3}
-    >>> axis_sizes(MODES["uvu<v"], 4, 4, 6, False)
+    >>> find_axis_sizes(MODES["uvu<v"], 4, 4, 6, False)
     {'p': 6}
 
     Raises `PlanError` naming a broken rule.

@@ -59,9 +59,7 @@ PATH_NORMALIZATIONS: dict[str, Callable[[Sequence[PathScale]], list[float]]] = {
 }
 
 
-def normalization_factors(
-    paths: Sequence[PathScale], irrep_normalization: str, path_normalization: str
-) -> list[Factors]:
+def find_path_factors(paths: Sequence[PathScale], irrep_normalization: str, path_normalization: str) -> list[Factors]:
     """Factors of every path, in order."""
     by_output: dict[int, list[int]] = {}
     for index, path in enumerate(paths):

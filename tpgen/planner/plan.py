@@ -44,7 +44,7 @@ class Segment:
         return f"{self.mul}x{self.ir}"
 
 
-def segments_of(irreps: Irreps) -> list[Segment]:
+def list_segments(irreps: Irreps) -> list[Segment]:
     """Segments of a flat operand."""
     found: list[Segment] = []
     start = 0

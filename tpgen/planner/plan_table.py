@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpgen.base.drawing.path_map import PathMap, path_picture
+from tpgen.base.drawing.path_map import PathMap, draw_first_paths
 from tpgen.base.notebook import div_lines, html_table
 from tpgen.base.text import table
 
@@ -36,7 +36,7 @@ def table_html(title: str, rows: Sequence[PlanRow], totals: str, shown: PathMap)
     """HTML table with cost bars and path diagram."""
     cells, left = _table_cells(rows)
     bars = {name: [float(row.cells[name]) for row in rows] for name in _BARS if name in cells[0]}
-    return div_lines(*title.split("\n")) + html_table(cells, left, bars) + div_lines(totals) + path_picture(shown)
+    return div_lines(*title.split("\n")) + html_table(cells, left, bars) + div_lines(totals) + draw_first_paths(shown)
 
 
 def _table_cells(rows: Sequence[PlanRow]) -> tuple[list[list[str]], list[int]]:

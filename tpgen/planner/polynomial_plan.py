@@ -18,16 +18,16 @@ from typing import Any
 from e3nn.o3 import Irreps
 
 from tpgen.base.errors import PlanError, unknown
-from tpgen.base.remember import Shelf
+from tpgen.base.remember import remembered
 from tpgen.planner.equivariance import check_equivariant
-from tpgen.planner.generalized import MAX_DEGREE, Entries, keep_independent, symmetrized_couplings
+from tpgen.planner.generalized import MAX_DEGREE, Entries, drop_dependent_paths, symmetrized_couplings
 from tpgen.planner.modes import COPIES
-from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, segments_of
+from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, list_segments
 from tpgen.planner.strict import (
-    check,
-    list_of,
-    list_reader,
-    nullable_reader,
+    check_field,
+    make_list_reader,
+    make_null_reader,
+    make_tuple_reader,
     read_boolean,
     read_index,
     read_irreps,
@@ -67,7 +67,7 @@ class PolynomialTerm:
 BASES = ("independent", "chained", "natural")
 
 
-def terms_text(plan: Plan) -> str:
+def format_terms(plan: Plan) -> str:
     """Text with one line per operand, then per term."""
     lines = [str(o) for o in plan.operands]
     for n, term in enumerate(plan.terms):
@@ -81,17 +81,15 @@ def terms_text(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-_coupling_shelf: Shelf[tuple, list[Entries]] = Shelf("couplings of polynomials")
-
-
 def generated_couplings(factors: tuple[str, ...], output: str, same: tuple[str, ...], basis: str) -> list[Entries]:
     """Cached couplings to an output irrep; ``same`` names each factor's tensor."""
-    key = (factors, output, tuple(same.index(s) for s in same), basis)
-    known = _coupling_shelf.get(key)
-    if known is None:
-        found = symmetrized_couplings(factors, output, same, natural=basis == "natural")
-        known = _coupling_shelf[key] = keep_independent(found) if basis == "independent" else found
-    return known
+    return _couplings_of_places(factors, output, tuple(same.index(s) for s in same), basis)
+
+
+@remembered("couplings of polynomials")
+def _couplings_of_places(factors: tuple[str, ...], output: str, same: tuple[int, ...], basis: str) -> list[Entries]:
+    found = symmetrized_couplings(factors, output, same, natural=basis == "natural")
+    return drop_dependent_paths(found) if basis == "independent" else found
 
 
 def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[PolynomialTerm]) -> Plan:
@@ -159,7 +157,7 @@ def _path_constants(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[
 
 def _make_path(n: int, p: int, term: PolynomialTerm, entries: Entries, names: Mapping[str, Operand]) -> Path:
     out = names[OUT]
-    reached = Leg(OUT, out.dim) if term.i_out is None else Leg.of(OUT, segments_of(out.irreps)[term.i_out])
+    reached = Leg(OUT, out.dim) if term.i_out is None else Leg.of(OUT, list_segments(out.irreps)[term.i_out])
     return Path(
         index=n,
         mode=COPIES,
@@ -260,7 +258,7 @@ def _weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[E
     ]
 
 
-def table_of(entries: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
+def sort_entries(entries: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
     """Sort a path's entries, mapping or pairs, into tuples; `PlanError` if malformed."""
     pairs = entries.items() if isinstance(entries, Mapping) else entries
     return tuple(sorted(_parse_entry(index, value) for index, value in pairs))
@@ -294,26 +292,30 @@ def _read_operand(where: str, entry: list) -> Operand:
     name, ends, layout, channels = entry
     found = Irreps(read_irreps(where, ends))
     rule = f"a channel has at most {_MAX_DIM} components"
-    check(found.dim <= _MAX_DIM and len(found) <= _MAX_DIM, where, rule, found.dim)
+    check_field(found.dim <= _MAX_DIM and len(found) <= _MAX_DIM, where, rule, found.dim)
     return Operand(read_text(where, name), found, read_text(where, layout), read_boolean(where, channels))
 
 
 def _read_term(where: str, entry: list) -> PolynomialTerm:
     inputs, i_out, weight, basis, table = entry
-    names = list_of(read_text, "names")(where, inputs)
-    paths = nullable_reader(list_of(_read_entries, "paths"))(where, table)
+    names = make_list_reader(read_text, "names")(where, inputs)
+    paths = make_null_reader(make_list_reader(_read_entries, "paths"))(where, table)
     return PolynomialTerm(
         tuple(names),
-        nullable_reader(read_index)(where, i_out),
-        nullable_reader(read_text)(where, weight),
+        make_null_reader(read_index)(where, i_out),
+        make_null_reader(read_text)(where, weight),
         read_text(where, basis),
         None if paths is None else tuple(paths),
     )
 
 
 def _read_entries(where: str, path: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
-    check(isinstance(path, list) and all(isinstance(e, list) and len(e) == 2 for e in path), where, _ENTRIES_RULE, path)
-    return table_of((tuple(list_of(read_index, "indices")(where, at)), real(where, value)) for at, value in path)
+    check_field(
+        isinstance(path, list) and all(isinstance(e, list) and len(e) == 2 for e in path), where, _ENTRIES_RULE, path
+    )
+    return sort_entries(
+        (tuple(make_list_reader(read_index, "indices")(where, at)), real(where, value)) for at, value in path
+    )
 
 
 _ENTRIES_RULE = "must be a list of entries, each its indices and a number"
@@ -322,8 +324,8 @@ POLYNOMIAL = Maker(
     make_polynomial_plan,
     _counts_and_operands_lines,
     readers={
-        "operands": list_reader(_read_operand, 4, "operands", MAX_TERMS),
-        "terms": list_reader(_read_term, 5, "terms", MAX_TERMS),
+        "operands": make_tuple_reader(_read_operand, 4, "operands", MAX_TERMS),
+        "terms": make_tuple_reader(_read_term, 5, "terms", MAX_TERMS),
     },
     plan_of_path=_single_term_plan,
     form=OF_MONOMIALS,

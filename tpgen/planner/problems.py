@@ -38,17 +38,9 @@ class Problem:
         return self.make()
 
 
-def _channelwise_maker(in1: str, in2: str, out: str | None = None) -> Callable[[], Plan]:
-    return lambda: channelwise(in1, in2, out or in1)
-
-
-def _fully_connected_maker(irreps: str) -> Callable[[], Plan]:
-    return lambda: fully_connected(irreps, irreps, irreps)
-
-
-def _one_path_maker(l1: int, l2: int, l3: int) -> Callable[[], Plan]:
+def _one_path_plan(l1: int, l2: int, l3: int) -> Plan:
     # even and odd degrees alike: the parity of the output follows from the inputs, all even
-    return lambda: make_plan(f"128x{l1}e", f"1x{l2}e", f"128x{l3}e", [(0, 0, 0, "uvu", True)], shared_weights=False)
+    return make_plan(f"128x{l1}e", f"1x{l2}e", f"128x{l3}e", [(0, 0, 0, "uvu", True)], shared_weights=False)
 
 
 def _contraction_maker(irreps_in: str, irreps_out: str, correlation: int) -> Callable[[], Plan]:
@@ -67,86 +59,44 @@ def _with_multiplicity(mul: int, irreps: str) -> str:
     return "+".join(f"{mul}x{ir}" for ir in irreps.split("+"))
 
 
-_ARTICLE, _DOCKED = "1x0e+2x1o+3x2e", "10x1o+10x1e+48x0e+48x0o"
-# Channelwise products by name: what it is of, and irreps of features, harmonics and results (those of the features).
-_CHANNELWISE: dict[str, tuple[str, ...]] = {
-    "mace-medium": (
-        "MACE medium, first interaction",
-        _with_multiplicity(128, "0e+1o"),
-        SH3,
-        _with_multiplicity(128, "0e+1o+2e"),
-    ),
-    "mace-large": (
-        "MACE large, interaction",
-        _with_multiplicity(128, "0e+1o+2e"),
-        SH3,
-        _with_multiplicity(128, "0e+1o+2e+3o"),
-    ),
-    "nequip-lips": ("NequIP, LiPS", _with_multiplicity(32, "0o+0e+1o+1e+2o+2e"), SH2),
-    "nequip-aspirin": ("NequIP, aspirin", _with_multiplicity(64, "0o+0e+1o+1e"), "1x0e+1x1o"),
-    "nequip-toluene": ("NequIP, toluene", _with_multiplicity(64, "0o+0e+1o+1e+2o+2e"), SH2),
-    "mixed-mul": ("a multiplicity for each degree, as SevenNet has", "96x0e+48x1o+16x2e", SH2),
-}
-_ALL = (
-    Problem(
-        "article",
-        "the product tpgen grew out of: small, fully connected",
-        32,
-        _fully_connected_maker(_ARTICLE),
-        "small",
-    ),
-    *(
-        Problem(name, about, 2000, _channelwise_maker(*ends), "channelwise")
-        for name, (about, *ends) in _CHANNELWISE.items()
-    ),
-    Problem(
-        "diffdock-l1",
-        "DiffDock: fully connected, weights of each edge",
-        2000,
-        lambda: fully_connected(_DOCKED, "1x0e+1x1o", _DOCKED, shared_weights=False),
-        "connected",
-    ),
-    Problem(
-        "self-connection",
-        "NequIP's self-connection: features with a one-hot type",
-        1000,
-        lambda: fully_connected(_with_multiplicity(64, "0e+1o+2e"), "4x0e", _with_multiplicity(64, "0e+1o+2e")),
-        "connected",
-    ),
-    Problem(
-        "e3nn-bench",
-        "the product of e3nn's own benchmark",
-        1000,
-        _fully_connected_maker(_with_multiplicity(8, "0e+1e+2e+3o")),
-        "connected",
-    ),
-    Problem(
-        "tetris-1",
-        "first layer of e3nn's tetris classifier",
-        1000,
-        lambda: fully_connected(SH3, SH3, "64x0e+24x1e+24x1o+16x2e+16x2o"),
-        "small",
-    ),
-    Problem(
-        "elementwise",
-        "a feature times itself, copy by copy",
-        2000,
-        lambda: elementwise(*(_with_multiplicity(64, "0e+1o+2e"),) * 2),
-        "elementwise",
-    ),
-    *(
-        Problem(
-            f"roofline-{l1}{l2}{l3}",
-            f"one path of degrees {l1}, {l2}, {l3}",
-            2000,
-            _one_path_maker(l1, l2, l3),
-            "roofline",
-        )
-        for l1, l2, l3 in ((1, 1, 1), (2, 1, 2), (3, 3, 3), (5, 5, 3), (5, 3, 5), (6, 3, 6), (7, 4, 7), (7, 7, 7))
-    ),
-)
-
 _MACE, _NEQUIP = _with_multiplicity(128, "0e+1o"), _with_multiplicity(64, "0e+0o+1e+1o+2e+2o")
+_LARGE, _FEATURES = _with_multiplicity(128, "0e+1o+2e"), _with_multiplicity(64, "0e+1o+2e")
+_ARTICLE, _DOCKED, _E3NN = "1x0e+2x1o+3x2e", "10x1o+10x1e+48x0e+48x0o", _with_multiplicity(8, "0e+1e+2e+3o")
+_LIPS, _ASPIRIN = _with_multiplicity(32, "0o+0e+1o+1e+2o+2e"), _with_multiplicity(64, "0o+0e+1o+1e")
+_TOLUENE, _MIXED = _with_multiplicity(64, "0o+0e+1o+1e+2o+2e"), "96x0e+48x1o+16x2e"
+_MORE_DEGREES = _with_multiplicity(128, "0e+1o+2e+3o")
+_DIFFDOCK = partial(fully_connected, _DOCKED, "1x0e+1x1o", _DOCKED, shared_weights=False)
+_TETRIS = partial(fully_connected, SH3, SH3, "64x0e+24x1e+24x1o+16x2e+16x2o")
+_SELF_CONNECTION = partial(fully_connected, _FEATURES, "4x0e", _FEATURES)
+_DEGREES = ((1, 1, 1), (2, 1, 2), (3, 3, 3), (5, 5, 3), (5, 3, 5), (6, 3, 6), (7, 4, 7), (7, 7, 7))
+# (name, what it is of, rows, how it is planned, suite)
+_ALL = tuple(
+    Problem(*fields)
+    for fields in (
+        ("article", "the product tpgen grew out of: small, fully connected", 32,
+         partial(fully_connected, _ARTICLE, _ARTICLE, _ARTICLE), "small"),
+        ("mace-medium", "MACE medium, first interaction", 2000,
+         partial(channelwise, _MACE, SH3, _LARGE), "channelwise"),
+        ("mace-large", "MACE large, interaction", 2000,
+         partial(channelwise, _LARGE, SH3, _MORE_DEGREES), "channelwise"),
+        ("nequip-lips", "NequIP, LiPS", 2000, partial(channelwise, _LIPS, SH2, _LIPS), "channelwise"),
+        ("nequip-aspirin", "NequIP, aspirin", 2000, partial(channelwise, _ASPIRIN, "0e+1o", _ASPIRIN), "channelwise"),
+        ("nequip-toluene", "NequIP, toluene", 2000, partial(channelwise, _TOLUENE, SH2, _TOLUENE), "channelwise"),
+        ("mixed-mul", "a multiplicity for each degree, as SevenNet has", 2000,
+         partial(channelwise, _MIXED, SH2, _MIXED), "channelwise"),
+        ("diffdock-l1", "DiffDock: fully connected, weights of each edge", 2000, _DIFFDOCK, "connected"),
+        ("self-connection", "NequIP's self-connection: features with a one-hot type", 1000,
+         _SELF_CONNECTION, "connected"),
+        ("e3nn-bench", "the product of e3nn's own benchmark", 1000,
+         partial(fully_connected, _E3NN, _E3NN, _E3NN), "connected"),
+        ("tetris-1", "first layer of e3nn's tetris classifier", 1000, _TETRIS, "small"),
+        ("elementwise", "a feature times itself, copy by copy", 2000,
+         partial(elementwise, _FEATURES, _FEATURES), "elementwise"),
+        *((f"roofline-{l1}{l2}{l3}", f"one path of degrees {l1}, {l2}, {l3}", 2000,
+           partial(_one_path_plan, l1, l2, l3), "roofline") for l1, l2, l3 in _DEGREES),
+    )
+)  # fmt: skip
+
 _LINEAR_ENDS: dict[str, tuple[str, str, str]] = {
     "mace-linear": ("MACE medium, features before an interaction", _MACE, _MACE),
     "mace-readout": ("MACE medium, energies out of features", _MACE, "0e"),

@@ -11,22 +11,35 @@ from math import prod
 from e3nn.o3 import Irrep, Irreps
 
 from tpgen.base.errors import PlanError, check_known
-from tpgen.planner.instruction import BuiltInstruction, Instruction, parse_instructions, parse_irreps
-from tpgen.planner.modes import MODES, Mode, axis_sizes, find_mode
+from tpgen.planner.instruction import (
+    BuiltInstruction,
+    Instruction,
+    parse_instructions,
+    parse_irreps,
+    select_segment,
+)
+from tpgen.planner.modes import MODES, Mode, find_axis_sizes, find_mode
 from tpgen.planner.normalization import (
     IRREP_NORMALIZATIONS,
     PATH_NORMALIZATIONS,
     PathScale,
     fan_in,
-    normalization_factors,
+    find_path_factors,
 )
-from tpgen.planner.plan import OUT, ROW, SHARED, Leg, Maker, Operand, Path, Plan, Segment, WeightSlice, segments_of
-from tpgen.planner.strict import check, list_of, list_reader, one_of, read_boolean, read_index, read_irreps, read_number
+from tpgen.planner.plan import OUT, ROW, SHARED, Leg, Maker, Operand, Path, Plan, Segment, WeightSlice, list_segments
+from tpgen.planner.strict import (
+    check_field,
+    make_list_reader,
+    make_name_reader,
+    make_tuple_reader,
+    read_boolean,
+    read_index,
+    read_irreps,
+    read_number,
+)
 
 
-def product_operands(
-    ends: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], rows: str
-) -> tuple[Operand, ...]:
+def list_operands(ends: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], rows: str) -> tuple[Operand, ...]:
     """Inputs, weights ``w`` and output; ``ends``: irreps by name, output last."""
     numel = max((s.stop for s in slices if s is not None), default=0)
     weights = Operand("w", Irreps(f"{numel}x0e"), weights=True, rows=rows)
@@ -34,7 +47,7 @@ def product_operands(
     return (*inputs, weights, out)
 
 
-def weight_slices(shapes: Sequence[tuple[int, ...] | None]) -> tuple[WeightSlice | None, ...]:
+def lay_out_weights(shapes: Sequence[tuple[int, ...] | None]) -> tuple[WeightSlice | None, ...]:
     """Lay weights one after another; None for a None shape."""
     starts = accumulate((0 if s is None else prod(s) for s in shapes), initial=0)
     return tuple(None if s is None else WeightSlice(start, s) for start, s in zip(starts, shapes, strict=False))
@@ -73,11 +86,11 @@ def make_plan(
     asked = parse_instructions(instructions)
     built = irrep_normalization == path_normalization == "none"
     _refuse_built_instructions(asked, built)
-    legs = [segments_of(i) for i in ends.values()]
+    legs = [list_segments(i) for i in ends.values()]
     bound = [_bind_instruction(n, instruction, legs) for n, instruction in enumerate(asked)]
     scales = [_path_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
-    factors = normalization_factors(scales, irrep_normalization, path_normalization)
-    slices = weight_slices([b.path_shape if a.has_weight else None for a, b in zip(asked, bound, strict=True)])
+    factors = find_path_factors(scales, irrep_normalization, path_normalization)
+    slices = lay_out_weights([b.path_shape if a.has_weight else None for a, b in zip(asked, bound, strict=True)])
     kind = BuiltInstruction if built else Instruction
     arguments = {
         **ends,
@@ -91,7 +104,7 @@ def make_plan(
         PRODUCT,
         arguments,
         arguments["instructions"],
-        product_operands(dict(zip(_ENDS, ends.values(), strict=True)), slices, SHARED if shared_weights else ROW),
+        list_operands(dict(zip(_ENDS, ends.values(), strict=True)), slices, SHARED if shared_weights else ROW),
         paths=tuple(
             Path(n, b.mode, tuple(b.sizes.items()), tuple(map(Leg.of, _ENDS, b.legs)), slices[n], f.coefficient, f)
             for n, (b, f) in enumerate(zip(bound, factors, strict=True))
@@ -136,19 +149,15 @@ class _BoundInstruction:
 
 def _bind_instruction(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _BoundInstruction:
     where = f"instruction {n} {instruction}"
-    chosen: list[Segment] = []
-    for name, i, known in zip(("in1", "in2", "out"), instruction[:3], legs, strict=True):
-        if not 0 <= i < len(known):
-            raise PlanError(
-                f"{where}: i_{name} = {i} is out of range: irreps_{name} has {len(known)} of them, counted from 0"
-            )
-        chosen.append(known[i])
-    in1, in2, out = chosen
+    in1, in2, out = (
+        select_segment(where, end, i, segments)
+        for end, i, segments in zip(("in1", "in2", "out"), instruction[:3], legs, strict=True)
+    )
     spelled = f"(irreps_in1[{in1.index}] = {in1}, irreps_in2[{in2.index}] = {in2}, irreps_out[{out.index}] = {out})"
     _check_selection_rules(where, in1.ir, in2.ir, out.ir, spelled)
     try:
         mode = find_mode(instruction.connection_mode)
-        sizes = axis_sizes(mode, in1.mul, in2.mul, out.mul, instruction.has_weight)
+        sizes = find_axis_sizes(mode, in1.mul, in2.mul, out.mul, instruction.has_weight)
     except PlanError as error:
         raise PlanError(f"{where}: {error} {spelled}") from None
     return _BoundInstruction(mode, sizes, (in1, in2, out))
@@ -216,8 +225,8 @@ def _read_instruction(where: str, entry: list) -> tuple:
     i_in1, i_in2, i_out, mode, has_weight, path_weight = entry
     known = isinstance(mode, str) and mode in MODES
     positions = [read_index(where, i) for i in (i_in1, i_in2, i_out)]
-    check(known, where, f"mode must be one of {', '.join(MODES)}", mode)
-    check(type(has_weight) is bool, where, "has_weight must be true or false", has_weight)
+    check_field(known, where, f"mode must be one of {', '.join(MODES)}", mode)
+    check_field(type(has_weight) is bool, where, "has_weight must be true or false", has_weight)
     return (*positions, mode, has_weight, read_number(where, path_weight))
 
 
@@ -229,12 +238,12 @@ PRODUCT = Maker(
         "irreps_in1": read_irreps,
         "irreps_in2": read_irreps,
         "irreps_out": read_irreps,
-        "instructions": list_reader(_read_instruction, 6, "instructions"),
-        "in1_var": list_of(read_number, "numbers"),
-        "in2_var": list_of(read_number, "numbers"),
-        "out_var": list_of(read_number, "numbers"),
-        "irrep_normalization": one_of(IRREP_NORMALIZATIONS),
-        "path_normalization": one_of(PATH_NORMALIZATIONS),
+        "instructions": make_tuple_reader(_read_instruction, 6, "instructions"),
+        "in1_var": make_list_reader(read_number, "numbers"),
+        "in2_var": make_list_reader(read_number, "numbers"),
+        "out_var": make_list_reader(read_number, "numbers"),
+        "irrep_normalization": make_name_reader(IRREP_NORMALIZATIONS),
+        "path_normalization": make_name_reader(PATH_NORMALIZATIONS),
         "shared_weights": read_boolean,
     },
     plan_of_path=_single_path_plan,

@@ -7,7 +7,7 @@ from tpgen.planner.linear import LINEAR
 from tpgen.planner.plan import Maker, Plan
 from tpgen.planner.polynomial_plan import POLYNOMIAL
 from tpgen.planner.product import PRODUCT
-from tpgen.planner.strict import MAX_DIM, MAX_WEIGHTS, check, read_fields, read_object
+from tpgen.planner.strict import MAX_DIM, MAX_WEIGHTS, check_field, read_fields, read_object
 
 # Every kind of plan, by the format of its JSON text.
 MAKERS: dict[str, Maker] = {maker.format: maker for maker in (PRODUCT, LINEAR, POLYNOMIAL)}
@@ -28,10 +28,12 @@ def read_plan(text: str) -> Plan:
         raise PlanError(f"plan field 'format': is missing; it must be one of {', '.join(MAKERS)}")
     name = fields.pop("format")
     known = isinstance(name, str) and name in MAKERS
-    check(known, "format", f"must be one of {', '.join(MAKERS)}", name)
+    check_field(known, "format", f"must be one of {', '.join(MAKERS)}", name)
     maker = MAKERS[name]
     plan = maker.make(**read_fields(fields, maker.readers))
-    check(plan.flat.weight_numel <= MAX_WEIGHTS, "weights", f"at most {MAX_WEIGHTS} weights", plan.flat.weight_numel)
+    check_field(
+        plan.flat.weight_numel <= MAX_WEIGHTS, "weights", f"at most {MAX_WEIGHTS} weights", plan.flat.weight_numel
+    )
     for operand in plan.flat.inputs:
-        check(operand.dim <= MAX_DIM, operand.name, f"the dimension may be at most {MAX_DIM}", operand.dim)
+        check_field(operand.dim <= MAX_DIM, operand.name, f"the dimension may be at most {MAX_DIM}", operand.dim)
     return plan

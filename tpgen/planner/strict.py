@@ -29,7 +29,7 @@ def read_fields(fields: Mapping[str, Any], readers: Mapping[str, Reader]) -> dic
     """
     known = ", ".join(readers)
     for name in fields:
-        check(name in readers, name, f"is not a field of a plan; known fields: {known}", fields[name])
+        check_field(name in readers, name, f"is not a field of a plan; known fields: {known}", fields[name])
     for name in readers:
         if name not in fields:
             raise PlanError(f"plan field {name!r}: is missing; a plan has the fields {known}")
@@ -46,7 +46,7 @@ def read_object(text: str) -> dict[str, Any]:
         raise
     except (ValueError, RecursionError) as error:  # a ValueError also where a number has too many digits
         raise PlanError(f"plan: not valid JSON ({error})") from None
-    check(isinstance(fields, dict), "plan", "must be a JSON object", fields)
+    check_field(isinstance(fields, dict), "plan", "must be a JSON object", fields)
     return fields
 
 
@@ -54,17 +54,17 @@ def _reject_constant(name: str) -> float:
     raise PlanError(f"plan: {name} is not a number that a plan may hold")
 
 
-def check(condition: bool, name: str, rule: str, value: object) -> None:
+def check_field(condition: bool, name: str, rule: str, value: object) -> None:
     """Raise `PlanError` unless ``condition`` holds."""
     if not condition:
         raise PlanError(f"plan field {name!r}: {rule}, got {str(value)[:80]!r}")
 
 
-def one_of(known: Collection[str]) -> Reader:
+def make_name_reader(known: Collection[str]) -> Reader:
     """Reader of known names."""
 
     def read(name: str, value: Any) -> Any:
-        check(isinstance(value, str) and value in known, name, f"must be one of {', '.join(known)}", value)
+        check_field(isinstance(value, str) and value in known, name, f"must be one of {', '.join(known)}", value)
         return value
 
     return read
@@ -72,16 +72,16 @@ def one_of(known: Collection[str]) -> Reader:
 
 def read_irreps(name: str, value: Any) -> str:
     """Read irreps as text, of bounded dimension."""
-    check(isinstance(value, str) and len(value) < 2**16, name, "must be irreps as text, like '8x0e+4x1o'", value)
+    check_field(isinstance(value, str) and len(value) < 2**16, name, "must be irreps as text, like '8x0e+4x1o'", value)
     dim = 0
     for part in value.split("+") if value.strip() else []:
         mul, x, ir = part.strip().rpartition("x")
         degree, parity = ir[:-1], ir[-1:]
         readable = _is_short_number(degree) and parity in ("e", "o") and (not x or _is_short_number(mul))
-        check(readable, name, "has an unreadable entry", part)
-        check(int(degree) <= MAX_READ_DEGREE, name, f"degrees go up to {MAX_READ_DEGREE}", part)
+        check_field(readable, name, "has an unreadable entry", part)
+        check_field(int(degree) <= MAX_READ_DEGREE, name, f"degrees go up to {MAX_READ_DEGREE}", part)
         dim += (int(mul) if x else 1) * (2 * int(degree) + 1)
-        check(dim <= MAX_DIM, name, f"the dimension may be at most {MAX_DIM}", part)
+        check_field(dim <= MAX_DIM, name, f"the dimension may be at most {MAX_DIM}", part)
     return value
 
 
@@ -91,7 +91,7 @@ def _is_short_number(text: str) -> bool:
 
 def read_index(name: str, value: Any) -> int:
     """Read a non-negative position."""
-    check(type(value) is int and 0 <= value < MAX_DIM, name, "indices must be small integers", value)
+    check_field(type(value) is int and 0 <= value < MAX_DIM, name, "indices must be small integers", value)
     return value
 
 
@@ -99,7 +99,7 @@ def read_number(name: str, value: Any, least: float = 0.0, most: float = 1e12) -
     """Read a number from ``least`` to ``most``."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     rule = f"must be a number from {least:g} to {most:g}".replace("+", "")
-    check(is_number and least <= value <= most, name, rule, value)
+    check_field(is_number and least <= value <= most, name, rule, value)
     return float(value)
 
 
@@ -108,47 +108,44 @@ real = partial(read_number, least=-1e300, most=1e300)  # a finite number of eith
 
 def read_boolean(name: str, value: Any) -> bool:
     """Read true or false."""
-    check(type(value) is bool, name, "must be true or false", value)
+    check_field(type(value) is bool, name, "must be true or false", value)
     return value
 
 
-def weight_sharing(name: str, value: Any) -> bool | str:
+def read_weight_sharing(name: str, value: Any) -> bool | str:
     """Read true, false or ``element``."""
-    check(type(value) is bool or value == "element", name, "must be true, false or 'element'", value)
+    check_field(type(value) is bool or value == "element", name, "must be true, false or 'element'", value)
     return value
 
 
 def read_text(name: str, value: Any) -> str:
     """Read any text."""
-    check(isinstance(value, str), name, "must be text", value)
+    check_field(isinstance(value, str), name, "must be text", value)
     return value
 
 
-def nullable_reader(read: Reader) -> Reader:
+def make_null_reader(read: Reader) -> Reader:
     """Reader that also accepts null."""
     return lambda name, value: None if value is None else read(name, value)
 
 
-def list_of(read: Reader, what: str) -> Reader:
-    """Reader of a list, with ``read`` for entries."""
+def make_list_reader(read: Reader, what: str, most: int = MAX_TEXT) -> Reader:
+    """Reader of a list of at most ``most`` entries, each by ``read``."""
 
     def read_list(name: str, value: Any) -> list:
-        check(isinstance(value, list), name, f"must be a list of {what}", value)
-        return [read(name, entry) for entry in value]
+        check_field(isinstance(value, list) and len(value) <= most, name, f"must be a list of {what}", value)
+        return [read(f"{name}[{n}]", entry) for n, entry in enumerate(value)]
 
     return read_list
 
 
-def list_reader(read: Callable[[str, list], Any], length: int, what: str, most: int = MAX_INSTRUCTIONS) -> Reader:
+def make_tuple_reader(read: Callable[[str, list], Any], length: int, what: str, most: int = MAX_INSTRUCTIONS) -> Reader:
     """Reader of at most ``most`` lists of ``length`` values."""
 
-    def read_list_of_entries(name: str, value: Any) -> list:
-        fits = isinstance(value, list) and len(value) <= most
-        check(fits, name, f"must be a list of {what}", value)
-        return [read_entry_of_length(f"{name}[{n}]", entry) for n, entry in enumerate(value)]
-
-    def read_entry_of_length(where: str, entry: Any) -> Any:
-        check(isinstance(entry, list) and len(entry) == length, where, f"must be a list of {length} values", entry)
+    def read_entry(where: str, entry: Any) -> Any:
+        check_field(
+            isinstance(entry, list) and len(entry) == length, where, f"must be a list of {length} values", entry
+        )
         return read(where, entry)
 
-    return read_list_of_entries
+    return make_list_reader(read_entry, what, most)

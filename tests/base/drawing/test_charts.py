@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tpgen.base.drawing.charts import bar_groups, error_scale, share_bar
+from tpgen.base.drawing.charts import draw_bar_groups, draw_error_scale, draw_share_bar
 
 
 def texts(drawn: str) -> list[str]:
@@ -19,24 +19,24 @@ def numbers(drawn: str, tag: str, name: str) -> list[float]:
 
 
 def test_bars_are_in_proportion_within_their_group() -> None:
-    drawn = bar_groups({"a": [("x", 1.0, "1 B"), ("<y>", 4.0, "4 B")], "none": [], "b": [("z", nan, "-")]})
+    drawn = draw_bar_groups({"a": [("x", 1.0, "1 B"), ("<y>", 4.0, "4 B")], "none": [], "b": [("z", nan, "-")]})
     short, long, none = numbers(drawn, "rect", "width")
     assert (long, none) == (4 * short, 0)
     assert texts(drawn) == ["a", "x", "1 B", "<y>", "4 B", "b", "z", "-"]
-    assert bar_groups({"a": []}) == ""
+    assert draw_bar_groups({"a": []}) == ""
 
 
 def test_parts_add_up_to_the_whole() -> None:
-    drawn = share_bar([("a & b", 1.0), ("c", 2.0)], 4.0, "other")
+    drawn = draw_share_bar([("a & b", 1.0), ("c", 2.0)], 4.0, "other")
     whole = numbers(drawn, "rect", "width")[::2]
     assert whole == pytest.approx([110.0, 220.0, 110.0])
     assert {"a & b: 25 %", "c: 50 %", "other: 25 %"} <= set(texts(drawn))
-    assert texts(share_bar([("all", 3.0)], 3.0)) == ["100 %", "all: 100 %"]
-    assert "0 %" in " ".join(texts(share_bar([("none", 0.0)], 0.0)))
+    assert texts(draw_share_bar([("all", 3.0)], 3.0)) == ["100 %", "all: 100 %"]
+    assert "0 %" in " ".join(texts(draw_share_bar([("none", 0.0)], 0.0)))
 
 
 def test_errors_stand_by_their_powers_of_ten() -> None:
-    drawn = error_scale([("a", 1e-8, 1e-6), ("b", 1e-6, 1e-6), ("c", 1e-4, None)])
+    drawn = draw_error_scale([("a", 1e-8, 1e-6), ("b", 1e-6, 1e-6), ("c", 1e-4, None)])
     places = numbers(drawn, "circle", "cx")
     assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.2)
     ticks = [
@@ -47,7 +47,7 @@ def test_errors_stand_by_their_powers_of_ten() -> None:
 
 
 def test_an_error_beyond_its_tolerance_has_another_mark() -> None:
-    drawn = error_scale([("good", 1e-8, 1e-6), ("bad", 1e-3, 1e-6), ("worse", nan, 1e-6), ("worst", inf, 1e-6)])
+    drawn = draw_error_scale([("good", 1e-8, 1e-6), ("bad", 1e-3, 1e-6), ("worse", nan, 1e-6), ("worst", inf, 1e-6)])
     assert drawn.count("<circle") == 1
     assert drawn.count('class="beyond"') == 3
     assert {"nan", "inf"} <= set(texts(drawn))
@@ -55,5 +55,5 @@ def test_an_error_beyond_its_tolerance_has_another_mark() -> None:
 
 
 def test_what_is_not_compared_has_no_row() -> None:
-    assert error_scale([("none", None, 1e-6)]) == ""
-    assert texts(error_scale([("none", None, 1e-6), ("zero", 0.0, 1e-6)])).count("0") == 1
+    assert draw_error_scale([("none", None, 1e-6)]) == ""
+    assert texts(draw_error_scale([("none", None, 1e-6), ("zero", 0.0, 1e-6)])).count("0") == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpgen.base.drawing.colors import Color, css, line_color, path_color, text_color
+from tpgen.base.drawing.colors import Color, line_color, path_color, text_color, to_css
 
 PAGES = {"light": (1.0, 1.0, 1.0), "dark": (0x1F / 255,) * 3}
 
@@ -22,7 +22,7 @@ def luminance(color: Color) -> float:
 
 def shown(color: Color) -> Color:
     """A colour as a page has it, in bytes."""
-    red, green, blue = (byte / 255 for byte in bytes.fromhex(css(color)[1:]))
+    red, green, blue = (byte / 255 for byte in bytes.fromhex(to_css(color)[1:]))
     return red, green, blue
 
 
@@ -39,5 +39,5 @@ def test_numbers_read_on_their_dots() -> None:
 
 def test_lines_keep_the_hue() -> None:
     """Where a colour need not change, it does not."""
-    assert css(line_color(4)) == css(path_color(4)) == "#cc6677"
-    assert len({css(line_color(n)) for n in range(9)}) == 9
+    assert to_css(line_color(4)) == to_css(path_color(4)) == "#cc6677"
+    assert len({to_css(line_color(n)) for n in range(9)}) == 9

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from tpgen.base.drawing.colors import css, path_color
-from tpgen.base.drawing.graphs import Dot, graph_picture
+from tpgen.base.drawing.colors import path_color, to_css
+from tpgen.base.drawing.graphs import PictureNode, graph_picture
 from tpgen.emitter.emit import emit_plan
-from tpgen.emitter.graph_writer import graph_dots
+from tpgen.emitter.graph_writer import list_graph_dots
 from tpgen.planner.presets import channelwise
 
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
 
 
 def test_a_program_is_drawn_from_its_inputs_to_its_output() -> None:
-    dots = graph_dots(emit_plan(PLAN, strategy="einsum").graph)
+    dots = list_graph_dots(emit_plan(PLAN, strategy="einsum").graph)
     drawn = ElementTree.fromstring(graph_picture(dots))
     assert len(list(drawn.iter("circle"))) == len(dots)
     lines = sum(len({source for source in dot.reads if source in dots}) for dot in dots.values())
@@ -24,11 +24,11 @@ def test_a_program_is_drawn_from_its_inputs_to_its_output() -> None:
     served = {dot.path for dot in dots.values()} - {None}
     assert served == {path.index for path in PLAN.paths}
     colors = {circle.attrib["fill"] for circle in drawn.iter("circle")}
-    assert {css(path_color(n)) for n in served if n is not None} <= colors
+    assert {to_css(path_color(n)) for n in served if n is not None} <= colors
 
 
 def test_of_many_nodes_the_first_are_drawn() -> None:
-    chain = {f"n{n}": Dot([f"n{n - 1}"] if n else [], "add") for n in range(160)}
+    chain = {f"n{n}": PictureNode([f"n{n - 1}"] if n else [], "add") for n in range(160)}
     drawn = graph_picture(chain)
     assert drawn.count("<circle") == 150
     assert "the first 150 of 160 nodes" in drawn

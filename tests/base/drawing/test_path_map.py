@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tpgen.base.drawing.path_map import PathMap, Route, diagram, path_picture
+from tpgen.base.drawing.path_map import PathMap, Route, draw_first_paths, draw_path_map
 from tpgen.form.form import form_of, right_form
 from tpgen.planner.presets import channelwise
 
@@ -15,7 +15,7 @@ PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
 
 @pytest.mark.parametrize("interactive", [False, True])
 def test_every_path_joins_its_segments(interactive: bool) -> None:
-    drawn = ElementTree.fromstring(diagram(PLAN.map, interactive))
+    drawn = ElementTree.fromstring(draw_path_map(PLAN.map, interactive))
     groups = drawn.findall("g")
     assert [group.findtext("text") for group in groups] == [str(path.index) for path in PLAN.paths]
     curves = [group.findall("path")[-1].attrib for group in groups]
@@ -28,7 +28,7 @@ def test_every_path_joins_its_segments(interactive: bool) -> None:
 
 
 def test_only_the_explorers_can_be_clicked() -> None:
-    apart, together = (diagram(PLAN.map, interactive) for interactive in (False, True))
+    apart, together = (draw_path_map(PLAN.map, interactive) for interactive in (False, True))
     assert "tabindex" in together
     assert "tabindex" not in apart
     assert " id=" not in apart, "a notebook has several"
@@ -47,5 +47,5 @@ def test_a_form_is_mapped_from_what_is_given_to_what_is_open() -> None:
 
 def test_names_are_text() -> None:
     shown = PathMap({"<i>": ("a&b",)}, {"out": ("x",)}, (Route(0, (("<i>", 0),), (("out", 0),), "<path>", 1),))
-    texts = [text.text for text in ElementTree.fromstring(path_picture(shown)).iter("text")]
+    texts = [text.text for text in ElementTree.fromstring(draw_first_paths(shown)).iter("text")]
     assert texts == ["<i>", "out", "0", "a&b", "x"]

@@ -8,7 +8,7 @@ import torch
 from tests.interpreter import interpret_polynomial
 from tests.polynomials import PLANS, along, components, operands_of, slow, symmetric
 from tpgen.form.call import Call
-from tpgen.form.polynomial import polynomial_of
+from tpgen.form.polynomial import make_scalar_form
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_polynomial_sweep
 from tpgen.planner.plan import Plan
 
@@ -18,7 +18,7 @@ def forward(plan: Plan) -> Call:
 
 
 def sweep_of(plan: Plan, call: Call) -> PolynomialSweep:
-    return make_polynomial_sweep(polynomial_of(plan), call, frozenset(o.name for o in plan.weights))
+    return make_polynomial_sweep(make_scalar_form(plan), call, frozenset(o.name for o in plan.weights))
 
 
 def run(plan: Plan, call: Call, given: dict[str, torch.Tensor], index: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -56,7 +56,7 @@ def test_it_does_what_derivatives_of_the_value_do() -> None:
     shapes = dict.fromkeys(("x", "x.1", "out"), (1, 4, 1))
     rows = {name: x.reshape(1, -1, 1) for name, x in values.items()}
     found = interpret_polynomial(sweep_of(plan, call), rows, shapes, torch.zeros(1, dtype=torch.int64))
-    directed = along(polynomial_of(plan), "x", "x.1")
+    directed = along(make_scalar_form(plan), "x", "x.1")
     for slot in shapes:
         expected = directed.gradient(slot)
         for i, value in enumerate(found[slot].flatten()):
@@ -65,7 +65,7 @@ def test_it_does_what_derivatives_of_the_value_do() -> None:
 
 def test_monomials_are_visited_once() -> None:
     plan = symmetric(degree=3)
-    monomials = [tuple(f for f in m.factors if f.tensor == "x") for m in polynomial_of(plan).monomials]
+    monomials = [tuple(f for f in m.factors if f.tensor == "x") for m in make_scalar_form(plan).monomials]
     assert all(tuple(sorted(m)) == m for m in monomials)
     assert sweep_of(plan, forward(plan)).operations < 4 * len(set(monomials)) + 40
 

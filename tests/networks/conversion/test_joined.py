@@ -11,7 +11,7 @@ from tests.machine import needs_compiler
 from tpgen.networks.conversion.joined import JoinedLayers, join_layers
 from tpgen.networks.conversion.linears import read_linear_plan
 from tpgen.networks.conversion.species import make_species_product
-from tpgen.nn.from_e3nn import plan_of
+from tpgen.nn.from_e3nn import plan_e3nn_product
 
 pytestmark = needs_compiler
 FACTOR = 0.25
@@ -24,7 +24,7 @@ class Layers:
         torch.manual_seed(0)
         self.linear = o3.Linear(irreps, "4x0e+2x1o").double()
         self.skip = o3.FullyConnectedTensorProduct("4x0e+2x1o", "5x0e", "4x0e+2x1o").double()
-        plan, product = read_linear_plan(self.linear), make_species_product(plan_of(self.skip), {})
+        plan, product = read_linear_plan(self.linear), make_species_product(plan_e3nn_product(self.skip), {})
         assert plan is not None
         assert product is not None
         joined = join_layers(plan, product)

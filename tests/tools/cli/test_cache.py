@@ -12,7 +12,7 @@ from e3nn.o3 import Irreps
 
 from tests.machine import needs_compiler, needs_nvrtc
 from tpgen import Linear, SymmetricContraction, TensorProduct, TensorProductConv
-from tpgen.nn.modules import module_of
+from tpgen.nn.modules import build_module
 from tpgen.planner.plan import Operand
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 from tpgen.planner.presets import channelwise
@@ -49,7 +49,7 @@ def test_the_kernels_of_a_polynomial_are_built_ahead(tmp_path) -> None:
     plan = make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0, "w")])
     (tmp_path / "plan.json").write_text(plan.to_json())
     assert "2 kernels ready" in _run("cache", "warm", "--plan", str(tmp_path / "plan.json"))
-    module = module_of(plan, channels=4, strategy="kernel")
+    module = build_module(plan, channels=4, strategy="kernel")
     given = [torch.randn(x.shape, requires_grad=True) for x in module.meta_operands(5)]
     module.call_on_operands(*given).sum().backward()
     assert json.loads(_run("cache", "info", "--json"))["entries"] == 2

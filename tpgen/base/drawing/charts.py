@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from math import ceil, floor, isfinite, log10
 
-from tpgen.base.drawing.colors import css, line_color, text_color
+from tpgen.base.drawing.colors import line_color, text_color, to_css
 
 _ROW = 18  # from one bar to the next
 _LETTER = 6.2  # the most that a letter of a label is wide
-_BAR, _BLUE, _GREEN, _RED = 220, "#4a7dbd", css(line_color(2)), "#d1495b"
+_BAR, _BLUE, _GREEN, _RED = 220, "#4a7dbd", to_css(line_color(2)), "#d1495b"
 
 
-def bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> str:
+def draw_bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> str:
     """Draw titled groups of (label, value, text) bars, relative to each group's largest.
 
-    >>> bar_groups({"saved": [("min-cut", 10.0, "10 B"), ("default", 40.0, "40 B")]}).count("<rect")
+    >>> draw_bar_groups({"saved": [("min-cut", 10.0, "10 B"), ("default", 40.0, "40 B")]}).count("<rect")
     2
     """
     shown = {title: bars for title, bars in groups.items() if bars}
@@ -36,10 +36,10 @@ def bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> str:
     return _svg(parts, width, y) if parts else ""
 
 
-def share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") -> str:
+def draw_share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") -> str:
     """Draw one bar of parts, with a legend; ``rest`` names the remainder.
 
-    >>> share_bar([("a", 1.0), ("b", 2.0)], 4.0, "other").count("<rect")
+    >>> draw_share_bar([("a", 1.0), ("b", 2.0)], 4.0, "other").count("<rect")
     6
     """
     left = max(0.0, whole - sum(value for _, value in parts))
@@ -50,11 +50,11 @@ def share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") 
         long, percent = width * value / whole, f"{100 * value / whole:.0f} %"
         color = line_color(n) if n < len(parts) else (0.5, 0.5, 0.5)
         title = f"<title>{escape(name)}: {percent}</title>"
-        drawn.append(f'<rect x="{x:.1f}" y="4" width="{long:.1f}" height="20" fill="{css(color)}">{title}</rect>')
+        drawn.append(f'<rect x="{x:.1f}" y="4" width="{long:.1f}" height="20" fill="{to_css(color)}">{title}</rect>')
         if long > 7 * len(percent):
             drawn.append(_svg_text(x + long / 2, 18, percent, "middle", text_color(color)))
         y = 30 + _ROW * n
-        drawn.append(f'<rect x="4" y="{y + 2}" width="11" height="11" fill="{css(color)}"/>')
+        drawn.append(f'<rect x="4" y="{y + 2}" width="11" height="11" fill="{to_css(color)}"/>')
         drawn.append(_svg_text(21, y + 11, f"{name}: {percent}"))
         x += long
     return _svg(drawn, max(width + 8, 25 + _label_width(f"{name}: 100 %" for name, _ in named)), 34 + _ROW * len(named))
@@ -63,10 +63,10 @@ def share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") 
 Error = tuple[str, float | None, float | None]  # its label, how large it is, and the tolerance
 
 
-def error_scale(errors: Sequence[Error]) -> str:
+def draw_error_scale(errors: Sequence[Error]) -> str:
     """Draw errors on a logarithmic axis; a cross exceeds the tolerance.
 
-    >>> drawn = error_scale([("linear", 1e-8, 1e-6), ("equivariant", 1e-3, 1e-6)])
+    >>> drawn = draw_error_scale([("linear", 1e-8, 1e-6), ("equivariant", 1e-3, 1e-6)])
     >>> drawn.count("<circle"), drawn.count('class="beyond"')
     (1, 1)
     """

@@ -44,10 +44,10 @@ def text_color(color: Color) -> str:
     return "#000" if _luminance([_srgb_to_linear(channel) for channel in color]) > 0.179 else "#fff"
 
 
-def css(color: Color) -> str:
+def to_css(color: Color) -> str:
     """Colour in CSS notation.
 
-    >>> css((1.0, 0.0, 0.2))
+    >>> to_css((1.0, 0.0, 0.2))
     '#ff0033'
     """
     return "#" + "".join(f"{round(255 * channel):02x}" for channel in color)

@@ -8,7 +8,7 @@ from html import escape
 from itertools import pairwise
 from typing import TypeVar
 
-from tpgen.base.drawing.colors import Color, css, line_color, path_color, text_color
+from tpgen.base.drawing.colors import Color, line_color, path_color, text_color, to_css
 
 _ACROSS, _DOWN, _LETTER = 26.0, 34.0, 6.0  # between two nodes, between two ranks; the most that a letter is wide
 _MOST = 150  # nodes of a picture
@@ -16,7 +16,7 @@ _GREY: Color = (0.5, 0.5, 0.5)
 
 
 @dataclass(frozen=True)
-class Dot:
+class PictureNode:
     """Node of a picture: inputs, title, path."""
 
     reads: Sequence[str]
@@ -25,17 +25,17 @@ class Dot:
     is_end: bool = False  # whether its title stands beside it, as of what comes in and what goes out
 
 
-def graph_picture(dots: Mapping[str, Dot]) -> str:
+def graph_picture(dots: Mapping[str, PictureNode]) -> str:
     """Draw a graph as SVG: at most 150 nodes, with a note.
 
-    >>> graph_picture({"x": Dot([], "x", is_end=True), "y": Dot(["x"], "mul", 3)}).count("<circle")
+    >>> graph_picture({"x": PictureNode([], "x", is_end=True), "y": PictureNode(["x"], "mul", 3)}).count("<circle")
     2
     """
     shown = dict(list(dots.items())[:_MOST])
     if not shown:
         return ""
     reads = {name: [source for source in dot.reads if source in shown] for name, dot in shown.items()}
-    place, lines = layered(reads, [name for name, dot in shown.items() if dot.is_end and not reads[name]])
+    place, lines = lay_out_ranks(reads, [name for name, dot in shown.items() if dot.is_end and not reads[name]])
     side = 12 + _LETTER * max((len(dot.title) for dot in shown.values() if dot.is_end), default=0) / 2
     least = min(x for x, _ in place.values())
 
@@ -53,10 +53,10 @@ def graph_picture(dots: Mapping[str, Dot]) -> str:
     return f'<svg {size} style="max-width:100%;max-height:600px">{"".join(drawn)}</svg>{said}'
 
 
-def _svg_dot(dot: Dot, x: float, y: float) -> str:
+def _svg_dot(dot: PictureNode, x: float, y: float) -> str:
     color = _GREY if dot.path is None else path_color(dot.path)
     edge = _GREY if dot.path is None else line_color(dot.path)
-    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="{css(color)}" stroke="{css(edge)}"/>'
+    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="{to_css(color)}" stroke="{to_css(edge)}"/>'
     number = "" if dot.path is None else _svg_text(x, y + 3, str(dot.path), 8.5, text_color(color))
     beside = _svg_text(x, y - 11 if not dot.reads else y + 19, dot.title, 11, "currentColor") if dot.is_end else ""
     served = "" if dot.path is None else f", path {dot.path}"
@@ -83,14 +83,14 @@ class _EdgeAtRank:
     rank: int
 
 
-def layered(
+def lay_out_ranks(
     reads: Mapping[Node, Sequence[Node]], inputs: Iterable[Node] = ()
 ) -> tuple[dict[Node, _Point], dict[tuple[Node, Node], list[_Point]]]:
     """Lay out a graph in ranks: positions of nodes, and points of each edge's line.
 
     ``reads`` lists sources first.  Ranks descend from 0, at ``inputs``.
 
-    >>> places, lines = layered({"a": [], "b": [], "c": ["a", "b"], "d": ["c", "a"]}, inputs=["a", "b"])
+    >>> places, lines = lay_out_ranks({"a": [], "b": [], "c": ["a", "b"], "d": ["c", "a"]}, inputs=["a", "b"])
     >>> [y for _, y in places.values()]
     [0, 0, -1, -2]
     >>> [y for _, y in lines["a", "d"]]

@@ -2,7 +2,7 @@
 
 >>> routes = (Route(0, (("in1", 0), ("in2", 0)), (("out", 0),), "path 0", 10),)
 >>> shown = PathMap({"in1": ("4x1o",), "in2": ("1o",)}, {"out": ("4x0e",)}, routes)
->>> diagram(shown).count("<text")
+>>> draw_path_map(shown).count("<text")
 7
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
 
-from tpgen.base.drawing.colors import css, line_color, path_color, text_color
+from tpgen.base.drawing.colors import line_color, path_color, text_color, to_css
 
 _WIDTH = 352
 _HEIGHT = 676  # what the screen of a laptop has room for: more paths stand closer, down to the closest
@@ -46,16 +46,16 @@ class PathMap:
     unit: str = "FLOP per row"  # of what makes a route thick
 
 
-def path_picture(shown: PathMap) -> str:
+def draw_first_paths(shown: PathMap) -> str:
     """Map for a notebook, cut after 40 paths; "" without paths."""
     if not shown.routes:
         return ""
     cut = len(shown.routes) > _MOST
     said = f"<div>the first {_MOST} of {len(shown.routes)} paths</div>" if cut else ""
-    return diagram(replace(shown, routes=shown.routes[:_MOST])) + said
+    return draw_path_map(replace(shown, routes=shown.routes[:_MOST])) + said
 
 
-def diagram(shown: PathMap, interactive: bool = False) -> str:
+def draw_path_map(shown: PathMap, interactive: bool = False) -> str:
     """Draw a map as SVG; ``interactive`` adds hooks for scripts."""
     routes, segments = shown.routes, sum(map(len, shown.operands.values()))
     step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(routes) + 1)))
@@ -124,24 +124,24 @@ def _path_curves(route: Route, places: Mapping[str, list[float]], y: float) -> s
 def _svg_path(route: Route, curves: str, y: float, width: float, step: float, unit: str, interactive: bool) -> str:
     name, color = escape(route.name), path_color(route.index)
     tall, size, x = min(9.0, 0.48 * step), min(10.0, step - 1.2), _COLUMNS["path"]
-    line = css(line_color(route.index))
+    line = to_css(line_color(route.index))
     opening, grip = "<g>", ""
     if interactive:
         opening = (
             f'<g class="path" data-p="{route.index}" role="button" tabindex="0" aria-label="{name}" '
-            f'style="{hues(route.index)}">'
+            f'style="{css_properties(route.index)}">'
         )
         grip = f'<path class="grip" d="{curves}"/>'
     return (
         f"{opening}<title>{name}, {route.cost:,} {unit}</title>{grip}"
         f'<path d="{curves}" stroke-width="{width:.1f}" fill="none" stroke="{line}"/>'
-        f'<ellipse class="dot" cx="{x}" cy="{y:.1f}" rx="9" ry="{tall:.1f}" fill="{css(color)}" stroke="{line}"/>'
+        f'<ellipse class="dot" cx="{x}" cy="{y:.1f}" rx="9" ry="{tall:.1f}" fill="{to_css(color)}" stroke="{line}"/>'
         f'<text x="{x}" y="{y + 0.36 * size:.1f}" {_text_attributes(size, "middle", text_color(color))} '
         f'style="font-size:{size:.1f}px">{route.index}</text></g>'
     )
 
 
-def hues(index: int) -> str:
+def css_properties(index: int) -> str:
     """CSS custom properties with a path's colours."""
     color = path_color(index)
-    return f"--hue:{css(color)};--on:{text_color(color)}"
+    return f"--hue:{to_css(color)};--on:{text_color(color)}"

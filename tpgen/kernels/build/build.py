@@ -26,7 +26,7 @@ import torch
 from tpgen.base.errors import BackendError, KernelError
 from tpgen.base.locks import ForkedLock
 from tpgen.base.progress import announce
-from tpgen.base.remember import Shelf, Watched, register_cache
+from tpgen.base.remember import Shelf, RegisteredCache, register_cache
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import Entry
 from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, openmp_runtime
@@ -55,7 +55,7 @@ _loaded: dict[str, ctypes.CDLL] = {}
 _key_locks: dict[str, threading.Lock] = {}
 _guard = ForkedLock()
 _refused: Shelf[str, KernelError] = Shelf("kernels that cannot be built")  # by key, which has the compiler's version
-register_cache(Watched("libraries loaded", _loaded.__len__, None, None))
+register_cache(RegisteredCache("libraries loaded", _loaded.__len__, None, None))
 _single_threaded = True  # whether this process had a single thread when it was last forked
 
 

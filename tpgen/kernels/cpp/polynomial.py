@@ -18,7 +18,7 @@ from tpgen.kernels.cpp.text import (
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
 from tpgen.kernels.sweep.monomials import merge_by_component, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, Statement
-from tpgen.planner.polynomial_plan import terms_text
+from tpgen.planner.polynomial_plan import format_terms
 
 # Sums have one order for any number of threads: rows alone determine the tasks, and a task has all rows of an element
 # if weights are open.
@@ -113,7 +113,7 @@ class _PolynomialText:
 
     def write(self) -> GeneratedSource:
         """Write functions and entry point; return the source."""
-        for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
+        for line in [*format_terms(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
         self.w.raw(prelude_text(self.at.target, self.at.transpose_widths, self.at.target.lanes))
         for name in ("indices", "order", "tasks", "channels"):

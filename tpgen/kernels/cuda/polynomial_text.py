@@ -11,7 +11,7 @@ from tpgen.kernels.cuda.polynomial_placement import ComponentSum, CudaPolynomial
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY, cuda_header, write_numbers
 from tpgen.kernels.placement.polynomial import slot_name
 from tpgen.kernels.sweep.statements import Component
-from tpgen.planner.polynomial_plan import terms_text
+from tpgen.planner.polynomial_plan import format_terms
 
 COUNT_ARGUMENTS = ("rows", "elements", "channels", "width", "span")
 _KERNEL = f'extern "C" __global__ void __launch_bounds__({LANES} * WARPS, 1)'
@@ -52,7 +52,7 @@ class PolynomialText:
 
     def _write_prelude(self) -> None:
         w, at = self.w, self.at
-        for line in [*terms_text(at.plan).split("\n"), *str(at).split("\n")]:
+        for line in [*format_terms(at.plan).split("\n"), *str(at).split("\n")]:
             w.line(f"// {line}")
         tables = (
             f"COEFFICIENTS = {self.sweep.coefficients}, KEPT = {at.block_coefficients}, ADDED = {at.warp_gradients}"

@@ -13,7 +13,7 @@ from tpgen.base.errors import EmitError, InputError, PlanError, TpgenError, unkn
 from tpgen.base.locks import cached_property
 from tpgen.base.remember import Shelf, remembered
 from tpgen.form.call import Call
-from tpgen.form.form import Form, Layout, Term, form_of, layouts_of
+from tpgen.form.form import Form, Layout, Term, expand_layout, form_of
 from tpgen.kernels.build.compiler import DTYPES, target
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.cpp.text import GeneratedSource
@@ -189,7 +189,7 @@ class Description:
 
 AnyDescription = Description | PolynomialDescription
 _DESCRIBED: dict[str, Callable[[Plan, Layout], AnyDescription]] = {
-    OF_PATHS: lambda plan, layout: Description(plan, layouts_of(plan, layout)),
+    OF_PATHS: lambda plan, layout: Description(plan, expand_layout(plan, layout)),
     OF_MONOMIALS: lambda plan, _layout: describe_polynomial(plan),
 }
 
@@ -218,12 +218,12 @@ def describe(
     fields = {
         "check_index": check_index,
         "format": _FORMAT,
-        "layout": list(layouts_of(plan, layout)),
+        "layout": list(expand_layout(plan, layout)),
         "paths": paths,
         "plan": json.loads(plan.to_json()),
     }
     text = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    _made[text] = Description(plan, layouts_of(plan, layout), paths, check_index)
+    _made[text] = Description(plan, expand_layout(plan, layout), paths, check_index)
     return text
 
 
@@ -255,7 +255,7 @@ def read_description(text: str) -> AnyDescription:
             raise PlanError(f"kernel description: {name} must {rule}, got {str(fields[name])[:40]!r}")
     try:
         plan = _read_plan(fields["plan"])
-        layout = layouts_of(plan, tuple(fields["layout"]))
+        layout = expand_layout(plan, tuple(fields["layout"]))
         return Description(plan, layout, fields["paths"], fields["check_index"])
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
@@ -272,7 +272,7 @@ def takes_pairs(plan: Plan, layout: Layout, dtype: torch.dtype) -> bool:
     """Whether kernels let two edges share a row of weights."""
     if plan.shared_weights or not plan.weight_numel or dtype not in DTYPES:
         return False
-    own = Description(plan, layouts_of(plan, layout))
+    own = Description(plan, expand_layout(plan, layout))
     return all(
         d.supports_rule(EDGE_PAIRS, dtype)
         for d in (own, Description(own.plan, own.layout, "weighted"))
@@ -298,4 +298,4 @@ def kernel_source(
     if direction not in OPENED_BY_DIRECTION:
         raise EmitError(unknown("direction", direction, OPENED_BY_DIRECTION))
     call, rules = call_of(OPENED_BY_DIRECTION[direction]), (ELEMENTS,) if plan.by_element else ()
-    return Description(plan, layouts_of(plan, layout)).source(call, dtype, rules)
+    return Description(plan, expand_layout(plan, layout)).source(call, dtype, rules)

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from tpgen.base.errors import KernelError, warn_caller
-from tpgen.base.remember import Watched, register_cache
+from tpgen.base.remember import RegisteredCache, register_cache
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.planner.plan import Plan
 
 _Key = tuple[Plan, tuple[str, ...], torch.dtype, str]
 _reasons: dict[_Key, str] = {}  # no shelf: a reason that is forgotten would be met again, and again
-register_cache(Watched("forms whose kernels cannot be built", _reasons.__len__, None, None))
+register_cache(RegisteredCache("forms whose kernels cannot be built", _reasons.__len__, None, None))
 _seen: list[str] = []  # by name, as often as any was noted
 
 

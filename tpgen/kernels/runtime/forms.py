@@ -15,7 +15,7 @@ from torch import Tensor
 from tpgen.base._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
-from tpgen.form.derivative import CallPart, level_free_parts, summed_parts
+from tpgen.form.derivative import CallPart, list_call_parts, sum_parts
 from tpgen.kernels.cuda import orders
 from tpgen.kernels.rows import ELEMENTS, SHARED
 from tpgen.kernels.runtime.batching import fold_batch
@@ -177,7 +177,7 @@ class _CallAsSum(NamedTuple):
 @remembered("calls as sums of calls without levels")
 def _split_into_kernel_calls(text: str) -> _CallAsSum:
     call = Call.parse(text)
-    parts, raised = level_free_parts(call, SLOTS), tuple(slot.operand for slot in call.given if slot.levels)
+    parts, raised = list_call_parts(call, SLOTS), tuple(slot.operand for slot in call.given if slot.levels)
     return _CallAsSum(
         parts, len(parts) > 1 and call == raised_call(tuple(slot.operand for slot in call.opened), raised)
     )
@@ -209,7 +209,7 @@ def _run_without_levels(call: FormCall) -> list[Tensor | None]:
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _split_into_kernel_calls(call.call).parts if empty.isdisjoint(part.raised)]
-    return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, add_results)
+    return sum_parts(parts, call.tensors, len(call.slots.opened), evaluate, add_results)
 
 
 register_operator(forms, "form")

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tpgen.base.remember import Watched, register_cache
+from tpgen.base.remember import RegisteredCache, register_cache
 from tpgen.kernels.runtime.native.runtime import built_runtime, runtime
 
 LARGE = 2**20  # bytes, as in native/memory.h
@@ -50,7 +50,7 @@ def _free_lock_of_kept_memory() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_free_lock_of_kept_memory)
-register_cache(Watched("free pages for large results", kept_bytes, None, release, "B"))
+register_cache(RegisteredCache("free pages for large results", kept_bytes, None, release, "B"))
 
 
 def empty_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -10,7 +10,7 @@ from tpgen.base.errors import InputError, KernelError, PlanError
 from tpgen.base.locks import cached_property
 from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
-from tpgen.form.polynomial import PolynomialForm, polynomial_of
+from tpgen.form.polynomial import PolynomialForm, make_scalar_form
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.polynomial import generate_polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
@@ -41,7 +41,7 @@ class PolynomialDescription:
     @cached_property
     def form(self) -> PolynomialForm:
         """The form of one row and channel."""
-        return polynomial_of(self.plan)
+        return make_scalar_form(self.plan)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
         """Forward call and gradients; ``forces`` adds second derivatives."""

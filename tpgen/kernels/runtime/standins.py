@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tpgen.form.contraction import Contraction, Factor
-from tpgen.form.derivative import level_free_parts, summed_parts
+from tpgen.form.derivative import list_call_parts, sum_parts
 from tpgen.form.form import ROW, Form, Term
 from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
@@ -31,7 +31,7 @@ def _product_standin(spec: KernelSpec) -> Kernel:
     form = spec.description.form
     rows = tuple(replace(o, rows=o.rows if o.rows == SHARED else ROW) for o in form.operands)
     form = replace(form, operands=rows)
-    parts, names = level_free_parts(spec.call, SLOTS), [slot.operand for slot in spec.call.given]
+    parts, names = list_call_parts(spec.call, SLOTS), [slot.operand for slot in spec.call.given]
 
     def run_in_pytorch(call: KernelCall) -> int:
         """Compute opened tensors in place; return a fault, or 0."""
@@ -46,7 +46,7 @@ def _product_standin(spec: KernelSpec) -> Kernel:
             for name, x in zip(names, call.given, strict=True)
         ]
         evaluate = partial(_opened_by_einsums, form, call.rows)
-        sums = summed_parts(parts, given, len(call.opened), evaluate)
+        sums = sum_parts(parts, given, len(call.opened), evaluate)
         for slot, total, x in zip(spec.call.opened, sums, call.opened, strict=True):
             index = own.get(slot.operand)
             x.zero_() if total is None or not x.numel() else x.copy_(sum_by_rule(index, total) if index else total)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.form import Term
-from tpgen.form.polynomial import PolynomialForm, polynomial
+from tpgen.form.polynomial import PolynomialForm, make_polynomial
 from tpgen.kernels.sweep.monomials import make_polynomial_sweep, values_read
 from tpgen.kernels.sweep.statements import (
     Accumulate,
@@ -112,12 +112,12 @@ def _polynomial_of_couplings(term: Term) -> PolynomialForm:
     weight = (("w", 0),) if term.weighted else ()
     second = [(("x2", e.j),) if term.leg("x2") else () for e in term.entries]
     products = [(("x1", e.i), *y, *weight, ("out", e.k)) for e, y in zip(term.entries, second, strict=True)]
-    return polynomial({factors: e.value for e, factors in zip(term.entries, products, strict=True)})
+    return make_polynomial({factors: e.value for e, factors in zip(term.entries, products, strict=True)})
 
 
 def _polynomial_of_table(term: Term, table: Table) -> PolynomialForm:
     weight = (("w", 0),) if term.weighted else ()
-    return polynomial(
+    return make_polynomial(
         {((table.vector, a), (_TABLE, n), *weight, ("out", k)): 1.0 for (a, k), n in table.places.items()}
     )
 
@@ -186,8 +186,8 @@ def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[Sw
     weight = (("w", 0),) if term.weighted else ()
     ends = [{"x1": e.i, "x2": e.j, "out": e.k} for e in term.entries]
     couplings = [((near, end[near]), ("x2", end["x2"]), (D, end[far])) for end in ends]
-    coupling = polynomial({factors: e.value for e, factors in zip(term.entries, couplings, strict=True)})
-    weights = polynomial({(*weight, (P, n), (far, n)): 1.0 for n in sorted({end[far] for end in ends})})
+    coupling = make_polynomial({factors: e.value for e, factors in zip(term.entries, couplings, strict=True)})
+    weights = make_polynomial({(*weight, (P, n), (far, n)): 1.0 for n in sorted({end[far] for end in ends})})
     gradients = tuple(o for o in (near, "x2") if o in opened)
     results = tuple(o for o in (far, "w") if o in opened and term.leg(o))
     copies = "".join(a for a, _ in term.copies if a in sides.copies)

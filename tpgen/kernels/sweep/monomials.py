@@ -64,8 +64,8 @@ def make_polynomial_sweep(
 ) -> PolynomialSweep:
     """Write the shortest program among several orders of the factors; ``x`` on the left is a gradient.
 
-    >>> from tpgen.form.polynomial import polynomial
-    >>> L = polynomial({(("x", 0), ("x", 0), ("out", 0)): 1.0, (("x", 0), ("x", 1), ("out", 0)): 3.0})
+    >>> from tpgen.form.polynomial import make_polynomial
+    >>> L = make_polynomial({(("x", 0), ("x", 0), ("out", 0)): 1.0, (("x", 0), ("x", 1), ("out", 0)): 3.0})
     >>> print(make_polynomial_sweep(L, Call.parse("x out.1 -> x")))
     x out.1 -> x: 8 operations a row
     rows:

@@ -11,10 +11,10 @@ from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from tpgen.base.remember import remembered
-from tpgen.functions.batch_norm import NormTable, batch_norm, can_batch_norm, make_norm_table
+from tpgen.functions.batch_norm import NormTable, batch_norm, can_build_norm, make_norm_table
 from tpgen.networks.conversion.obstacles import why_patched
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
-from tpgen.nn.plain_tensors import is_usual
+from tpgen.nn.plain_tensors import are_plain
 
 _NOW = "one kernel in training, one pass in evaluation, but e3nn's own code where numbers are traced"
 
@@ -25,9 +25,9 @@ class ConvertedBatchNorm(BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """As e3nn's; training updates the running statistics."""
         held = [x for x in (self.running_var, self.weight) if x is not None]
-        usual = not torch.compiler.is_compiling() and is_usual(input, *held) and input.numel() > 0
+        usual = not torch.compiler.is_compiling() and are_plain(input, *held) and input.numel() > 0
         usual = usual and all(x.dtype == input.dtype for x in held)
-        if not usual or (self.training and not can_batch_norm(input.dtype)):
+        if not usual or (self.training and not can_build_norm(input.dtype)):
             return super().forward(input)
         table = _cached_norm_table(self.irreps, self.normalization)
         weight = self.running_var.new_ones(len(table.divisor)) if self.weight is None else self.weight

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tpgen.base._torch import saved_tensor_hooks
 from tpgen.networks.conversion.postponed import REST, Postponed, count_down_to_postpone
-from tpgen.nn.plain_tensors import PlainTensor, is_usual
+from tpgen.nn.plain_tensors import PlainTensor, are_plain
 
 # ``x[index]`` takes six times as long as `torch.index_select`; a kernel that sums by node needs no gathered rows.
 # Gathered numbers from which on it takes less time to select rows than torch's indexing does, and to let them wait.
@@ -29,7 +29,7 @@ class Gatherable(PlainTensor):
     @staticmethod
     def of(layer: Any, x: Tensor) -> Tensor:
         """Make results ``x`` a `Gatherable` if possible; return ``x``."""
-        if type(x) is Tensor and x.dim() == 2 and not torch.compiler.is_compiling() and is_usual(x):
+        if type(x) is Tensor and x.dim() == 2 and not torch.compiler.is_compiling() and are_plain(x):
             x.__class__ = Gatherable
             x._tpgen_layer = layer  # type: ignore[attr-defined]
         return x
@@ -111,7 +111,7 @@ def _gather_or_postpone(x: Gatherable, index: Any, stock: Callable[[Any], Tensor
     if type(index) is not Tensor or index.dim() != 1 or index.dtype != torch.int64 or not index.is_cpu:
         return stock(index)
     numbers = index.numel() * x.shape[1]
-    if not numbers or numbers < WORTH_SELECTING or torch.compiler.is_compiling() or not is_usual(x):
+    if not numbers or numbers < WORTH_SELECTING or torch.compiler.is_compiling() or not are_plain(x):
         return stock(index)
     if not is_index_in_range(index, len(x)):
         return stock(index)

@@ -17,8 +17,8 @@ from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.conversion.species import SpeciesProduct, pull_back_gradients
-from tpgen.nn.autocast import autocasting
-from tpgen.nn.plain_tensors import is_usual, writes_to
+from tpgen.nn.autocast import is_autocasting
+from tpgen.nn.plain_tensors import are_plain, count_writes
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import ELEMENT, SHARED, Path, Plan
 
@@ -36,7 +36,7 @@ class JoinedLayers:
 
         None if rows are not one-hot or need a gradient, or without a kernel.
         """
-        if not is_usual(x, first, second, rows) or autocasting(x.device) or rows.requires_grad:
+        if not are_plain(x, first, second, rows) or is_autocasting(x.device) or rows.requires_grad:
             return None
         if x.dim() != 2 or rows.shape != (len(x), self.product.species) or not len(x):
             return None
@@ -105,7 +105,7 @@ def _slice_path_matrix(weights: Tensor, path: Path) -> Tensor:
 
 
 def _fingerprint(x: Tensor) -> tuple:
-    return x.dtype, x.data_ptr(), writes_to(x)
+    return x.dtype, x.data_ptr(), count_writes(x)
 
 
 @remembered("ramps of sums that tell weights apart", entries=64)

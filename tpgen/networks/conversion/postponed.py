@@ -16,7 +16,7 @@ from torch.utils import swap_tensors
 from tpgen.base._torch import pytree, saved_tensor_hooks, throw_on_access, without_functions, wrapper_of
 from tpgen.base.errors import InputError
 from tpgen.networks.conversion.species import pull_back_gradients
-from tpgen.nn.plain_tensors import writes_to
+from tpgen.nn.plain_tensors import count_writes
 
 _Function = Callable[..., Tensor]
 
@@ -96,7 +96,7 @@ class PostponedCall:
 
 def _count_writes(operands: Sequence[Tensor]) -> list[int]:
     with without_functions():  # an operand may be postponed as well
-        return [*map(writes_to, operands)]
+        return [*map(count_writes, operands)]
 
 
 def _identity(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from tpgen.networks.conversion.species import make_species_product
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 from tpgen.networks.conversion.weights import multiply_or_postpone_edges
 from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.from_e3nn import plan_of
+from tpgen.nn.from_e3nn import plan_e3nn_product
 from tpgen.nn.planned import PROGRAM
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
@@ -132,7 +132,7 @@ def _read_plan_or_kept(product: nn.Module) -> Plan | KeptModule:
     if why := why_module_stays(product, CONVERTED, STOCK_PROGRAM):
         return KeptModule(product, why)
     try:
-        return plan_of(product)
+        return plan_e3nn_product(product)
     except TpgenError as error:
         return KeptModule(product, f"tpgen cannot plan it: {error}")
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base._e3nn import default_dtype
-from tpgen.base.clock import ROUGH, device_of, time_in_turns
+from tpgen.base.clock import ROUGH, find_device, time_in_turns
 from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration, ratio, table
 from tpgen.kernels.build.build import cores
@@ -189,7 +189,7 @@ def _to_float64(network: nn.Module) -> None:
 def measure_times(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
     """Time calls, and calls with gradients, of both networks."""
     both = {"stock": stock, "converted": converted}
-    device = device_of(stock, inputs)
+    device = find_device(stock, inputs)
     found: list[Time] = []
     said: tuple[str, ...] = ()
     for task, run in _TASKS.items():

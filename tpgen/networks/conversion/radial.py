@@ -17,7 +17,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from tpgen.emitter.leaf import leaf_call
+from tpgen.emitter.leaf import record_leaf_call
 from tpgen.functions.silu import silu
 from tpgen.networks.conversion.obstacles import (
     HOOKED,
@@ -57,7 +57,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
     def forward(self, input: Tensor) -> Tensor:
         """As e3nn's, or by splines; rows of marked pairs once."""
         if not torch.jit.is_scripting():
-            node = None if isinstance(input, Tensor) else leaf_call(self, input)  # fx looks into a Sequential
+            node = None if isinstance(input, Tensor) else record_leaf_call(self, input)  # fx looks into a Sequential
             if node is not None:
                 return node
             if not _layers_changed_since_swap(self):

@@ -21,7 +21,7 @@ from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.conversion.notices import warn_of_slow_path
 from tpgen.networks.conversion.obstacles import allows_kernels
 from tpgen.networks.recording import Groups, Recording, recorded_program
-from tpgen.nn.plain_tensors import has_plain_numbers
+from tpgen.nn.plain_tensors import is_plain_tensor
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import ELEMENT, Path, Plan
 
@@ -95,7 +95,7 @@ class SpeciesProduct:
         program = recorded_program()
         if program is not None and (found := self._apply_by_groups_of_program(program, x, weight, y)) is not None:
             return found
-        if not all(map(has_plain_numbers, (x, weight, y))):  # first, as sizes of what is traced are symbols
+        if not all(map(is_plain_tensor, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
         if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or not self.is_worth(len(x)):
             return None

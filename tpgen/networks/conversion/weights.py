@@ -23,8 +23,8 @@ from tpgen.networks.conversion.postponed import (
     count_down_to_postpone,
     swap_tensors_if_unheld,
 )
-from tpgen.nn.autocast import autocasting
-from tpgen.nn.plain_tensors import is_traced, is_usual
+from tpgen.nn.autocast import is_autocasting
+from tpgen.nn.plain_tensors import are_plain, is_traced
 
 _Function = Callable[..., Tensor]
 
@@ -91,7 +91,7 @@ class PostponedRows(Postponed):
     def _sum_before_last_layer(self, nodes: Tensor, count: Any) -> Tensor | None:
         product: Any = self.made.function
         hidden = self.made.operands[2].shape[1] + product.layer.adds
-        usual = is_usual(get_source_of_postponed_rows(self.made.operands[0]))
+        usual = are_plain(get_source_of_postponed_rows(self.made.operands[0]))
         places, nodes, found = _find_nodes_with_rows(nodes, count) if usual else (None, nodes, count)
         known = _get_size_or_hint(found)
         late = plan_late_weights(product.program.plan, hidden, known)
@@ -106,7 +106,7 @@ class PostponedRows(Postponed):
         if (
             w is None
             or not _runs_kernel(product.program)
-            or not is_usual(get_source_of_postponed_rows(self.made.operands[0]), w)
+            or not are_plain(get_source_of_postponed_rows(self.made.operands[0]), w)
         ):
             return NotImplemented
         return self.made.computed(partial(product.by_kernel, w, nodes, count))
@@ -189,11 +189,11 @@ def _get_size_or_hint(size: Any) -> int | None:
 
 
 def _can_postpone(*tensors: Tensor) -> bool:
-    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or autocasting(tensors[0].device):
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or is_autocasting(tensors[0].device):
         return False
     if len({x.dtype for x in tensors}) > 1 or is_tracing() or any(x.is_inference() for x in tensors):
         return False
-    return is_usual(*tensors) or all(map(is_traced, tensors))
+    return are_plain(*tensors) or all(map(is_traced, tensors))
 
 
 def compute_or_postpone_weights(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ def _is_worth_summing(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Ten
     rows = _get_size_or_hint(x.shape[0])
     if rows is not None and rows * program.plan.irreps_out.dim < WORTH_SUMMING[tracked]:
         return False
-    if not is_usual(source, y, w) or not _can_postpone(source, y, w):
+    if not are_plain(source, y, w) or not _can_postpone(source, y, w):
         return False
     if not _runs_kernel(program) or not program.takes_rows(x, y, w):
         return False

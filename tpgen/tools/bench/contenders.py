@@ -21,7 +21,7 @@ from tpgen.compiler.config import Config
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import Layout
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.coupling import coupling
+from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Path, Plan
 from tpgen.tools.bench.tasks import TimedProduct
 from tpgen.tools.verification.laws import e3nn_product
@@ -89,7 +89,7 @@ class Loop(nn.Module):
         self.steps = [_loop_step(plan, path) for path in plan.paths]
         self.out_dims = [mul * ir.dim for mul, ir in plan.irreps_out]
         for n, path in enumerate(plan.paths):
-            self.register_buffer(f"coupling_{n}", torch.tensor(coupling(*path.ls) * path.coefficient))
+            self.register_buffer(f"coupling_{n}", torch.tensor(wigner_3j(*path.ls) * path.coefficient))
             if path.mode.paired:
                 self.register_buffer(f"pairs_{n}", torch.triu_indices(path.in1.mul, path.in1.mul, 1))
 

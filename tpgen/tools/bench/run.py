@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base._e3nn import default_dtype
-from tpgen.base.clock import TimedCall, now, seconds_of, time_in_turns, with_threads
+from tpgen.base.clock import TimedCall, now, time_calls, time_in_turns, with_threads
 from tpgen.base.errors import BackendError, EmitError, check_known
 from tpgen.base.locks import no_collection
 from tpgen.base.progress import Progress, bar
@@ -186,7 +186,7 @@ class _ProblemRun:
         self, record: Record, task: Task, entry: _BuiltContender, expected: Sequence[Tensor]
     ) -> Record:
         device, call = self.device, entry.call(task)
-        first = seconds_of(call, device)
+        first = time_calls(call, device)
         for _ in range(_WARM_CALLS):
             results = call()
         error, where = largest_error(self.problem.plan, task, entry.contender.layout, results, expected)

@@ -17,7 +17,7 @@ from tpgen.base.text import duration, table
 from tpgen.kernels.build.build import cache_info
 from tpgen.kernels.build.compiler import compilers, find_compiler, why_no_compiler
 from tpgen.kernels.build.processor import cpu_features, instruction_set
-from tpgen.nn.modules import module_of, sizes_of
+from tpgen.nn.modules import build_module, list_open_sizes
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 from tpgen.tools.bench.contenders import select_contenders
 from tpgen.tools.bench.records import Environment, environment
@@ -158,13 +158,13 @@ def selftest(progress: ProgressOption = None) -> Selftest:
 
 def _check_problem(name: str, dtype: torch.dtype) -> _Checked:
     problem = {**PROBLEMS, **LINEARS, **POLYNOMIALS}[name]
-    sizes = sizes_of(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
+    sizes = list_open_sizes(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
     strategy = "kernel" if find_compiler() else "auto"
     start, named = time.perf_counter(), str(dtype).removeprefix("torch.")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            found = verify(module_of(problem.plan, **sizes, strategy=strategy).to(dtype), rows=4, only=CHECKED_LAWS)
+            found = verify(build_module(problem.plan, **sizes, strategy=strategy).to(dtype), rows=4, only=CHECKED_LAWS)
         except TpgenError as error:
             return _Checked(name, named, False, None, time.perf_counter() - start, str(error))
     broken = [f"{f.law}: {f.why or f.status}" for f in found.findings if f.status == FAILED]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base.errors import BackendError, check_known
-from tpgen.form.form import Layout, layouts_of
+from tpgen.form.form import Layout, expand_layout
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
 from tpgen.planner.plan import Plan
@@ -129,7 +129,7 @@ def in_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
 def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
     """An operand or result, given in ``mul_ir``, in another layout."""
     leg = _LEG.get(name)
-    if leg is None or layouts_of(plan, layout)[leg] == "mul_ir":
+    if leg is None or expand_layout(plan, layout)[leg] == "mul_ir":
         return tensor
     return change_layout(tensor, (plan.irreps_in1, plan.irreps_in2, plan.irreps_out)[leg], "mul_ir", "ir_mul")
 

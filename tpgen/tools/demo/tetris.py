@@ -19,7 +19,7 @@ from e3nn.math import soft_one_hot_linspace
 from e3nn.nn import FullyConnectedNet, Gate
 from torch import Tensor, nn
 
-from tpgen.base.clock import clock_of, now
+from tpgen.base.clock import choose_clock, now
 
 ProductClass = Callable[..., nn.Module]
 E3NN_PRODUCT: ProductClass = o3.FullyConnectedTensorProduct
@@ -155,7 +155,7 @@ def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] 
     losses, accuracies, seconds = [], [], []
     for step in range(steps):
         points, turned = shapes(generator), shapes(generator)
-        read = clock_of("cpu") if step else now  # products are compiled in the first, by other processes
+        read = choose_clock("cpu") if step else now  # products are compiled in the first, by other processes
         start = read("cpu")
         loss = (model(points) - target).square().sum()
         optimizer.zero_grad()

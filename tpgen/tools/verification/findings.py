@@ -9,7 +9,7 @@ from math import log10
 import torch
 from torch import Tensor
 
-from tpgen.base.drawing.charts import error_scale
+from tpgen.base.drawing.charts import draw_error_scale
 from tpgen.base.errors import InputError, unknown
 from tpgen.base.notebook import html_table
 
@@ -109,7 +109,7 @@ def findings_html(findings: Sequence[LawFinding]) -> str:
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
     return html_table(
         rows, left=(0, 1, 2, 6), bars={"relative": [*map(_log_share_of_tolerance, findings)]}
-    ) + error_scale(errors)
+    ) + draw_error_scale(errors)
 
 
 _POWERS = 16  # below a tolerance by so many powers of ten, an error has no bar

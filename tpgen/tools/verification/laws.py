@@ -12,7 +12,7 @@ from e3nn import o3
 from torch import Tensor
 
 from tpgen.base._e3nn import default_dtype
-from tpgen.planner.equivariance import rotation_of
+from tpgen.planner.equivariance import make_rotation
 from tpgen.planner.plan import Plan
 from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, Pair
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, change_layout
@@ -103,7 +103,7 @@ def compare_equivariance(subject: Subject) -> Outcomes:
 
 def _compare_all_turns(subject: Subject) -> dict[str, Pair]:
     generator = torch.Generator().manual_seed(1)
-    turns = [rotation_of(torch.randn(3, 3, dtype=torch.float64, generator=generator)) for _ in range(3)]
+    turns = [make_rotation(torch.randn(3, 3, dtype=torch.float64, generator=generator)) for _ in range(3)]
     straight = subject(subject.given)
     improper = [-torch.eye(3, dtype=torch.float64), -turns[2]]
     rotations = prefixed_parts("rotations", _compare_turned(subject, straight, turns[:2]))

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tpgen.emitter.polynomial import EDGE_ARGUMENTS
-from tpgen.form.polynomial import polynomial_of, read_operand, write_operand
+from tpgen.form.polynomial import make_scalar_form, read_operand, write_operand
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
 from tpgen.nn.linear import Linear
-from tpgen.nn.polynomial_module import PolynomialModule, row_shape
+from tpgen.nn.polynomial_module import PolynomialModule, find_row_shape
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.equivariance import representation_matrix
 from tpgen.planner.plan import OUT, Operand
@@ -171,7 +171,7 @@ def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     def draw_operands(own: bool) -> TensorsByName:
         counts = {o.name: _NODES if o.name in at else rows for o in plan.inputs}
         found = {
-            o.name: _normal_in_dtype(like.dtype, generator, counts[o.name], *row_shape(o, channels))
+            o.name: _normal_in_dtype(like.dtype, generator, counts[o.name], *find_row_shape(o, channels))
             for o in plan.inputs
         }
         for o, name in zip(plan.weights, names, strict=True):
@@ -203,7 +203,7 @@ def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         got = replace(subject, call=call_in_order(order))({**subject.given, **moved})
         return got, {name: y if OUT in at else y[order] for name, y in subject(subject.given).items()}
 
-    form = polynomial_of(plan)
+    form = make_scalar_form(plan)
     single = {o.name: (o.name,) for o in plan.inputs if form.degree(o.name) == 1}
     weights = {"weights": tuple(o.name for o in plan.weights)} if plan.weights else {}
     constant = any(not term.weight for term in plan.terms)
@@ -263,7 +263,7 @@ def _call_polynomial(
 def _polynomial_reference(module: PolynomialModule, x: TensorsByName) -> Tensor:
     plan = module.plan
     values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
-    gradient = polynomial_of(plan).gradient(OUT)
+    gradient = make_scalar_form(plan).gradient(OUT)
     rows = x[plan.inputs[0].name].shape[0]
     zero = torch.zeros(rows, module.channels, dtype=torch.float64)
     parts = [gradient[k].at(values) + zero if k in gradient else zero for k in range(plan.out.dim)]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tpgen.planner.equivariance import rotation_of
+from tpgen.planner.equivariance import make_rotation
 from tpgen.tools.verification.derivatives import (
     PARAMETER,
     differentiable,
@@ -156,7 +156,7 @@ def _check_finite(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Ten
 
 def _with_vanishing_row(frame: Frame, x: Tensor) -> Tensor:
     # The first row with zeros for all that turns, and the others as they are.
-    turn = rotation_of(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))
+    turn = make_rotation(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))
     one = torch.ones_like(x)
     still = torch.isclose(frame.turn(one, turn), one) & torch.isclose(frame.turn(one, -torch.eye(3).double()), one)
     if x.dim() > frame.axes:

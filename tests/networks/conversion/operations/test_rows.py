@@ -8,7 +8,7 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.form.polynomial import polynomial_of
+from tpgen.form.polynomial import make_scalar_form
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.networks.conversion.harmonics import run_harmonics
 from tpgen.planner.plan import OUT, Operand
@@ -37,7 +37,7 @@ def by_kernel(a: Tensor, b: Tensor, y: Tensor) -> Tensor:
 
 
 def by_form(a: Tensor, b: Tensor, y: Tensor) -> Tensor:
-    gradient = polynomial_of(PLAN).gradient(OUT)
+    gradient = make_scalar_form(PLAN).gradient(OUT)
     values = {"a": a.unbind(-1), "b": b.unbind(-1), "y": y.expand(*a.shape[:-1], 1).unbind(-1)}
     return torch.stack([gradient[k].at(values) for k in range(PLAN.out.dim)], -1)
 

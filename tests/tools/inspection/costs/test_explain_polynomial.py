@@ -11,7 +11,7 @@ import torch
 import tpgen
 from tests.polynomials import mixed, symmetric
 from tpgen.base.errors import TpgenError
-from tpgen.form.polynomial import polynomial_of
+from tpgen.form.polynomial import make_scalar_form
 from tpgen.planner.problems import POLYNOMIALS
 from tpgen.tools.inspection.costs.explain import explain
 from tpgen.tools.inspection.costs.explain_network import explain_network
@@ -46,7 +46,7 @@ def test_operations_are_those_of_the_sweep() -> None:
     made = tpgen.Polynomial({"x": "1x1o"}, "1x0e", [("x", "x")], weights="none")
     assert found.flops == 100 * found.operations["forward"]
     assert made.explain(ceilings=CEILINGS).operations["forward"] == made.sweep().operations
-    assert found.monomials == len(polynomial_of(plan).monomials)
+    assert found.monomials == len(make_scalar_form(plan).monomials)
     assert found.bound == "memory"
     assert found.predicted_seconds == found.bytes / 1e10
 

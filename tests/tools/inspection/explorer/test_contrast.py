@@ -11,7 +11,7 @@ import pytest
 import tpgen
 from tests.machine import needs_compiler
 from tests.tools.inspection.explorer.pages import HERE, STYLE, click
-from tpgen.base.drawing.path_map import diagram, hues
+from tpgen.base.drawing.path_map import css_properties, draw_path_map
 from tpgen.planner.presets import channelwise
 from tpgen.tools.inspection.costs.roofline import Ceilings
 from tpgen.tools.inspection.costs.roofline_picture import roofline
@@ -65,7 +65,7 @@ def test_on_a_phone_buttons_stand_beside_one_another(page: Any) -> None:
 
 def test_numbers_have_contrast_on_the_colour_of_their_path() -> None:
     for index in range(64):
-        hue, on = re.findall(r"#\w+", hues(index))
+        hue, on = re.findall(r"#\w+", css_properties(index))
         text = "".join(2 * c for c in on[1:]) if len(on) == 4 else on[1:]
         assert contrast(*([int(h[n : n + 2], 16) for n in (0, 2, 4)] for h in (text, hue[1:]))) >= 4.5
 
@@ -105,7 +105,7 @@ def test_labels_never_overprint(browser: Any, tmp_path: Path, flops: float) -> N
     found = tpgen.explain(plan, rows=100, strategy="einsum", ceilings=Ceilings(1e10, flops))
     slow, fast = (replace(found, forward_seconds=seconds) for seconds in (0.02, found.predicted_seconds))
     for drawn in (
-        diagram(plan.map, interactive=True),
+        draw_path_map(plan.map, interactive=True),
         *(roofline(one, interactive=True) for one in (slow, fast)),
     ):
         file = tmp_path / "drawing.html"

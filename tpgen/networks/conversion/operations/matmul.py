@@ -8,8 +8,8 @@ from torch import Tensor
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_product
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.nn.autocast import autocasting
-from tpgen.nn.plain_tensors import has_plain_numbers, is_traced
+from tpgen.nn.autocast import is_autocasting
+from tpgen.nn.plain_tensors import is_plain_tensor, is_traced
 from tpgen.planner.linear import make_matrix_plan
 
 # BLAS clears results and repacks both factors, which is slow for short inner axes, as in nets of weights of edges;
@@ -26,7 +26,7 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     tensor([[6., 6., 6., 6.],
             [6., 6., 6., 6.]])
     """
-    if torch.compiler.is_compiling() or autocasting(x.device) or not _is_worth(x, w):
+    if torch.compiler.is_compiling() or is_autocasting(x.device) or not _is_worth(x, w):
         return x @ (w * scale)
     layer = make_matrix_plan(*w.shape)
     if kernel_supported(layer):
@@ -49,7 +49,7 @@ def _is_worth(x: Tensor, w: Tensor) -> bool:
     if not (x.dim() == w.dim() == 2 and x.dtype == w.dtype):
         return False
     inner, outputs = w.shape
-    if has_plain_numbers(x):
+    if is_plain_tensor(x):
         made = x.shape[0] * outputs
         return made >= WORTH_MATMUL or (inner >= LONG and made * inner >= MANY)
     known = type(inner) is type(outputs) is int  # they may be symbols

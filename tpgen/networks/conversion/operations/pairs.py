@@ -23,7 +23,7 @@ from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.networks.recording import Recording, recorded_program
 from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.plain_tensors import has_plain_numbers, is_traced, is_usual, writes_to
+from tpgen.nn.plain_tensors import are_plain, count_writes, is_plain_tensor, is_traced
 
 FEEDS = "nets that it feeds run once for each pair of edges"  # for reports
 WORTH_PAIRS = 2**8  # edges: of fewer, finding pairs costs what they save
@@ -77,7 +77,7 @@ def mark_edge_pairs(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool 
         return
     pairs = _find_edge_pairs_with_equal_rows(edge_index, vectors, x)
     if pairs is not None and len(x) <= SHARE * pairs.pairs:
-        _marks[x] = pairs, writes_to(x)
+        _marks[x] = pairs, count_writes(x)
 
 
 def _find_edge_pairs_with_equal_rows(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | None:
@@ -99,7 +99,7 @@ def _mark_in_program(program: Recording, x: Tensor, edge_index: Tensor, vectors:
     if source is None and alike and edge_index.is_cpu and vectors.is_cpu:  # where pairs are looked for
         source = program.sources["pairs"] = edge_index, vectors
     if "pairs" in program.given and source is not None and source[0] is edge_index:
-        _marks[x] = program.given["pairs"], writes_to(x)
+        _marks[x] = program.given["pairs"], count_writes(x)
 
 
 def copy_pair_marks(x: Tensor, result: Tensor) -> None:
@@ -107,7 +107,7 @@ def copy_pair_marks(x: Tensor, result: Tensor) -> None:
     pairs = get_marked_pairs(x)
     # the shape comes last: a traced length would be fixed
     if pairs is not None and _can_be_marked(result) and result.shape[0] == x.shape[0]:
-        _marks[result] = pairs, writes_to(result)
+        _marks[result] = pairs, count_writes(result)
 
 
 def get_marked_pairs(x: Tensor) -> EdgePairs | None:
@@ -127,7 +127,7 @@ def run_once_per_pair(net: _Net, x: Tensor, convolves: bool = False, marked: Ten
     made = net(_average_over_pairs(x, pairs))
     if not (convolves and _can_be_marked(made)):
         return _expand_to_edges(made, pairs)
-    _weights[made] = pairs, writes_to(made)
+    _weights[made] = pairs, count_writes(made)
     return made
 
 
@@ -139,7 +139,7 @@ def convolve_edges_or_pairs(
     if pairs is None:
         return conv.forward(x, y, weight, src, dst, count_rows_to_return(x))
     order = partial(_permute_to_pairs, pairs, y, src, dst)
-    plain = has_plain_numbers(y)
+    plain = is_plain_tensor(y)
     (y, src, dst), _ = (
         _cached_while_unchanged(_ordered, y, (pairs, *_fingerprint(src), *_fingerprint(dst)), order)
         if plain
@@ -162,7 +162,7 @@ def _cached_while_unchanged(cache: Any, x: Tensor, key: tuple, make: Callable[[]
     # calls ``make`` again if the tensor or a value in ``key`` has changed
     # not cached if torch counts no writes, nor for a leaf: the graph of its gradient would keep the leaf alive
     records = torch.is_grad_enabled() and x.requires_grad
-    if x.is_inference() or (records and x.is_leaf) or not is_usual(x):
+    if x.is_inference() or (records and x.is_leaf) or not are_plain(x):
         return make()
     state = (x._version, records, *key)
     found, made = cache.get(x, (None, None))
@@ -174,25 +174,25 @@ def _cached_while_unchanged(cache: Any, x: Tensor, key: tuple, make: Callable[[]
 
 def _fingerprint(index: Tensor) -> tuple[int, ...]:
     # equal fingerprints of live tensors mean equal numbers: address, writes, shape, strides
-    return index.data_ptr(), writes_to(index), *index.shape, *index.stride()
+    return index.data_ptr(), count_writes(index), *index.shape, *index.stride()
 
 
 def _look_up_pairs(marks: Any, x: Tensor) -> EdgePairs | None:
     if torch.compiler.is_compiling() or not _can_be_marked(x):
         return None
     pairs, version = marks.get(x, (None, 0))
-    return pairs if version == writes_to(x) else None
+    return pairs if version == count_writes(x) else None
 
 
 def _can_be_marked(x: Tensor) -> bool:
-    return has_plain_numbers(x) or (recorded_program() is not None and is_traced(x))
+    return is_plain_tensor(x) or (recorded_program() is not None and is_traced(x))
 
 
 def _are_rows_of_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
     index = type(edge_index) is Tensor and edge_index.device.type == "cpu" and not edge_index.is_floating_point()
     return (
-        has_plain_numbers(x)
-        and has_plain_numbers(vectors)
+        is_plain_tensor(x)
+        and is_plain_tensor(vectors)
         and index
         and x.dim() == 2
         and vectors.shape == (len(x), 3)
@@ -262,11 +262,11 @@ def _permute_rows(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
 
 def _differentiates_by_own_rules(x: Tensor) -> bool:
     # derivatives by the rules of this module, not by torch's for its operations
-    return is_usual(x) or (recorded_program() is not None and is_traced(x))
+    return are_plain(x) or (recorded_program() is not None and is_traced(x))
 
 
 def _select_rows(x: Tensor, rows: Tensor) -> Tensor:
-    if not has_plain_numbers(x):
+    if not is_plain_tensor(x):
         return x.index_select(0, rows)
     out = empty_tensor((len(rows), *x.shape[1:]), x.dtype)
     return torch.index_select(x, 0, rows, out=out)

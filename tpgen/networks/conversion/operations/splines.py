@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tpgen.base.errors import OptionError
-from tpgen.functions.lengths import RowsByLength, lengths_of
-from tpgen.functions.spline import SLOPE_ERROR, Spline, evaluate_spline, make_spline, takes_spline
+from tpgen.functions.lengths import RowsByLength, find_lengths
+from tpgen.functions.spline import SLOPE_ERROR, Spline, can_run_spline, evaluate_spline, make_spline
 from tpgen.networks.conversion.swap import ClassSwap
 
 SPLINED = "_tpgen_splined"  # attribute of nets: whether they may be splines
@@ -90,7 +90,7 @@ def choose_net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tens
     """
     if not getattr(net, SPLINED):
         return compute, x
-    lengths = lengths_of(x) if takes_spline(x) else None
+    lengths = find_lengths(x) if can_run_spline(x) else None
     if lengths is None or not _are_in_range(lengths):
         return compute, x
     constants = (*net.parameters(), *lengths.constants)

@@ -19,7 +19,7 @@ from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.networks.conversion.notices import can_kernels_take, can_kernels_take_or_warn
 from tpgen.networks.conversion.obstacles import make_plan_or_kept, make_polynomial_attributes, why_patched
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, name_class_with_package
-from tpgen.nn.plain_tensors import is_traced, writes_to
+from tpgen.nn.plain_tensors import count_writes, is_traced
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 from tpgen.planner.read import read_plan
@@ -49,7 +49,7 @@ class TpgenContracter(Contracter):
         x2 = x2.reshape(-1, self.mul, self.base_dim2)
         if not torch.jit.is_scripting():
             traced = torch.compiler.is_compiling() or is_traced(self.w3j)  # without numbers to compare
-            if not traced and writes_to(self.w3j) != self._tpgen_version:
+            if not traced and count_writes(self.w3j) != self._tpgen_version:
                 self._check_couplings(self.w3j, "a product", "were written to")
         if not self._tpgen_planned or not can_kernels_take_or_warn(x1, "Allegro's products run Allegro's own code"):
             return self._contract_conv(x1, x2, idxs)
@@ -70,13 +70,13 @@ class TpgenContracter(Contracter):
         loaded: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
         self._check_couplings(loaded, prefix[:-1], "were loaded")
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._tpgen_version = writes_to(self.w3j)
+        self._tpgen_version = count_writes(self.w3j)
 
     def _check_couplings(self, couplings: Tensor, name: str, why: str) -> None:
         # within rounding of their dtype, are these the couplings that the kernel was made for?
         ours = _make_dense_couplings(read_plan(self._tpgen_plan), self)
         limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
-        self._tpgen_version = writes_to(self.w3j)
+        self._tpgen_version = count_writes(self.w3j)
         self._tpgen_planned = couplings.shape == ours.shape and not _differ_beyond(ours, couplings, limit)
         if not self._tpgen_planned:
             warnings.warn(
@@ -114,7 +114,7 @@ def _swap_contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
     extra = {
         **make_polynomial_attributes(plan),
         "_tpgen_planned": True,
-        "_tpgen_version": writes_to(module.w3j),
+        "_tpgen_version": count_writes(module.w3j),
         "_tpgen_sizes": [operand.dim for operand in plan.weights],
     }
     return ClassSwap(module, TpgenContracter, _describe_contracter, extra, lambda: module.w3j.copy_(couplings))

@@ -34,13 +34,13 @@ from tpgen.networks.conversion.obstacles import (
 )
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, name_class_with_package
 from tpgen.networks.recording import recorded_program
-from tpgen.nn.plain_tensors import has_plain_numbers, is_traced
+from tpgen.nn.plain_tensors import is_plain_tensor, is_traced
 from tpgen.nn.symmetric_contraction import (
     SymmetricContraction,
-    contraction_couplings,
-    coupling_basis,
-    coupling_signs,
-    mean_over_orders,
+    average_over_orders,
+    find_signs,
+    fit_coupling_basis,
+    make_couplings,
 )
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
@@ -153,7 +153,7 @@ def _find_one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
                 warn_of_slow_path(_TRACKED)
         return None
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-        if not torch.compiler.is_compiling() and has_plain_numbers(y):
+        if not torch.compiler.is_compiling() and is_plain_tensor(y):
             return find_ones(y)
     one_hot = (y.amax(dim=1) == 1).all() & (y.count_nonzero() == y.size(0))
     if not torch.jit.is_scripting():  # noqa: SIM102 (as above)
@@ -245,9 +245,9 @@ def _signs_and_basis_if_needed(
 ) -> tuple[list, list]:
     # each path is one of tpgen's, but for its sign, or a sum, where cuequivariance made them
     try:
-        return coupling_signs(name, theirs, irreps_in, output, degree).tolist(), []
+        return find_signs(name, theirs, irreps_in, output, degree).tolist(), []
     except PlanError:
-        basis = coupling_basis(name, theirs, irreps_in, output, degree)
+        basis = fit_coupling_basis(name, theirs, irreps_in, output, degree)
         if not 2.0**-12 < (size := float(basis.abs().max())) < 2.0**14:  # what whole numbers hold to 11 digits
             raise PlanError(
                 f"{name}: couplings are {size:.0e} times tpgen's: scale them, and the weights back"
@@ -259,10 +259,10 @@ def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[li
     # those of a model built in float32 are rounded
     for (n, degree, name), sign, basis in zip(_list_coupling_names(module), signs, bases, strict=True):
         if sign:
-            ours = contraction_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
+            ours = make_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
             paths = torch.tensor(sign, dtype=torch.float64)
             if basis:
-                ours, paths = mean_over_orders(ours), _basis_from_integers(basis).T
+                ours, paths = average_over_orders(ours), _basis_from_integers(basis).T
             held = module.get_buffer(name)
             held.copy_((ours @ paths if basis else ours * paths).view_as(held))
 

@@ -29,7 +29,7 @@ from tpgen.networks.conversion.operations.pairs import FEEDS, gradients_count_in
 from tpgen.networks.conversion.products import ProductBySpecies
 from tpgen.networks.conversion.species import make_species_product
 from tpgen.networks.conversion.swap import ClassSwap, get_swap_mark
-from tpgen.nn.from_e3nn import plan_of
+from tpgen.nn.from_e3nn import plan_e3nn_product
 
 # of the call that runs: its graph, where its edges may be pairs; and whether it is known to be none of training, after
 # which weights change
@@ -284,5 +284,5 @@ def _join_linear_and_skip_product(block: Any, options: Mapping[str, Any]) -> Joi
         return None
     if not (linear.internal_weights and skip.internal_weights):
         return None
-    plan, product = read_linear_plan(linear), make_species_product(plan_of(skip), options)
+    plan, product = read_linear_plan(linear), make_species_product(plan_e3nn_product(skip), options)
     return None if plan is None or product is None else join_layers(plan, product)

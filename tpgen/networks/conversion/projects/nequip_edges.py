@@ -20,7 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpgen.emitter.leaf import has_proxy
 from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
-from tpgen.functions.lengths import lengths_of, note_lengths
+from tpgen.functions.lengths import find_lengths, note_lengths
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import (
     FEEDS,
@@ -76,7 +76,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
         else:
             data[keys.EDGE_CUTOFF_KEY] = rows[1].to(self._output_dtype)  # the order of what is added stays, too
             data[self.edge_invariant_field] = rows[0].to(self._output_dtype)
-            lengths = lengths_of(rows[0])
+            lengths = find_lengths(rows[0])
             if lengths is not None:
                 note_lengths(data[self.edge_invariant_field], lengths)
         if keys.EDGE_VECTORS_KEY in data and not asked:
@@ -141,7 +141,7 @@ class TpgenApplyFactor(ApplyFactor):
         data = super().__call__(data)
         if not _any_hooked_or_patched(self):
             copy_pair_marks(rows, data[self.out_field])
-            lengths = lengths_of(rows)
+            lengths = find_lengths(rows)
             if lengths is not None:
                 note_lengths(data[self.out_field], lengths.times(float(self.factor)))
         return data

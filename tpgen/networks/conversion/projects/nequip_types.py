@@ -29,7 +29,7 @@ from tpgen.networks.conversion.obstacles import (
 from tpgen.networks.conversion.products import SPECIES, ProductBySpecies, describe_product_by_element, find_product_swap
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 from tpgen.networks.recording import recorded_program
-from tpgen.nn.plain_tensors import has_plain_numbers
+from tpgen.nn.plain_tensors import is_plain_tensor
 
 ATTRIBUTES, TYPES = AtomicDataDict.NODE_ATTRS_KEY, AtomicDataDict.ATOM_TYPE_KEY
 _REPLACED_ATTRIBUTES: ContextVar[Optional[Tensor]] = ContextVar("attributes in whose place types stand", default=None)  # noqa: UP045
@@ -97,9 +97,7 @@ class TpgenInteractionBlock(InteractionBlock):
         features, attributes = data[AtomicDataDict.NODE_FEATURES_KEY], data[ATTRIBUTES]
         table, types, program = self.sc.table(), data[TYPES], recorded_program()
         groups = None if program is None else program.groups(attributes, table, types)  # by values, at each call
-        plain = all(
-            map(has_plain_numbers, (features, attributes, table))
-        )  # before sizes, which are symbols where traced
+        plain = all(map(is_plain_tensor, (features, attributes, table)))  # before sizes, which are symbols where traced
         return (
             self.sc.embeds_alone()
             and (groups is not None or (plain and self.sc._tpgen_species.is_worth(types.numel())))

@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import nn
 
-from tpgen.base.clock import ROUGH, Timing, clock_of, device_of, seconds_of
-from tpgen.base.drawing.charts import share_bar
+from tpgen.base.clock import ROUGH, Timing, choose_clock, find_device, time_calls
+from tpgen.base.drawing.charts import draw_share_bar
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.notebook import Shown, div_lines, html_table
 from tpgen.base.text import duration, plural, quantity, table
@@ -163,13 +163,13 @@ class NetworkExplanation(Shown):
         if self.seconds:
             times = [p.both_seconds for p in self.products]
             said, rest = "time of the call, measured", "not in products"
-            return div_lines(said) + share_bar([*zip(names, times, strict=True)], self.seconds, rest)
+            return div_lines(said) + draw_share_bar([*zip(names, times, strict=True)], self.seconds, rest)
         predicted = [p.predicted_seconds for p in self.products]
         values = [value for value in predicted if value is not None]
         said = "time of the products, predicted at least"
         if len(values) < len(predicted):
             said, values = "FLOP of the products", [float(p.flops) for p in self.products]
-        return div_lines(said) + share_bar([*zip(names, values, strict=True)], sum(values))
+        return div_lines(said) + draw_share_bar([*zip(names, values, strict=True)], sum(values))
 
 
 def _product_row(product: ProductInNetwork) -> list[str]:
@@ -210,7 +210,7 @@ def explain_network(
     check_call("explain_network(network, [x, y])", network, inputs)
     given, network = network, with_products(network)
     held = modules_to_watch(network)
-    watch = CallWatch.for_modules(network, held, device_of(network, inputs))
+    watch = CallWatch.for_modules(network, held, find_device(network, inputs))
     run = WatchedRun(network, tuple(inputs), dict(keywords or {}), watch)
     with preserve_state(network), watch.recording():
         try:
@@ -277,7 +277,7 @@ def _median_seconds_of_parts_and_call(run: WatchedRun) -> tuple[dict[Any, float]
     whole = []
     for turn in range(_WARM + _ROUNDS):
         run.watch.clear()
-        took = seconds_of(run, device, clock=clock_of(device))
+        took = time_calls(run, device, clock=choose_clock(device))
         seconds = dict(run.watch.stopwatch.seconds)
         if turn >= _WARM:
             whole.append(took - seconds.pop(BOOKKEEPING, 0.0))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tpgen.base.clock import time_in_turns
-from tpgen.compiler.tuning import remember_choice, strategies_of, why_unfit
-from tpgen.nn.modules import module_of
+from tpgen.compiler.tuning import list_strategies, remember_choice, why_unfit
+from tpgen.nn.modules import build_module
 from tpgen.nn.planned import PlannedModule
 from tpgen.tools.inspection.stages.request import Request
 
@@ -61,7 +61,7 @@ def _random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[
 
 def module_for(request: Request, convolution: bool = False) -> PlannedModule:
     """Build a request's module, without internal weights."""
-    module = module_of(request.plan, edges=convolution, **request.module_options)
+    module = build_module(request.plan, edges=convolution, **request.module_options)
     return module.to(device=request.device, dtype=request.dtype)
 
 
@@ -87,7 +87,7 @@ class Tuning:
 def tune(request: Request, seconds: float = 3.0, progress: Callable[[str], None] = lambda strategy: None) -> Tuning:
     """Time every strategy, and remember the fastest for new modules."""
     plan, calls, left_out = request.computed, {}, {}
-    for strategy in strategies_of(plan):
+    for strategy in list_strategies(plan):
         if reason := why_unfit(plan, request, strategy):
             left_out[strategy] = reason
             continue

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError, TpgenError
 from tpgen.base.text import quantity
-from tpgen.compiler.footprint import WORKSPACE, Footprint, without_values
+from tpgen.compiler.footprint import WORKSPACE, Footprint, run_on_fakes
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.workspace import call_workspace
 
@@ -57,7 +57,7 @@ def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
             f"memory is estimated of modules that run as they are written, and backend {backend!r} compiles them anew: "
             "build the module with backend='eager' to ask"
         )
-    return without_values(lambda footprint: _ValuelessCall(module, operands, footprint).estimate())
+    return run_on_fakes(lambda footprint: _ValuelessCall(module, operands, footprint).estimate())
 
 
 class _ValuelessCall:

@@ -11,10 +11,10 @@ import numpy as np
 from torch import fx
 
 from tpgen.base.drawing.colors import path_color, text_color
-from tpgen.base.drawing.graphs import Dot, layered
+from tpgen.base.drawing.graphs import PictureNode, lay_out_ranks
 from tpgen.base.text import quantity
-from tpgen.emitter.graph_writer import graph_dots
-from tpgen.planner.coupling import coupling
+from tpgen.emitter.graph_writer import list_graph_dots
+from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Plan
 from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
 from tpgen.tools.inspection.figures import new_figure, plain_logarithms, save_figure
@@ -105,7 +105,7 @@ def draw_couplings(plan: Plan, path: str | Path) -> None:
         dict.fromkeys((p.in1.ir.l, p.in2.ir.l, p.out.ir.l) for p in plan.paths), key=lambda ls: (ls[0], ls[2], ls[1])
     )
     # in a block i runs down and j across; slices k lie side by side, and entries have one size
-    blocks = {ls: _tile_last_axis(coupling(*ls)) for ls in triples}
+    blocks = {ls: _tile_last_axis(wigner_3j(*ls)) for ls in triples}
     places, width, height = _pack_blocks({ls: block.shape for ls, block in blocks.items()})
     across, down = width + 2 * _GAP, height + _GAP + 6
     figure = new_figure(across * _CELL, down * _CELL)
@@ -160,7 +160,7 @@ def draw_graph(request: Request, path: str | Path) -> None:
     """Draw an fx graph into a file: a dot per node, coloured by path (grey: several)."""
     names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
     colors = {index: path_color(index) for index in names}
-    _draw_dots(graph_dots(request.emission().graph), names, colors, "several paths, or all", path, numbered=True)
+    _draw_dots(list_graph_dots(request.emission().graph), names, colors, "several paths, or all", path, numbered=True)
 
 
 def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
@@ -169,7 +169,7 @@ def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
     modules = sorted(filter(None, dict.fromkeys(homes.values())), key=lambda home: home == _SHARED)
     numbers = {home: n for n, home in enumerate(modules)}
     colors = {n: "black" if home == _SHARED else path_color(n) for n, home in enumerate(modules)}
-    found = graph_dots(graph_module.graph).items()
+    found = list_graph_dots(graph_module.graph).items()
     dots = {name: replace(dot, path=numbers.get(homes[name] or "")) for name, dot in found}
     _draw_dots(dots, dict(enumerate(modules)), colors, "the network's own code", path)
 
@@ -185,7 +185,7 @@ def _module_of_node(node: fx.Node) -> str | None:
 
 
 def _draw_dots(
-    dots: Mapping[str, Dot],
+    dots: Mapping[str, PictureNode],
     names: Mapping[int, str],
     colors: Mapping[Any, Any],
     others: str,
@@ -195,7 +195,7 @@ def _draw_dots(
     # dots in ranks, each in the colour of its path, or with its number too; a legend says what paths are
     reads = {name: [source for source in dot.reads if source in dots] for name, dot in dots.items()}
     inputs = [name for name, dot in dots.items() if dot.is_end and not reads[name]]
-    place, lines = layered(reads, inputs)
+    place, lines = lay_out_ranks(reads, inputs)
     xs = [x for x, _ in place.values()]
     wide, tall = max(xs) - min(xs), -min(y for _, y in place.values())
     rows = min(len(names), 40)
@@ -227,13 +227,13 @@ def _draw_dot(panel: Any, x: float, y: float, color: Any, number: str) -> None:
         panel.annotate(number, (x, y), fontsize=4.5, color=on, ha="center", va="center_baseline", zorder=3)
 
 
-def _draw_title(panel: Any, dot: Dot, at: tuple[float, float], away: tuple[int, int], **style: Any) -> None:
+def _draw_title(panel: Any, dot: PictureNode, at: tuple[float, float], away: tuple[int, int], **style: Any) -> None:
     box = {"fc": "white", "ec": "none", "pad": 0.6}
     style = {"fontsize": 8, "zorder": 1.5, "bbox": box, **style}
     panel.annotate(dot.title, at, xytext=away, textcoords="offset points", **style)
 
 
-def _dots_with_room_for_title(place: Mapping[str, tuple[float, float]], dots: Mapping[str, Dot]) -> list[str]:
+def _dots_with_room_for_title(place: Mapping[str, tuple[float, float]], dots: Mapping[str, PictureNode]) -> list[str]:
     # names of the inner dots that have room for their title on their right, before the next dot of the rank
     ranks: dict[float, list[tuple[float, str]]] = {}
     for name, (x, y) in place.items():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, floor, log10
 
-from tpgen.base.drawing.colors import css, path_color
-from tpgen.base.drawing.path_map import hues
+from tpgen.base.drawing.colors import path_color, to_css
+from tpgen.base.drawing.path_map import css_properties
 from tpgen.base.text import duration, quantity
 from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
@@ -103,9 +103,10 @@ def _ceiling_lines(at: _ToPixels, labels: _Labels, ceilings: Ceilings, left: flo
 
 def _path_point(path: PathExplanation, x: float, y: float) -> str:
     name = f"path {path.index}, {'measured alone' if path.seconds else 'predicted'}"
+    fill = to_css(path_color(path.index))
     return (
-        f'<circle class="point" data-p="{path.index}" style="{hues(path.index)}" cx="{x:.1f}" '
-        f'cy="{y:.1f}" r="4" fill="{css(path_color(path.index))}" stroke="currentColor"><title>{name}</title></circle>'
+        f'<circle class="point" data-p="{path.index}" style="{css_properties(path.index)}" cx="{x:.1f}" '
+        f'cy="{y:.1f}" r="4" fill="{fill}" stroke="currentColor"><title>{name}</title></circle>'
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from tpgen.base._torch import pytree, sequence_number
-from tpgen.base.clock import clock_of
+from tpgen.base.clock import choose_clock
 from tpgen.networks.conversion.postponed import Postponed
 from tpgen.networks.objects import nested_dicts
 
@@ -47,11 +47,11 @@ class Stopwatch:
         return out
 
     def _start(self, part: Hashable) -> None:
-        self._open.append((part, clock_of(self.device)(self.device), []))
+        self._open.append((part, choose_clock(self.device)(self.device), []))
 
     def _stop(self) -> None:
         part, start, inside = self._open.pop()
-        took = clock_of(self.device)(self.device) - start
+        took = choose_clock(self.device)(self.device) - start
         self.seconds[part] = self.seconds.get(part, 0.0) + took - sum(inside)
         if self._open:
             self._open[-1][2].append(took)

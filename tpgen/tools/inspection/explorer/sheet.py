@@ -14,7 +14,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, String, _TokenType
 from typing_extensions import Unpack
 
-from tpgen.base.drawing.path_map import diagram, hues
+from tpgen.base.drawing.path_map import css_properties, draw_path_map
 from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration
 from tpgen.tools.inspection.costs.explain import explain
@@ -148,7 +148,7 @@ def bars(found: Explanation) -> str:
             for name, (value, text) in shown.items()
         )
         rows.append(
-            f'<tr data-p="{path.index}" style="{hues(path.index)}"><td><em>{path.index}</em></td>'
+            f'<tr data-p="{path.index}" style="{css_properties(path.index)}"><td><em>{path.index}</em></td>'
             f"<td>{escape(path.couples)}</td>{cells}</tr>"
         )
     return f'<table id="bars"><tr>{head}</tr>{"".join(rows)}</table>'
@@ -214,7 +214,7 @@ def product_sheet(
         "digest": found.digest,
         "tabs": "".join(map(_tab_html, panes)),
         "panes": "".join(_pane_html(pane, len(paths)) for pane in panes),
-        "diagram": diagram(request.plan.map, interactive=True),
+        "diagram": draw_path_map(request.plan.map, interactive=True),
         "machine": f"<dl>{''.join(f'<dt>{escape(k)}</dt><dd>{escape(v)}</dd>' for k, v in machine)}</dl>",
         "bars": bars(found),
         "roofline": roofline(found, interactive=True),

@@ -15,13 +15,13 @@ from e3nn.o3 import Irrep
 from torch import Tensor, nn
 
 from tpgen.base._torch import pytree, replaced_attribute
-from tpgen.base.clock import Timing, device_of, now, time_in_turns
+from tpgen.base.clock import Timing, find_device, now, time_in_turns
 from tpgen.base.errors import TpgenError
 from tpgen.base.locks import cached_property
 from tpgen.base.text import duration, quantity, table
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
-from tpgen.compiler.probe import Capture, capture_graphs, generated_code, list_recompilations
+from tpgen.compiler.probe import Capture, capture_graphs, collect_sources, list_recompilations
 from tpgen.networks.copies import copy_of
 from tpgen.networks.trial import call_without_gradients, is_floating, is_index, run_forward_and_backward
 from tpgen.tools.inspection.report.joint import Joint, joint_graph, joint_of_captured
@@ -159,7 +159,7 @@ BackendTasks = tuple[dict[str, Callable[[], Any]], dict[str, Any]]  # a backend'
 
 def _prepare_backend(subject: ReportSubject, backend: str, exact: ResultsAndGradients) -> BackendTasks:
     run = compile_program(subject.module, Config(backend=backend))
-    device = device_of(subject.module, subject.inputs)
+    device = find_device(subject.module, subject.inputs)
     train = partial(run_forward_and_backward, run, subject.inputs, tuple(subject.module.parameters()))
     start = now(device)
     results, gradients = train()
@@ -177,7 +177,7 @@ def _prepare_backend(subject: ReportSubject, backend: str, exact: ResultsAndGrad
 
 
 def _time_backends(subject: ReportSubject, built: dict[str, BackendTasks]) -> list[dict[str, Any]]:
-    device = device_of(subject.module, subject.inputs)
+    device = find_device(subject.module, subject.inputs)
     times: dict[str, dict[str, Timing]] = {}
     for task in ("forward", "step"):
         calls = {name: tasks[task] for name, (tasks, _) in built.items() if task in tasks}
@@ -290,7 +290,7 @@ def _write_kernels(subject: ReportSubject) -> _TextAndData:
     if not subject.inductor:
         raise TpgenError("left out, as inductor=False asks")
     parameters = tuple(subject.module.parameters())
-    sources = generated_code(subject.module, subject.inputs, partial(run_forward_and_backward, parameters=parameters))
+    sources = collect_sources(subject.module, subject.inputs, partial(run_forward_and_backward, parameters=parameters))
     kernels = [
         {"name": m["name"], "kind": m["kind"], "source": m["source"].strip()}
         for source in sources

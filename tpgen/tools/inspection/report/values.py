@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tpgen.base.clock import ROUGH
-from tpgen.base.drawing.charts import bar_groups
+from tpgen.base.drawing.charts import draw_bar_groups
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.notebook import Shown, collapsible, div_lines, html_table
 from tpgen.base.text import duration, quantity, ratio, table
@@ -258,7 +258,8 @@ class CompileReport(Shown):
     def _repr_html_(self) -> str:
         table = html_table([("", ""), *self.verdict.items()], left=range(2))
         parts = [collapsible(section.title, str(section)) for section in self.sections]
-        return div_lines(*self._head()) + table + bar_groups(bars_by_group(self._data_of_sections())) + "".join(parts)
+        bars = draw_bar_groups(bars_by_group(self._data_of_sections()))
+        return div_lines(*self._head()) + table + bars + "".join(parts)
 
     def _data_of_sections(self) -> dict[str, dict[str, Any]]:
         return {section.name: section.data for section in self.sections if section.data}

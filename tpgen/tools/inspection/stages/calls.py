@@ -18,13 +18,13 @@ from tpgen.compiler.config import DirectionOptions
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.form.call import Call
-from tpgen.form.polynomial import PolynomialForm, Variable, polynomial_of
-from tpgen.form.sampling import polynomial_shape
+from tpgen.form.polynomial import PolynomialForm, Variable, make_scalar_form
+from tpgen.form.sampling import find_operand_shape
 from tpgen.kernels.rows import ELEMENTS, RowRules
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
 from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep, stored_value
 from tpgen.kernels.sweep.statements import Component, Statement, Value
-from tpgen.nn.modules import sizes_of
+from tpgen.nn.modules import list_open_sizes
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, OUT, Plan
 from tpgen.tools.inspection.stages.request import GRAPHS, Line, Request
@@ -37,7 +37,7 @@ def _terms_of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...
 
     >>> from tpgen.planner.problems import POLYNOMIALS
     >>> plan = POLYNOMIALS["small-contraction"].plan
-    >>> first = polynomial_of(plan).monomials[0]
+    >>> first = make_scalar_form(plan).monomials[0]
     >>> str(first), _terms_of_factors(plan, first.factors)
     ('x0 x0 x0 out0 w0_30', (0,))
     """
@@ -108,7 +108,7 @@ class PolynomialRequest(Request):
 
     @property
     def form(self) -> PolynomialForm:
-        return polynomial_of(self.plan)
+        return make_scalar_form(self.plan)
 
     @property
     def form_lines(self) -> list[Line]:
@@ -129,7 +129,7 @@ class PolynomialRequest(Request):
         """Shape of an argument's tensor; None for the argument ``index``."""
         if argument == "index":
             return None
-        return polynomial_shape(self.plan.operand(argument), self.rows, self.channels, self.elements)
+        return find_operand_shape(self.plan.operand(argument), self.rows, self.channels, self.elements)
 
     @property
     def indexed(self) -> int:
@@ -167,7 +167,7 @@ class PolynomialRequest(Request):
 
     @property
     def module_options(self) -> dict[str, Any]:
-        sizes = sizes_of(self.plan, self.channels, self.elements)
+        sizes = list_open_sizes(self.plan, self.channels, self.elements)
         return {**sizes, "strategy": self.strategy, "backend": self.backend}
 
     def _sweep(self, call: str) -> PolynomialSweep:
@@ -182,7 +182,7 @@ class PolynomialRequest(Request):
 
     def bytes(self, nodes: int | None = None) -> int:
         """Return bytes of all operands and result."""
-        shapes = [polynomial_shape(o, self.rows, self.channels, self.elements) for o in self.plan.operands]
+        shapes = [find_operand_shape(o, self.rows, self.channels, self.elements) for o in self.plan.operands]
         return self.dtype.itemsize * sum(map(prod, shapes))
 
     @property

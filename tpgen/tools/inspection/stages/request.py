@@ -12,9 +12,9 @@ from tpgen.base.errors import EmitError, check_known, unknown
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.backends import script_module
 from tpgen.compiler.config import Choice, Config
-from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_of, emit_plan
+from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan, list_directions
 from tpgen.form.call import Call
-from tpgen.form.form import Form, layouts_of
+from tpgen.form.form import Form, expand_layout
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
@@ -70,7 +70,7 @@ class Request(Config):
         check_known("direction", [self.direction], (*DIRECTIONS, *JOINT), EmitError)
         known = self.directions()
         if self.direction not in known:
-            what = "product has no weights" if self.direction in directions_of(self.plan) else "is a linear layer"
+            what = "product has no weights" if self.direction in list_directions(self.plan) else "is a linear layer"
             raise EmitError(
                 f"this {what}, so it has no direction {self.direction!r}; its directions: {', '.join(known)}"
             )
@@ -96,7 +96,7 @@ class Request(Config):
     @property
     def form(self) -> Any:
         """Form of the direction."""
-        return directions_of(self.plan)[JOINT.get(self.direction, self.direction)](self.plan, self.layout)
+        return list_directions(self.plan)[JOINT.get(self.direction, self.direction)](self.plan, self.layout)
 
     @property
     def opened(self) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ class Request(Config):
 
     @property
     def layouts(self) -> tuple[str, ...]:
-        return layouts_of(self.plan, self.layout)
+        return expand_layout(self.plan, self.layout)
 
     @property
     def scheduled(self) -> dict[int, str]:
@@ -273,4 +273,4 @@ def product_directions(plan: Plan) -> tuple[str, ...]:
     >>> product_directions(elementwise("1o", "1o"))
     ('forward', 'right', 'grad_x1', 'grad_x2', 'conv')
     """
-    return tuple(d for d in directions_of(plan) if d != "grad_w" or plan.weight_numel > 0)
+    return tuple(d for d in list_directions(plan) if d != "grad_w" or plan.weight_numel > 0)
