@@ -17,7 +17,7 @@ from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.kernels.sweep.evaluate import ValueMemory, add_products, run_statements
-from tpgen.kernels.sweep.monomials import PolynomialSweep, stored_value, values_read
+from tpgen.kernels.sweep.monomials import PolynomialSweep, values_read
 from tpgen.kernels.sweep.statements import Component, Local, SweepStage, TableEntry, Tabulate, Value
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, S, operand_of
@@ -44,7 +44,7 @@ def interpret(sweep: Sweep, form: Form, operands: Mapping[str, Tensor]) -> dict[
         name: given["x2"].new_zeros(rows if form.operand(name).row else 1, form.operand(name).dim)
         for name in sweep.opened
     }
-    tables = {s.entry: s for table in sweep.tables for s in table}
+    tables = {s.target: s for table in sweep.tables for s in table}
     for path in sweep.paths:
         values = _Values(path.term, form, given, results, tables, rows)
         for stage in path.stages:
@@ -153,7 +153,7 @@ def interpret_polynomial(
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
     memory: ValueMemory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}
     opened = run_statements(sweep.statements, memory)
-    summed = {v.operand for v in map(stored_value, sweep.epilogue) if isinstance(v, Component)}
+    summed = {s.target.operand for s in sweep.epilogue}
     return {slot: _collected(slot, shape, opened, index if slot in summed else None) for slot, shape in shapes.items()}
 
 

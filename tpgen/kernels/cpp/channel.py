@@ -110,7 +110,7 @@ class ChannelText:
                 for n in sorted({c.index for s in statements for c in components(s.terms)}):
                     self.w.line(f"const vec x{n} = load(x + {n * placed.index_stride} * W);")
                 for s in statements:
-                    self.w.line(f"store(t + {s.entry.index} * W, {spelling.sum(s.terms)});")
+                    self.w.line(f"store(t + {s.target.index} * W, {spelling.sum(s.terms)});")
 
     def _write_row_function(self) -> None:
         with self.w.part("function row"), self.w.block(f"static void row({parameter_list(row_arguments(self.p))})"):
@@ -194,7 +194,7 @@ class ChannelText:
         spelling = Spelling(self.dtype, {S: "s[{}]"})
         for s in stage.statements:
             assert isinstance(s, Accumulate)
-            place = f"{placed.start} + v * {placed.copy_stride} + {s.component.index * placed.index_stride}"
+            place = f"{placed.start} + v * {placed.copy_stride} + {s.target.index * placed.index_stride}"
             self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum(s.terms)});")
 
     def write_weights(self) -> None:

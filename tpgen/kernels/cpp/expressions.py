@@ -50,12 +50,12 @@ class RegisterSums:
         """Write statements in order; ``load`` writes the loads of an operand's components."""
         for kind, operand, run in _group_statements(statements):
             if kind is Load:
-                load(operand, [s.component.index for s in run])
+                load(operand, [s.target.index for s in run])
             elif kind is Define:
                 for s in run:
-                    self.w.line(f"const vec {s.name} = {spelling.sum(s.terms)};")
+                    self.w.line(f"const vec {s.target} = {spelling.sum(s.terms)};")
             elif kind is Accumulate:
-                self._write_additions_to_sums(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
+                self._write_additions_to_sums(operand, [(s.target.index, spelling.sum(s.terms)) for s in run])
 
     def _write_additions_to_sums(self, operand: str, values: list[tuple[int, str]]) -> None:
         found = self.found.setdefault(operand, {})
@@ -71,7 +71,7 @@ def _group_statements(statements: Iterable[Statement]) -> Iterator[tuple[type, s
     # consecutive statements of one kind, and of one operand if these load or accumulate
 
     def kind_and_operand(s: Statement) -> tuple[type, str]:
-        return type(s), s.component.operand if isinstance(s, Load | Accumulate) else ""
+        return type(s), s.target.operand if isinstance(s, Load | Accumulate) else ""
 
     for (kind, operand), group in groupby(statements, kind_and_operand):
         yield kind, operand, list(group)

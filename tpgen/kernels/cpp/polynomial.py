@@ -16,8 +16,8 @@ from tpgen.kernels.cpp.text import (
     write_allocation,
 )
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
-from tpgen.kernels.sweep.monomials import merge_by_component, stored_value
-from tpgen.kernels.sweep.statements import Component, Local, Statement
+from tpgen.kernels.sweep.monomials import merge_by_component
+from tpgen.kernels.sweep.statements import Component, Computation, Local
 from tpgen.planner.polynomial_plan import terms_text
 
 # Sums have one order for any number of threads: rows alone determine the tasks, and a task has all rows of an element
@@ -75,8 +75,8 @@ class RowText:
         for slot in self.at.row_slots:
             self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
-    def write_statement(self, statement: Statement) -> None:
-        text, target = self.spelling.sum(statement.terms), stored_value(statement)
+    def write_statement(self, statement: Computation) -> None:
+        text, target = self.spelling.sum(statement.terms), statement.target
         if isinstance(target, Local):
             self.w.line(f"const {self.words.number} {target} = {text};")
             return

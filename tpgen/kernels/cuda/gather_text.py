@@ -190,12 +190,12 @@ class _GatherText:
         for s in part.statements:
             match s:
                 case Load():
-                    name = self.spelling.value(s.component)
-                    self.w.line(f"const num {name} = {self._load_text(part.term, s.component)};")
+                    name = self.spelling.value(s.target)
+                    self.w.line(f"const num {name} = {self._load_text(part.term, s.target)};")
                 case Define():
-                    self.w.line(f"const num {s.name} = {self.spelling.sum(s.terms)};")
+                    self.w.line(f"const num {s.target} = {self.spelling.sum(s.terms)};")
                 case Accumulate():
-                    self.w.line(f"sum[{s.component.index}] += {self.spelling.sum(s.terms)};")
+                    self.w.line(f"sum[{s.target.index}] += {self.spelling.sum(s.terms)};")
 
     def _load_text(self, term: Term, c: Component) -> str:
         if c.operand not in BETWEEN:

@@ -205,11 +205,11 @@ class GroupText:
         self._write_quads(self.entries[entry.index] // 4 for entry in entries_of(statement))
         match statement:
             case Define():
-                self.w.line(f"const num {statement.name} = {self._sum_text(statement.terms)};")
-            case Accumulate() if statement.component.operand == S:
-                self.w.line(f"const num {self._value_text(statement.component)} = {self._sum_text(statement.terms)};")
+                self.w.line(f"const num {statement.target} = {self._sum_text(statement.terms)};")
+            case Accumulate() if statement.target.operand == S:
+                self.w.line(f"const num {self._value_text(statement.target)} = {self._sum_text(statement.terms)};")
             case Accumulate():
-                self.w.line(f"{self._target_text(term, statement.component)} += {self._sum_text(statement.terms)};")
+                self.w.line(f"{self._target_text(term, statement.target)} += {self._sum_text(statement.terms)};")
 
     def _target_text(self, term: Term, c: Component) -> str:
         if self.s.view(term, c.operand):

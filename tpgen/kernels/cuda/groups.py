@@ -126,8 +126,8 @@ def _held_segments(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> t
 def _held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> HeldSegment:
     key = (view.operand, view.segment)
     touching = (s for path in paths for s in path.stages[0].statements if isinstance(s, Load | Accumulate))
-    mine = [s for s in touching if (s.component.operand, s.component.segment) == key]
-    loads = sorted({s.component.index for s in mine if isinstance(s, Load)})
+    mine = [s for s in touching if (s.target.operand, s.target.segment) == key]
+    loads = sorted({s.target.index for s in mine if isinstance(s, Load)})
     return HeldSegment(view, positions[0], positions[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
 
 

@@ -42,7 +42,7 @@ class ChannelPlacement(OpenedSlots):
         """Slots that the kernel reads."""
         if not self.raised:
             return given_slots(self.opened)
-        read = {s.component.operand for s in self.sweep.statements if isinstance(s, Load)}
+        read = {s.target.operand for s in self.sweep.statements if isinstance(s, Load)}
         return tuple(slot for slot in self.call_slots if slot in read or self.tabulated(slot))
 
     @property
@@ -94,7 +94,7 @@ class ChannelPlacement(OpenedSlots):
         found: dict[tuple[int, str], tuple[Tabulate, ...]] = {}
         for placed in self.schedule.tables:
             number = placed.table.number
-            for levels, filled in groupby(self.sweep.tables[number], key=lambda s: s.entry.levels):
+            for levels, filled in groupby(self.sweep.tables[number], key=lambda s: s.target.levels):
                 found[number, str(Slot(placed.operand, levels))] = tuple(filled)
         return found
 

@@ -19,7 +19,7 @@ from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
 from tpgen.kernels.runtime.faults import fault_of
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements
-from tpgen.kernels.sweep.monomials import PolynomialSweep, stored_value, values_read
+from tpgen.kernels.sweep.monomials import PolynomialSweep, values_read
 from tpgen.kernels.sweep.statements import Component
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import SHARED, Operand
@@ -142,7 +142,7 @@ def _run_polynomial_sweep(
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
     memory: ValueMemory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}
     opened = run_statements(sweep.statements, memory)
-    summed = {v.operand for v in map(stored_value, sweep.epilogue) if isinstance(v, Component)}
+    summed = {s.target.operand for s in sweep.epilogue}
     zero = next(iter(given.values())).new_zeros(())
     return {
         slot: _stack_components(slot, shape, opened, zero, index if slot in summed else None)

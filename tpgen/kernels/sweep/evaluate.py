@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from tpgen.kernels.sweep.monomials import stored_value
 from tpgen.kernels.sweep.statements import Component, Load, Local, Product, Statement, Sum, Value
 
 ValueMemory = MutableMapping[Value, Any]
@@ -16,7 +15,7 @@ def run_statements(statements: Iterable[Statement], memory: ValueMemory) -> dict
     opened: dict[Component, Any] = {}
     for statement in statements:
         if not isinstance(statement, Load):  # what is read is at hand
-            target = stored_value(statement)
+            target = statement.target
             inner = isinstance(target, Local) or (isinstance(target, Component) and target.operand.startswith("@"))
             place: Any = memory if inner else opened
             place[target] = add_products(statement.terms, memory, place.get(target))

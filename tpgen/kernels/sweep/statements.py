@@ -1,7 +1,7 @@
 """Statements of sweeps.
 
 >>> x, y, out = Component("x1", 0, 1), Component("x2", 0, 2), Component("out", 0, 0)
->>> print(Define("p", (Product(0.5, (x, y)), Product(-1.0, (x,))), paths=(3,)))
+>>> print(Define(Local("p"), (Product(0.5, (x, y)), Product(-1.0, (x,))), paths=(3,)))
 p = 0.5 * x1[0].1 * x2[0].2 - x1[0].1
 >>> print(Accumulate(out, (Product(1.0, (Local("p"),)),)))
 out[0].0 += p
@@ -76,10 +76,24 @@ def _sum_text(terms: Sum) -> str:
     return " + ".join(map(str, terms)).replace("+ -", "- ") if terms else "0"
 
 
-class _Computed:
-    """Base of statements: the sum computed, if any."""
+@dataclass(frozen=True)
+class Load:
+    """Load a component of a given operand."""
 
+    target: Component
+    paths: tuple[int, ...] = ()
+
+    terms, factors = (), ()  # no fields: a load computes nothing
+
+    def __str__(self) -> str:
+        return f"load {self.target}"
+
+
+@dataclass(frozen=True)
+class _Computed:
+    target: Value
     terms: Sum
+    paths: tuple[int, ...] = ()
 
     @property
     def factors(self) -> Iterator[Value]:
@@ -87,56 +101,32 @@ class _Computed:
         return (value for term in self.terms for value in term.factors)
 
 
-@dataclass(frozen=True)
-class Load(_Computed):
-    """Load a component of a given operand."""
-
-    component: Component
-    paths: tuple[int, ...] = ()
-
-    terms = ()  # no field: a load computes nothing
-
-    def __str__(self) -> str:
-        return f"load {self.component}"
-
-
-@dataclass(frozen=True)
-class Tabulate(_Computed):
-    """Compute an entry of a table."""
-
-    entry: TableEntry
-    terms: Sum
-    paths: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.entry} = {_sum_text(self.terms)}"
-
-
-@dataclass(frozen=True)
 class Define(_Computed):
     """Name a sum of products."""
 
-    name: str
-    terms: Sum
-    paths: tuple[int, ...] = ()
+    target: Local
 
     def __str__(self) -> str:
-        return f"{self.name} = {_sum_text(self.terms)}"
+        return f"{self.target} = {_sum_text(self.terms)}"
 
 
-@dataclass(frozen=True)
+class Tabulate(Define):
+    """Compute an entry of a table."""
+
+    target: TableEntry  # type: ignore[assignment]
+
+
 class Accumulate(_Computed):
     """Add a sum of products to a component, summed over the copies that the component lacks."""
 
-    component: Component
-    terms: Sum
-    paths: tuple[int, ...] = ()
+    target: Component
 
     def __str__(self) -> str:
-        return f"{self.component} += {_sum_text(self.terms)}"
+        return f"{self.target} += {_sum_text(self.terms)}"
 
 
-Statement = Load | Tabulate | Define | Accumulate
+Computation = Define | Accumulate
+Statement = Load | Computation
 
 
 class TextOfPaths:
