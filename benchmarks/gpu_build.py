@@ -15,8 +15,8 @@ from tpgen.base.progress import bar
 from tpgen.form.form import form_of
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.cubins import machine_code
 from tpgen.kernels.cuda.generate import generate_cuda
+from tpgen.kernels.cuda.nvrtc import machine_code
 from tpgen.kernels.cuda.placement import place_form
 from tpgen.planner.plan import Plan
 

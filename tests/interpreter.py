@@ -16,9 +16,18 @@ from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
-from tpgen.kernels.sweep.evaluate import ValueMemory, add_products, run_statements
 from tpgen.kernels.sweep.monomials import PolynomialSweep, values_read
-from tpgen.kernels.sweep.statements import Component, Local, SweepStage, TableEntry, Tabulate, Value
+from tpgen.kernels.sweep.statements import (
+    Component,
+    Local,
+    SweepStage,
+    TableEntry,
+    Tabulate,
+    Value,
+    ValueMemory,
+    add_products,
+    run_statements,
+)
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, S, operand_of
 from tpgen.planner.plan import Operand

@@ -22,8 +22,7 @@ from tpgen.form.form import form_of
 from tpgen.kernels.build.build import cores
 from tpgen.kernels.build.compiler import need_compiler, target
 from tpgen.kernels.cpp.generate import generate
-from tpgen.kernels.placement.place import place
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.planning import place, plan_schedule
 from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.native.source import process_text
 from tpgen.planner.linear import make_linear_plan

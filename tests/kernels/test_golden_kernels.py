@@ -16,8 +16,7 @@ from tests.golden import check_golden, without_headers, without_prelude
 from tpgen.form.form import form_of
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.cpp.prelude import prelude_text
-from tpgen.kernels.placement.place import place
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.planning import place, plan_schedule
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.rows import EDGES, ELEMENTS, RowRules
 from tpgen.planner.linear import make_linear_plan

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tpgen.base.errors import PlanError, unknown
+from tpgen.base.errors import BackendError, InputError, PlanError, unknown
 from tpgen.base.remember import remembered
 
 # What says the row: an index; one that kernels may be called without, then all rows have one, or each its own; or the
@@ -28,6 +28,7 @@ ROWS, SHARED = "rows", "shared"
 INDEX_DTYPES = (torch.int64, torch.int32)
 # bits of `RowIndex.flags`, as kernels/cpp/indices.h has them
 CHECKED, NARROW = 1, 2
+BEYOND = 2  # the fault of the first index out of range, then of the next; 1 is no scratch space
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,3 +130,30 @@ def summed_by(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
     """
     found = [rule.operand for rule in rules if rule.takes_index]
     return tuple(slot for slot in opened if slot in found)
+
+
+def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
+    """Error of a fault code."""
+    if code < BEYOND:
+        return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
+    index = indices[code - BEYOND]
+    rule, (low, high) = index.rule, _least_and_largest_index(index.tensor)
+    return InputError(f"{rule.argument}{rule.beyond.format(index.size - 1)}, got {low} to {high}")
+
+
+def fault_of(indices: Sequence[RowIndex]) -> int:
+    """Fault code of the first index out of range, or 0."""
+    return next((BEYOND + n for n, index in enumerate(indices) if index.check and not _in_range(index)), 0)
+
+
+def _in_range(index: RowIndex) -> bool:
+    if index.tensor is None or not index.tensor.numel():
+        return True
+    low, high = _least_and_largest_index(index.tensor)
+    return low >= 0 and high < index.size
+
+
+def _least_and_largest_index(index: Tensor | None) -> tuple[int, int]:
+    assert index is not None
+    low, high = index.aminmax()
+    return int(low), int(high)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError
-from tpgen.kernels.cuda.captures import capture_of
+from tpgen.kernels.cuda.driver import capture_of
 from tpgen.kernels.cuda.orders import known_order, note_ascending
 from tpgen.nn.checks import check_edge_index, check_range, values_at_hand
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kernels.cuda.standin import StandIn
-from tpgen.kernels.cuda import captures, driver, kernel, polynomial_kernel, product_kernel
+from tpgen.kernels.cuda import driver, kernel, polynomial_kernel, product_kernel
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.driver import Driver, EntryPoints
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
@@ -79,7 +79,7 @@ class FakeLibrary:
             "stream_of": self.streams,
         }.items():
             monkeypatch.setattr(driver, name, values.__getitem__)
-        monkeypatch.setattr(captures, "capture_of", lambda device: self.capture)
+        monkeypatch.setattr(driver, "capture_of", lambda device: self.capture)
 
     @cached_property
     def entry_points(self) -> EntryPoints:

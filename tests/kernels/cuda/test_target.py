@@ -18,7 +18,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
 from tpgen.form.reference import reference_product
 from tpgen.kernels.build import cache
-from tpgen.kernels.cuda import cubins, driver, target
+from tpgen.kernels.cuda import driver, nvrtc, target
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.runtime.ops import describe, kernel_product, kernel_supported
 from tpgen.kernels.runtime.runtime import Kernels
@@ -131,11 +131,11 @@ def test_shared_memory_is_as_large_as_blocks_use_and_the_rest_caches(
 @needs_nvrtc
 def test_machine_code_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'extern "C" __global__ void tpgen_kernel() {}'
-    made = cubins.machine_code(text, 80)
+    made = nvrtc.machine_code(text, 80)
     assert made.startswith(b"\x7fELF")
     assert {file.suffix for file in fresh.iterdir()} == {".cu", ".cubin", ".sha256", ".lock"}
     monkeypatch.setattr("tpgen.kernels.cuda.nvrtc.Nvrtc.compile", None)
-    assert cubins.machine_code(text, 80) == made
+    assert nvrtc.machine_code(text, 80) == made
     assert cache.info().entries == 1
     assert cache.clear() == 1
     assert not list(fresh.iterdir())
@@ -144,9 +144,9 @@ def test_machine_code_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPa
 @needs_nvrtc
 def test_broken_machine_code_is_compiled_again(fresh: Path) -> None:
     text = 'extern "C" __global__ void tpgen_kernel() {}'
-    made = cubins.machine_code(text, 80)
+    made = nvrtc.machine_code(text, 80)
     next(fresh.glob("*.cubin")).write_bytes(b"broken")
-    assert cubins.machine_code(text, 80) == made
+    assert nvrtc.machine_code(text, 80) == made
 
 
 def test_without_a_gpu_nothing_is_missed_but_said(monkeypatch: pytest.MonkeyPatch) -> None:

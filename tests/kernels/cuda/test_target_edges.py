@@ -12,10 +12,9 @@ from tests.kernels.cuda.test_captures import WIDE, count_sorts
 from tests.kernels.plans import operands
 from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.cpp.generate import BEYOND
 from tpgen.kernels.cuda import orders
 from tpgen.kernels.cuda.product_kernel import ordered_edges
-from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
+from tpgen.kernels.rows import BEYOND, DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.planner.presets import channelwise, fully_connected
 from tpgen.planner.product import make_plan

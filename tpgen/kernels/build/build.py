@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
-import json
 import os
 import subprocess
 import threading
@@ -70,7 +68,7 @@ class LibraryRequest:
 
     def key(self, compiler: Compiler) -> str:
         """Name in the cache: a hash of source and compiler."""
-        return hashlib.sha256(json.dumps([self.text, *compiler.identity]).encode()).hexdigest()[:32]
+        return cache.key_of(self.text, *compiler.identity)
 
 
 def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[..., int]:

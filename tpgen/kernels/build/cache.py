@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -119,6 +120,11 @@ def lock(path: Path, wait: bool = True) -> Iterator[bool]:
         yield True
     finally:
         file.release()
+
+
+def key_of(*parts: str | int) -> str:
+    """Name of an entry: a hash of all that determines the entry."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def _checksum(content: bytes) -> bytes:

@@ -24,15 +24,15 @@ from tpgen.kernels.cpp.text import (
     write_allocation,
 )
 from tpgen.kernels.placement.batch import BatchPlacement
-from tpgen.kernels.placement.blocks import MOST_BLOCKS, WORTH_THREADS
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
 from tpgen.kernels.placement.matrix import MatrixPlacement
-from tpgen.kernels.placement.place import Placement
+from tpgen.kernels.placement.planning import Placement
+from tpgen.kernels.placement.values import MOST_BLOCKS, WORTH_THREADS
+from tpgen.kernels.rows import BEYOND
 from tpgen.kernels.sweep.sweep import raised_text
 from tpgen.kernels.sweep.terms import operand_of
 
 ENTRY = "tpgen_kernel"
-BEYOND = 2  # the fault of the first index, then of the next; 1 is no scratch space
 
 
 class KernelText(Protocol):

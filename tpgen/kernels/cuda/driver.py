@@ -239,3 +239,31 @@ def stream_of(device: int) -> int:
     """Handle of torch's current stream on a device."""
     find = getattr(_torch, "raw_stream", None)
     return find(device) if find else torch.cuda.current_stream(device).cuda_stream
+
+
+# -- graphs that record ------------------------------------------------------------------------------------------------
+
+
+_TREES = "torch._inductor.cudagraph_trees"  # loaded by the first compilation that asks for CUDA graphs
+
+
+def capture_of(device: int) -> int:
+    """Number of the CUDA graph that captures a device's current stream, or 0."""
+    stream = stream_of(device)
+    return need_driver().capture(stream) if stream else 0
+
+
+def borrows_memory(device: int) -> bool:
+    """Whether torch.compile(mode="reduce-overhead") warms up or captures on a device."""
+    find = getattr(_torch, "graph_trees", None) if _TREES in sys.modules else None
+    trees = find(device, create_if_none_exists=False) if find else None
+    return trees is not None and trees.stream.cuda_stream == stream_of(device)
+
+
+def refuse_while_capturing(device: int) -> None:
+    """Raise `BackendError` while a CUDA graph is captured."""
+    if capture_of(device):
+        raise BackendError(
+            "a kernel is loaded by its first call, which cannot be part of a CUDA graph: call it once before you "
+            "capture, with its backward if that is captured too"
+        )

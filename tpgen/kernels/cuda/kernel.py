@@ -12,12 +12,12 @@ from torch import Tensor
 
 from tpgen.base.locks import cached_property
 from tpgen.kernels.arguments import KernelCall, KernelSpec
-from tpgen.kernels.cuda import captures, driver
+from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import Chip, chip_of
-from tpgen.kernels.cuda.cubins import machine_code
 from tpgen.kernels.cuda.driver import Function, load_function, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import launches_of
+from tpgen.kernels.cuda.nvrtc import machine_code
 from tpgen.kernels.cuda.prelude import ENTRY
 from tpgen.kernels.rows import RowIndex
 
@@ -92,7 +92,7 @@ class CudaKernel(ABC):
         Raises `BackendError` for a first use inside a CUDA graph capture.
         """
         if device not in self._loaded:
-            captures.refuse_while_capturing(device)
+            driver.refuse_while_capturing(device)
             with need_driver().on(device):
                 self._loaded[device] = self._load_on(device)
         return self._loaded[device]

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpgen.kernels.cuda.captures import borrows_memory
-from tpgen.kernels.cuda.driver import stream_of
+from tpgen.kernels.cuda.driver import borrows_memory, stream_of
 
 
 class Order(NamedTuple):

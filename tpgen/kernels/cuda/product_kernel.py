@@ -8,8 +8,7 @@ from torch import Tensor
 
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.cpp.generate import BEYOND
-from tpgen.kernels.cuda import captures
+from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, Loaded, cuda_device_of
 from tpgen.kernels.cuda.launch import EdgeRows
@@ -26,7 +25,7 @@ from tpgen.kernels.cuda.orders import (
 )
 from tpgen.kernels.cuda.placement import AnyPlacement, place_form
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
-from tpgen.kernels.rows import RowIndex, index_at
+from tpgen.kernels.rows import BEYOND, RowIndex, index_at
 from tpgen.kernels.sweep.terms import SLOTS
 
 
@@ -65,7 +64,7 @@ class ProductKernel(CudaKernel):
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
         """Remembered orders of a call's indices; None for new indices."""
         device = cuda_device_of([like])
-        loaded, capture = self._loaded.get(device), captures.capture_of(device)
+        loaded, capture = self._loaded.get(device), driver.capture_of(device)
         if loaded is None:
             return None
         wide, orders = list[Tensor](), list[Tensor | None]()
@@ -97,7 +96,7 @@ def ordered_edges(
     owner: str | None, indices: Sequence[RowIndex], device: int, scattered: bool = False
 ) -> tuple[int, EdgeRows | None]:
     """Return (0, edges by owner), or the fault of an index out of range; a capture skips the check."""
-    capture = captures.capture_of(device)
+    capture = driver.capture_of(device)
     own = index_at(indices, owner) if owner else None
     order = _given_or_known_order(own, capture).order if own and not is_known_to_ascend(_index_tensor(own)) else None
     for place, index in enumerate(indices):

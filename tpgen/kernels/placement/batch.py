@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from tpgen.base.locks import cached_property
 from tpgen.form.form import Term
-from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
-from tpgen.kernels.placement.values import BatchSchedule
+from tpgen.kernels.placement.values import BatchSchedule, Blocks, areas_text
 from tpgen.kernels.rows import RowRules
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
 from tpgen.kernels.sweep.terms import Sides, sides_of

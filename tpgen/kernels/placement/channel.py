@@ -9,9 +9,8 @@ from itertools import groupby
 from tpgen.base.locks import cached_property
 from tpgen.form.call import Slot
 from tpgen.form.form import Term
-from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
-from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, View
+from tpgen.kernels.placement.values import Blocks, ChannelSchedule, PlacedTable, View, areas_text
 from tpgen.kernels.rows import EDGE_PAIRS, RowRules
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep, raised_text

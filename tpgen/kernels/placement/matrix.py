@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from tpgen.base.locks import cached_property
 from tpgen.form.form import Form, Term
-from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
-from tpgen.kernels.placement.values import Schedule, ScratchSegment, Target, touched_segments
+from tpgen.kernels.placement.values import Blocks, Schedule, ScratchSegment, Target, areas_text, touched_segments
 from tpgen.kernels.rows import RowRules
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import path_terms, row_lengths

@@ -18,8 +18,7 @@ from tpgen.kernels.build.compiler import DTYPES, target
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixSchedule, is_linear
-from tpgen.kernels.placement.place import Placement, place
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.planning import Placement, place, plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.rows import EDGE_PAIRS, ELEMENTS, ROWS, SHARED, RowRule, RowRules, summed_by
 from tpgen.kernels.runtime.call import OperandShape, call_of

@@ -20,13 +20,22 @@ from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.build.rehearsal import begin_if_rehearsing, need_no_rehearsal
-from tpgen.kernels.cuda import captures
+from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.orders import remember_both_orders
-from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, RowRules, names_of_rules
+from tpgen.kernels.rows import (
+    EDGES,
+    ELEMENTS,
+    INDEX_DTYPES,
+    ROWS,
+    RowIndex,
+    RowRules,
+    fault_error,
+    fault_of,
+    names_of_rules,
+)
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
-from tpgen.kernels.runtime.faults import fault_error, fault_of
 from tpgen.kernels.runtime.launched import Launched, run_native
 from tpgen.kernels.runtime.native.runtime import FEW, NO_NUMBER, Runtime, runtime
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
@@ -247,7 +256,7 @@ class Kernels:
         src, dst = call.at
         usual = all(x.dtype in INDEX_DTYPES and x.is_contiguous() and x.device == x1.device for x in (src, dst))
         if usual and len(src) == len(dst):
-            capture = captures.capture_of(x1.get_device())
+            capture = driver.capture_of(x1.get_device())
             remember_both_orders(src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index)
 
     def fuses_second_derivatives(self, dtype: torch.dtype, device: str) -> bool:

@@ -16,11 +16,10 @@ from tpgen.form.derivative import level_free_parts, summed_parts
 from tpgen.form.form import ROW, Form, Term
 from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
-from tpgen.kernels.runtime.faults import fault_of
+from tpgen.kernels.rows import fault_of
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
-from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements
 from tpgen.kernels.sweep.monomials import PolynomialSweep, values_read
-from tpgen.kernels.sweep.statements import Component
+from tpgen.kernels.sweep.statements import Component, ValueMemory, run_statements
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import SHARED, Operand
 

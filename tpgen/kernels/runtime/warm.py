@@ -14,9 +14,8 @@ from tpgen.form.form import Layout
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import load_all
 from tpgen.kernels.cuda.chips import OLDEST, chip_of
-from tpgen.kernels.cuda.cubins import machine_code
 from tpgen.kernels.cuda.driver import driver_cuda_version
-from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
+from tpgen.kernels.cuda.nvrtc import known_architectures, machine_code, need_nvrtc
 from tpgen.kernels.rows import EDGES, ELEMENTS
 from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget

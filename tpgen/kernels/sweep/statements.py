@@ -9,9 +9,9 @@ out[0].0 += p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tpgen.form.call import Slot
 
@@ -151,3 +151,35 @@ class SweepStage:
     def __str__(self) -> str:
         lines = [f"  for {', '.join(self.letters)}:"] if self.letters else ["  once:"]
         return "\n".join([*lines, *(f"    {s}" for s in self.statements)])
+
+
+ValueMemory = MutableMapping[Value, Any]
+
+
+def run_statements(statements: Iterable[Statement], memory: ValueMemory) -> dict[Component, Any]:
+    """Run statements; return the sums of opened components, and store other values in ``memory``."""
+    opened: dict[Component, Any] = {}
+    for statement in statements:
+        if not isinstance(statement, Load):  # what is read is at hand
+            target = statement.target
+            inner = isinstance(target, Local) or (isinstance(target, Component) and target.operand.startswith("@"))
+            place: Any = memory if inner else opened
+            place[target] = add_products(statement.terms, memory, place.get(target))
+    return opened
+
+
+def add_products(terms: Sum, memory: ValueMemory, start: Any = None) -> Any:
+    """Add a sum of products to ``start``, in order."""
+    for term in terms:
+        value = _product(term, memory)
+        start = value if start is None else start + value
+    return start
+
+
+def _product(product: Product, memory: ValueMemory) -> Any:
+    if not product.factors:
+        return product.coefficient
+    first, *rest = (memory[factor] for factor in product.factors)
+    for factor in rest:
+        first = first * factor
+    return first if product.coefficient == 1.0 else first * product.coefficient

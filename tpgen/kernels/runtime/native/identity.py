@@ -11,7 +11,7 @@ from functools import cache
 from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
-from tpgen.kernels.runtime.native.functions import native_function
+from tpgen.kernels.runtime.native.source import native_function
 from tpgen.kernels.runtime.native.words import MemoryWord, shared_words, version_address
 
 _FUNCTIONS = ("PyDict_GetItemWithError", "PyDict_Next", "PyLong_AsVoidPtr", "PyBool_FromLong")
