@@ -103,13 +103,13 @@ def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
     kernel = GOLDEN[name]
     schedule = plan_schedule(form_of(kernel.plan(), kernel.layout), kernel.target)
     p = place(schedule, kernel.opened, kernel.rules)
-    before = prelude_text(schedule.target, p.transpose_widths, getattr(schedule, "rows", 0), p.tail_widths_and_items)
+    before = prelude_text(schedule.target, p.transposed_segments, getattr(schedule, "rows", 0))
     text = without_headers(without_prelude(generate(p).text, before), "cpp")
     check_golden(FOLDER / f"{name}.cpp", text, request)
 
 
-# target, components of tiles, rows in a tile, components and items of tails
-PRELUDES = {"prelude-float64": (DOUBLE, {3}, 4, []), "prelude-bfloat16": (HALF, {1}, 0, [(3, 2)])}
+# target, components and items of segments, rows in a tile
+PRELUDES = {"prelude-float64": (DOUBLE, {(3, 4)}, 4), "prelude-bfloat16": (HALF, {(3, 2)}, 0)}
 
 
 @pytest.mark.parametrize("name", PRELUDES)

@@ -55,7 +55,7 @@ def test_every_number_is_summed_up_once(variant: tuple[str, bool, bool], layout:
 @pytest.mark.parametrize("name", ["article", "diffdock-l1"])
 def test_every_item_has_a_warp_in_a_phase_where_all_is_there(name: str, indexed: bool) -> None:
     placement = placed(find_problem(name).plan, BACKWARD, indexed)
-    seen = [(n, s.gather.number, s.chunk) for n, ws in enumerate(placement.phases) for shares in ws for s in shares]
+    seen = [(n, s.work.number, s.chunk) for n, ws in enumerate(placement.phases) for shares in ws for s in shares]
     assert len(seen) == len({(gather, chunk) for _, gather, chunk in seen})
     when = {gather: n for n, gather, _ in seen}
     for g in placement.gathers:

@@ -30,7 +30,7 @@ def text_of(plan: Plan, order: int, target: Target) -> str:
     for _ in range(order):
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     placed = PolynomialPlacement(plan, describe_polynomial(plan).sweep(call), target)
-    before = prelude_text(target, placed.transpose_widths, target.lanes)
+    before = prelude_text(target, placed.transposed_segments, target.lanes)
     return without_headers(without_prelude(generate_polynomial(placed).text, before), "cpp")
 
 

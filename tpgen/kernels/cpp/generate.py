@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 from tpgen.kernels.cpp.batch import BatchText
 from tpgen.kernels.cpp.channel import ChannelText
@@ -35,20 +35,7 @@ from tpgen.kernels.sweep.terms import operand_of
 ENTRY = "tpgen_kernel"
 
 
-class KernelText(Protocol):
-    """Writer of a schedule's parts of the entry point."""
-
-    def write_functions(self) -> None:
-        """Write the C++ functions that compute rows."""
-
-    def write_weights(self) -> None:
-        """Write the copy of shared weights to scratch."""
-
-    def write_weight_sums(self) -> None:
-        """Write the sum of the blocks' weight gradients."""
-
-    def write_rows(self) -> None:
-        """Write the loop over a block's rows."""
+ScheduleText = ChannelText | BatchText | MatrixText  # each writes its parts of the entry point
 
 
 def generate(placement: Placement) -> GeneratedSource:
@@ -60,8 +47,7 @@ def generate(placement: Placement) -> GeneratedSource:
                 w.line(f"// {line}")
         rules = f" with {', '.join(map(str, placement.rules))}" if placement.rules else ""
         w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rules}")
-    tails = placement.tail_widths_and_items
-    w.raw(prelude_text(schedule.target, placement.transpose_widths, getattr(schedule, "rows", 0), tails))
+    w.raw(prelude_text(schedule.target, placement.transposed_segments, getattr(schedule, "rows", 0)))
     if isinstance(placement, MatrixPlacement):
         w.raw(header_text("matrices"))
     text = _TEXTS[type(placement)](placement, w)
@@ -72,7 +58,7 @@ def generate(placement: Placement) -> GeneratedSource:
     return w.done()
 
 
-_TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
+_TEXTS: dict[type[Placement], Callable[[Any, Writer], ScheduleText]] = {
     ChannelPlacement: ChannelText,
     MatrixPlacement: MatrixText,
     BatchPlacement: BatchText,
@@ -82,7 +68,7 @@ _TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
 # -- the entry point ---------------------------------------------------------------------------------------------------
 
 
-def _write_entry_point(w: Writer, p: Placement, text: KernelText) -> None:
+def _write_entry_point(w: Writer, p: Placement, text: ScheduleText) -> None:
     # sums over rows add in row order inside a block, then in the order of blocks
     finds = any(rule.takes_index for rule in p.rules)
     needed = {"indices": p.rules, "order": finds, "tasks": p.by_element, "paired": p.pair_gradient_size}
@@ -147,7 +133,7 @@ def _write_declarations_of_blocks(w: Writer, p: Placement) -> None:
         w.line("const i64 blocks = rows ? (rows + span - 1) / span : 0;")
 
 
-def _write_weight_scratch(w: Writer, p: Placement, text: KernelText) -> None:
+def _write_weight_scratch(w: Writer, p: Placement, text: ScheduleText) -> None:
     # shared weights in scratch once; room for each block's part of their gradient
     shared = p.weight_scratch and not p.by_element
     slots = [slot for slot in p.given if operand_of(slot) == "w" and shared]
@@ -159,7 +145,7 @@ def _write_weight_scratch(w: Writer, p: Placement, text: KernelText) -> None:
         write_allocation(w, "num", "sums", f"(blocks + 1) * {p.block_sums}")
 
 
-def _write_block_loop(w: Writer, p: Placement, text: KernelText) -> None:
+def _write_block_loop(w: Writer, p: Placement, text: ScheduleText) -> None:
     held, areas = sum(p.scratch.values()), scratch_area_declarations(p.scratch)
     if p.pair_gradient_size:
         areas.append(f"real* const second_w = (real*)(scratch + {held});")

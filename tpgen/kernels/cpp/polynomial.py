@@ -115,7 +115,7 @@ class _PolynomialText:
         """Write functions and entry point; return the source."""
         for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
-        self.w.raw(prelude_text(self.at.target, self.at.transpose_widths, self.at.target.lanes))
+        self.w.raw(prelude_text(self.at.target, self.at.transposed_segments, self.at.target.lanes))
         for name in ("indices", "order", "tasks", "channels"):
             self.w.raw(header_text(name))
         if self.at.coefficients:

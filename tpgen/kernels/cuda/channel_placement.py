@@ -128,7 +128,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     def __str__(self) -> str:
         lines = self.head
         for n, units in enumerate(self.work):
-            lines.append(f"  warp {n}: " + ", ".join(f"group {u.group.number}.{u.chunk} rows {u.rows}" for u in units))
+            lines.append(f"  warp {n}: " + ", ".join(f"group {u.work.number}.{u.chunk} rows {u.rows}" for u in units))
         for group in self.groups:
             paths = ", ".join(str(p.term.path) for p in group.paths)
             lines.append(f"  group {group.number}: paths {paths}; {group.channels} channels, {group.width} lanes a row")

@@ -97,18 +97,6 @@ class Gather:
         return f"{self.target} + {self.place}: paths {paths}; {self.items} items, {self.width} lanes each"
 
 
-@dataclass(frozen=True)
-class Share:
-    """One warp's work: a chunk of a gather's items."""
-
-    gather: Gather
-    chunk: int
-
-    @property
-    def cost(self) -> int:
-        return self.gather.cost
-
-
 def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:

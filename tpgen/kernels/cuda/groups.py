@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple
 
 from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import LANES
+from tpgen.kernels.cuda.gathers import Gather
 from tpgen.kernels.placement.values import ChannelSchedule, View
 from tpgen.kernels.sweep.statements import Accumulate, Load
 from tpgen.kernels.sweep.sweep import PathSweep
@@ -53,27 +54,12 @@ class Group:
         return sum(len(stage.statements) for path in self.paths for stage in path.stages)
 
 
-@dataclass(frozen=True)
-class Unit:
-    """One warp's work: 32 channels of a group, for one set of rows, or for all rows."""
+class Unit(NamedTuple):
+    """One warp's work: a chunk of a gather's items, or of a group's channels for one set of rows or all."""
 
-    group: Group
+    work: Group | Gather
     chunk: int
-    rows: int  # the first set of rows
-
-    @property
-    def cost(self) -> int:
-        return self.group.cost
-
-
-class Costly(Protocol):
-    """Work with a cost."""
-
-    @property
-    def cost(self) -> int: ...
-
-
-AnyWork = TypeVar("AnyWork", bound=Costly)
+    rows: int = 0  # the first set of rows
 
 
 def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[Group, ...]:
@@ -131,12 +117,12 @@ def _held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> H
     return HeldSegment(view, positions[0], positions[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
 
 
-def assign_units_to_warps(units: Iterable[AnyWork], warps: int) -> tuple[tuple[AnyWork, ...], ...]:
+def assign_units_to_warps(units: Iterable[Unit], warps: int) -> tuple[tuple[Unit, ...], ...]:
     """Assign units to warps: the costliest first, to the least loaded warp."""
-    taken: list[list[AnyWork]] = [[] for _ in range(warps)]
+    taken: list[list[Unit]] = [[] for _ in range(warps)]
     load = [0] * warps
-    for unit in sorted(units, key=lambda u: -u.cost):
+    for unit in sorted(units, key=lambda u: -u.work.cost):
         least = load.index(min(load))
         taken[least].append(unit)
-        load[least] += unit.cost
+        load[least] += unit.work.cost
     return tuple(map(tuple, taken))

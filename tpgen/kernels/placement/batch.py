@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tpgen.base.locks import cached_property
 from tpgen.form.form import Term
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import BatchSchedule, Blocks, areas_text
-from tpgen.kernels.rows import RowRules
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
 from tpgen.kernels.sweep.terms import Sides, sides_of
 
@@ -23,9 +22,6 @@ class BatchPlacement(OpenedSlots):
     """A batch schedule with some slots open."""
 
     schedule: BatchSchedule
-    opened: tuple[str, ...]
-    owner: str | None
-    rules: RowRules = field(default=(), kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from tpgen.base.locks import cached_property
@@ -11,7 +11,7 @@ from tpgen.form.call import Slot
 from tpgen.form.form import Term
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import Blocks, ChannelSchedule, PlacedTable, View, areas_text
-from tpgen.kernels.rows import EDGE_PAIRS, RowRules
+from tpgen.kernels.rows import EDGE_PAIRS
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep, raised_text
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, given_slots, operand_of
@@ -27,10 +27,6 @@ class ChannelPlacement(OpenedSlots):
     """A channel schedule with some slots open."""
 
     schedule: ChannelSchedule
-    opened: tuple[str, ...]
-    owner: str | None
-    raised: tuple[str, ...] = field(default=(), kw_only=True)
-    rules: RowRules = field(default=(), kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:
@@ -45,15 +41,8 @@ class ChannelPlacement(OpenedSlots):
         return tuple(slot for slot in self.call_slots if slot in read or self.tabulated(slot))
 
     @property
-    def transpose_widths(self) -> set[int]:
-        """Widths of transposes between memory and vectors."""
-        return {v.inner for v in self.schedule.views}
-
-    @property
-    def tail_widths_and_items(self) -> set[tuple[int, int]]:
-        """(width, items) of transposes at segment ends."""
-        lanes = self.schedule.target.lanes
-        return {(v.inner, v.channels % lanes) for v in self.schedule.views if v.channels % lanes}
+    def transposed_segments(self) -> set[tuple[int, int]]:
+        return {(v.inner, v.channels) for v in self.schedule.views}
 
     @property
     def blocks(self) -> Blocks:

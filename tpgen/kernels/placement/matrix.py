@@ -12,7 +12,6 @@ from tpgen.base.locks import cached_property
 from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import Blocks, Schedule, ScratchSegment, Target, areas_text, touched_segments
-from tpgen.kernels.rows import RowRules
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import path_terms, row_lengths
 from tpgen.planner.plan import ELEMENT, SHARED
@@ -158,27 +157,15 @@ class MatrixPlacement(OpenedSlots):
     """A matrix schedule with some slots open."""
 
     schedule: MatrixSchedule
-    opened: tuple[str, ...]
-    owner: None = None
-    rules: RowRules = ()
 
     @property
     def sweep(self) -> _MatrixSweep:
         return _MatrixSweep(self.opened, self.schedule.terms)
 
     @property
-    def transpose_widths(self) -> set[int]:
-        """Widths of transposes between memory and vectors."""
-        used = (s for o in ("x1", "out") for s in self.schedule.segments(o) if not s.whole)
-        return {s.dim if s.mul_first else 1 for s in used}
-
-    @property
-    def tail_widths_and_items(self) -> set[tuple[int, int]]:
-        """(width, items) of transposes at segment ends."""
-        lanes = self.schedule.target.lanes
-        used = {(s.dim if s.mul_first else 1, s.mul % lanes) for o in ("x1", "out") for s in self.schedule.segments(o)}
-        rest = {(1, t.target.mul % lanes) for t in self.schedule.terms}
-        return {(width, items) for width, items in used | rest if items}
+    def transposed_segments(self) -> set[tuple[int, int]]:
+        used = {(s.dim if s.mul_first else 1, s.mul) for o in ("x1", "out") for s in self.schedule.segments(o)}
+        return used | {(1, term.target.mul) for term in self.schedule.terms}
 
     @property
     def staged(self) -> tuple[str, ...]:

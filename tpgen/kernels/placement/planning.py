@@ -166,5 +166,5 @@ def place(
     if isinstance(schedule, MatrixSchedule):
         if not {*EDGES}.isdisjoint(rules):
             raise EmitError("a linear layer has no edges: its kernels are not indexed")
-        return MatrixPlacement(schedule, opened, rules=rules)
+        return MatrixPlacement(schedule, opened, None, rules=rules)
     return BatchPlacement(schedule, opened, owner, rules=rules)

@@ -39,7 +39,7 @@ from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
 from tpgen.kernels.runtime.launched import Launched, run_native
 from tpgen.kernels.runtime.native.runtime import FEW, NO_NUMBER, Runtime, runtime
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
-from tpgen.kernels.runtime.signature import CallSignature, Counts, NativeFields
+from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
 from tpgen.kernels.runtime.standins import standin
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -97,8 +97,8 @@ class Kernels:
 
     def _register_native_form(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: RowRules) -> int:
         text, signature = self._native_text(str(call), dtype, rules), self.signature(str(call), rules)
-        fields = NativeFields.of(signature, self.description.check_index)
-        return native.add_form(text, dtype, self.description.places(call), *fields)
+        fields = native_fields(signature, self.description.check_index)
+        return native.add_form(text, dtype, self.description.places(call), fields)
 
     def _native_text(self, call: str, dtype: torch.dtype, rules: RowRules) -> str:
         return f"{self._text} {call} {dtype} {names_of_rules(rules)}"

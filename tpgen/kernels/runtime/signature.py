@@ -174,24 +174,11 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-Fields = tuple[int, ...]
-
-
-class NativeFields(NamedTuple):
-    """A call's ``struct Given``, ``Opened`` and ``Rule`` for C++."""
-
-    given: Sequence[Fields]
-    opened: Sequence[Fields]
-    rules: Sequence[Fields]
-
-    @staticmethod
-    def of(signature: CallSignature, check_index: bool) -> NativeFields:
-        """Encode a signature, with axes as numbers."""
-        axes = [ROWS, SHARED, *(rule.into for rule in signature.rules)]
-        given = [(s.dim, int(s.channels), axes.index(s.counts), int(s.flat)) for _, s in signature.given]
-        opened = [(-1 if n is None else n, s.dim, int(s.channels), axes.index(s.counts)) for n, s in signature.opened]
-        ways = {GROUPED: GROUPED if signature.groups else INDEXED}
-        rules = [
-            (WAYS.index(ways.get(r.way, r.way)), int(r.narrow), int(r.checked(check_index))) for r in signature.rules
-        ]
-        return NativeFields(given, opened, rules)
+def native_fields(signature: CallSignature, check_index: bool) -> Sequence[Sequence[Sequence[int]]]:
+    """Encode a signature as C++'s ``struct Given``, ``Opened`` and ``Rule``, with axes as numbers."""
+    axes = [ROWS, SHARED, *(rule.into for rule in signature.rules)]
+    given = [(s.dim, int(s.channels), axes.index(s.counts), int(s.flat)) for _, s in signature.given]
+    opened = [(-1 if n is None else n, s.dim, int(s.channels), axes.index(s.counts)) for n, s in signature.opened]
+    ways = {GROUPED: GROUPED if signature.groups else INDEXED}
+    rules = [(WAYS.index(ways.get(r.way, r.way)), int(r.narrow), int(r.checked(check_index))) for r in signature.rules]
+    return given, opened, rules

@@ -90,7 +90,7 @@ def kernel_supported(
         return NO_PATHS
     where = torch.device(device)
     failed = failure_of(spec.description, dtype, where.type)
-    return failed or target.missing(where) or _obstacle_of(target, spec, where)
+    return failed or target.missing(where) or _obstacle(target.obstacle, spec, target.chip(where))
 
 
 def why_no_kernel(
@@ -113,10 +113,6 @@ def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarge
     if dtype not in DTYPES:
         return f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}"
     return target
-
-
-def _obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
-    return _obstacle(target.obstacle, spec, target.chip(device))
 
 
 # Asked at every large call of `conversion.operations.matmul`; anew each time, as what a machine lacks can change.

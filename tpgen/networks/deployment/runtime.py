@@ -28,7 +28,7 @@ from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.native.source import deployed_text, libtorch
 from tpgen.kernels.runtime.runtime import kernels_of
-from tpgen.kernels.runtime.signature import NativeFields
+from tpgen.kernels.runtime.signature import native_fields
 from tpgen.networks.deployment.example import run_command
 
 LIBRARY = "libtpgen.so"
@@ -134,7 +134,7 @@ def features() -> list[str]:
 # -- the table, as C++ -------------------------------------------------------------------------------------------------
 
 File = tuple[str, int]  # name and checksum
-_STRUCTS = ("Given", "Opened", "Rule")  # in the order of `NativeFields`
+_STRUCTS = ("Given", "Opened", "Rule")  # in the order of `native_fields`
 
 
 def kernel_table(kernels: Sequence[NeededKernel], files: Sequence[File], features: Sequence[str]) -> str:
@@ -158,7 +158,7 @@ def _native_form_tables(kernels: Sequence[NeededKernel], files: Sequence[File]) 
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)
         signature = form.signature(needed.part, rules_of(needed.rows))
-        fields = NativeFields.of(signature, form.description.check_index)
+        fields = native_fields(signature, form.description.check_index)
         for name, parts in zip(_STRUCTS, fields, strict=True):
             # a list of none has room for one that nobody reads
             yield f"static const {name} {name.lower()}_{number}[] = {{{', '.join(map(_int_list, parts)) or '{}'}}};"

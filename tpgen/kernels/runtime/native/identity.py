@@ -126,10 +126,6 @@ def _identity_method() -> _Method | None:
     return _Method(b"stands", _function_address(stands), _WITHOUT_ARGUMENTS, None)
 
 
-def _identity_function(entry: str, arguments: str) -> Any:
-    return native_function("identity", entry, arguments)
-
-
 def _function_address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
@@ -146,7 +142,7 @@ def _dict_watcher() -> int:
     # -1 where Python gives no watcher
     if sys.version_info < (3, 12):
         return -1
-    told = _identity_function("tpgen_dict_changes", "ippp")
+    told = native_function("identity", "tpgen_dict_changes", "ippp")
     with suppress(RuntimeError):  # all eight are taken
         return ctypes.pythonapi.PyDict_AddWatcher(ctypes.c_void_p(_function_address(told)))
     return -1
