@@ -1,45 +1,17 @@
-"""The text of polynomials' kernels: golden files, accepted with ``--accept-golden``; and the stand-in can fail,
-where one thing is taken out of it.
-"""
+"""The stand-in can fail, where one thing is taken out of the text of a polynomial's kernels."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
 
-from tests.golden import check_golden, without_headers
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.kernels.cuda.polynomials.test_calls import Case
 from tests.machine import needs_compiler
-from tests.polynomials import mixed, small_symmetric
-from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.placement import place_polynomial
-from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
-from tpgen.planner.plan import Plan
-
-FOLDER = Path(__file__).parent / "golden"
-GOLDEN = {
-    "symmetric-second": (small_symmetric(), "second", "float32", 90),
-}
-
-
-def source_of(plan: Plan, call: str, dtype: str, arch: int) -> CudaSource:
-    sweep = describe_polynomial(plan).sweep(named_call(plan, call))
-    return generate_cuda(place_polynomial(plan, sweep, dtype, chip_of(arch)))
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_golden_text(name: str, request: pytest.FixtureRequest) -> None:
-    check_golden(FOLDER / f"{name}.cu", without_headers(source_of(*GOLDEN[name]).text, "cuda"), request)
-
-
-def test_every_golden_file_is_of_a_test() -> None:
-    assert {file.stem for file in FOLDER.glob("*")} == set(GOLDEN)
-
+from tests.polynomials import mixed
+from tpgen.kernels.cuda.generate import CudaSource
 
 LAYOUTS = ["mul_ir", "ir_mul"]
 # what is taken out of the text of a layout, and how it shows
