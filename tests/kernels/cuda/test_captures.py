@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.cuda.fakes import STREAMS, Products
+from tests.kernels.cuda.fakes import STREAMS, FakeDriver
 from tests.kernels.plans import operands
 from tpgen.base import _torch
 from tpgen.form.reference import reference_product
@@ -75,7 +75,7 @@ class Network:
 
 
 @pytest.mark.parametrize("plan", [PLAN, WIDE], ids=["by sender", "by receiver"])
-def test_a_cuda_graph_sorts_both_ends_at_once(plan: Plan, gpu: Products, sorts: list[int]) -> None:
+def test_a_cuda_graph_sorts_both_ends_at_once(plan: Plan, gpu: FakeDriver, sorts: list[int]) -> None:
     """For three layers, forward and backward; each graph anew, and nothing of outside."""
     network = Network(plan)
     for gpu.capture, made in ((0, 1), (1, 2), (2, 3), (0, 3)):
@@ -86,7 +86,7 @@ def test_a_cuda_graph_sorts_both_ends_at_once(plan: Plan, gpu: Products, sorts: 
 
 
 def test_edges_in_the_order_of_receivers_are_sorted_by_sender_alone(
-    native_gpu: Products, sorts: list[int], monkeypatch: pytest.MonkeyPatch
+    native_gpu: FakeDriver, sorts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By Python's launch and by that in C++; of an `EdgeOrder`, inside a CUDA graph as outside."""
     monkeypatch.setattr(module, "_GPU", "cpu")
@@ -100,7 +100,7 @@ def test_edges_in_the_order_of_receivers_are_sorted_by_sender_alone(
         assert len(sorts) == made
 
 
-def test_a_write_in_a_cuda_graph_is_sorted_anew(gpu: Products, sorts: list[int]) -> None:
+def test_a_write_in_a_cuda_graph_is_sorted_anew(gpu: FakeDriver, sorts: list[int]) -> None:
     network, gpu.capture = Network(), 1
     with pytest.raises(Exception, match="cannot be part of a CUDA graph"):
         network.run()
@@ -112,7 +112,7 @@ def test_a_write_in_a_cuda_graph_is_sorted_anew(gpu: Products, sorts: list[int])
     assert len(sorts) == made + 1  # rows of one tensor are written to together
 
 
-def test_what_is_known_in_a_graph_is_known_there_alone(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_known_in_a_graph_is_known_there_alone(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay may find other edges in the same tensors, and an order of a graph has memory of the graph's."""
     src, dst = torch.tensor([0, 1, 1, 0]), torch.tensor([2, 0, 2, 1])
     found = list[Tensor]()
@@ -130,7 +130,7 @@ def test_what_is_known_in_a_graph_is_known_there_alone(gpu: Products, monkeypatc
     assert len(set(places)) == 3
 
 
-def test_an_ended_graph_is_forgotten(gpu: Products) -> None:
+def test_an_ended_graph_is_forgotten(gpu: FakeDriver) -> None:
     index = torch.tensor([1, 0, 1])
     for _ in range(2):
         for capture in (7, 8):
@@ -159,7 +159,7 @@ class Pool:
 
 
 @pytest.fixture
-def lent(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def lent(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A process in which Inductor has CUDA graphs, and the stream that it warms up and records on."""
     stream = SimpleNamespace(cuda_stream=STREAMS[0])
     trees = lambda device, create_if_none_exists: SimpleNamespace(stream=stream)  # noqa: E731
@@ -171,7 +171,7 @@ def lent(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("capture", [0, 3], ids=["warming up", "recording"])
-def test_nothing_stays_in_memory_that_is_lent(capture: int, gpu: Products, lent: SimpleNamespace) -> None:
+def test_nothing_stays_in_memory_that_is_lent(capture: int, gpu: FakeDriver, lent: SimpleNamespace) -> None:
     """Of a step, in a warm-up and in a recording; on any other stream the orders are kept."""
     network = Network()
     network.run()  # kernels are loaded, and orders kept outside

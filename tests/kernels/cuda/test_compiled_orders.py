@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import DecompositionInterpreter, make_fx
 
-from tests.kernels.cuda.fakes import Products
+from tests.kernels.cuda.fakes import FakeDriver
 from tests.kernels.cuda.test_captures import NODES, PLAN, WIDE, Network, count_sorts
 from tests.kernels.plans import call, operands
 from tests.machine import needs_compiler
@@ -27,7 +27,7 @@ BACKENDS = ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.
 
 
 @pytest.fixture
-def sorts(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def sorts(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The numbers of owners of all sorts, on a machine whose CPU is a GPU; nothing may be kept, as in lent memory."""
     made = count_sorts(monkeypatch)
     monkeypatch.setattr(orders, "_in_graph_pool", lambda index: True)

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from tests.kernels.cuda.fakes import Products
+from tests.kernels.cuda.fakes import FakeDriver
 from tests.kernels.cuda.test_captures import WIDE, count_sorts
 from tests.kernels.plans import operands
 from tpgen.base.errors import InputError
@@ -27,7 +27,7 @@ def edges_of(src: torch.Tensor, dst: torch.Tensor) -> list[RowIndex]:
     return [RowIndex(SOURCES, src, 2), RowIndex(DESTINATIONS, dst, 3)]
 
 
-def test_a_convolution_sorts_its_edges_once(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_convolution_sorts_its_edges_once(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     sorted_ = count_sorts(monkeypatch)
     given = operands(PLAN, 6)
     x1, x2, w = given["x1"][:4].clone().requires_grad_(), given["x2"], given["w"]
@@ -48,7 +48,7 @@ def test_a_convolution_sorts_its_edges_once(gpu: Products, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["weights of edges", "shared weights"])
-def test_nodes_of_very_many_edges_lie_across_runs(shared: bool, gpu: Products) -> None:
+def test_nodes_of_very_many_edges_lie_across_runs(shared: bool, gpu: FakeDriver) -> None:
     """At a receiver and at a sender, whose parts a second launch adds; the bits are the same each time."""
     plan, edges, nodes = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=shared), 400, 40
     given, text = operands(plan, edges), describe(plan)
@@ -65,7 +65,7 @@ def test_nodes_of_very_many_edges_lie_across_runs(shared: bool, gpu: Products) -
     assert torch.equal(kernel_conv(x1, x2, w, src, dst, nodes, text), found)
 
 
-def test_a_step_of_several_senders_sums_over_channels_for_each(gpu: Products) -> None:
+def test_a_step_of_several_senders_sums_over_channels_for_each(gpu: FakeDriver) -> None:
     """Where copies are those of x2, the gradient of x1 is a sum over them: of the edges of one sender at a time."""
     paths = [(0, 0, 0, "uvv", False), (0, 1, 1, "uvv", False)]
     plan, edges, nodes = make_plan("2x1o", "5x0e+5x1o", "5x1o+5x1e", paths), 30, 6
@@ -81,7 +81,7 @@ def test_a_step_of_several_senders_sums_over_channels_for_each(gpu: Products) ->
     assert backward.rows > 1
 
 
-def test_a_backward_pass_by_receiver_adds_up_gradients_of_senders(gpu: Products) -> None:
+def test_a_backward_pass_by_receiver_adds_up_gradients_of_senders(gpu: FakeDriver) -> None:
     """Of long rows, by a launch that follows; of a sender without an edge zeros, and of no edge at all."""
     plan, nodes = WIDE, 3
     given, text = operands(plan, 7), describe(plan)
@@ -100,7 +100,7 @@ def test_a_backward_pass_by_receiver_adds_up_gradients_of_senders(gpu: Products)
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
-    dtype: torch.dtype, gpu: Products, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As MACE and NequIP do: each layer takes ``edge_index[0]`` and ``edge_index[1]`` anew."""
     asked = list[str]()
@@ -130,7 +130,7 @@ def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
     assert asked == ["orders_of"] * 2
 
 
-def test_bfloat16_is_summed_over_edges_as_it_stands(gpu: Products) -> None:
+def test_bfloat16_is_summed_over_edges_as_it_stands(gpu: FakeDriver) -> None:
     """A kernel for a GPU adds in float32 whatever the operands are, where one for a CPU gets copies of them."""
     plan = fully_connected("3x0e+2x1o", "0e+1o", "4x1o", shared_weights=False)
     text, nodes = describe(plan), 3
@@ -163,7 +163,7 @@ def test_one_sort_by_both_ends_makes_the_orders_of_two(dtype: torch.dtype) -> No
                 assert torch.equal(rows, (index == o).nonzero().flatten())
 
 
-def test_an_order_is_known_to_the_stream_that_made_it(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_is_known_to_the_stream_that_made_it(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     streams, sorted_ = [1, 1, 2, 1, 2], list[int]()
     monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
     monkeypatch.setattr(orders, "_stream_of_index", lambda index: streams.pop(0))
@@ -187,7 +187,7 @@ def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.Monke
     assert not len(memory._facts_by_capture[0])
 
 
-def test_int32_is_widened_once(gpu: Products) -> None:
+def test_int32_is_widened_once(gpu: FakeDriver) -> None:
     """For each tensor, until it is written to, and for each CUDA graph; int64 is taken as it is."""
     edge_index = torch.tensor([[0, 1, 1], [1, 0, 2]], dtype=torch.int32)
 
@@ -222,7 +222,7 @@ def test_an_index_of_int64_is_not_kept_alive() -> None:
 
 @pytest.mark.parametrize("written", [False, True])
 def test_whether_edges_are_in_range_is_asked_once(
-    written: bool, gpu: Products, monkeypatch: pytest.MonkeyPatch
+    written: bool, gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[int]()
     monkeypatch.setattr(orders, "in_range", lambda i, n, f=orders.in_range: asked.append(n) or f(i, n))
@@ -235,7 +235,7 @@ def test_whether_edges_are_in_range_is_asked_once(
     assert asked == ([2, 3, 2, 2] if written else [2, 3])
 
 
-def test_nothing_is_kept_of_what_counts_no_writes(gpu: Products) -> None:
+def test_nothing_is_kept_of_what_counts_no_writes(gpu: FakeDriver) -> None:
     with torch.inference_mode():
         src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
         for wanted in (0, BEYOND + 1):
@@ -247,7 +247,7 @@ def test_nothing_is_kept_of_what_counts_no_writes(gpu: Products) -> None:
 @pytest.mark.parametrize("beyond", [[0, 2], [-1, 0]], ids=["above", "below"])
 @pytest.mark.parametrize("name, place", [("edge_src", 0), ("edge_dst", 1)])
 def test_edges_that_point_nowhere_are_refused(
-    name: str, place: int, beyond: list[int], grad: bool, gpu: Products
+    name: str, place: int, beyond: list[int], grad: bool, gpu: FakeDriver
 ) -> None:
     given = operands(PLAN, 2)
     edges = [torch.tensor([0, 1]), torch.tensor([1, 0])]

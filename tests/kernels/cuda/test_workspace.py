@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from tests.kernels.cuda.fakes import Products
+from tests.kernels.cuda.fakes import FakeDriver
 from tests.kernels.plans import operands
 from tpgen.form.form import form_of
 from tpgen.kernels.arguments import CallSizes
@@ -61,7 +61,7 @@ def sizes_of(rows: int, sources: int = 0, destinations: int = 0) -> CallSizes:
     return CallSizes(torch.device("cuda"), rows, 1, edges if destinations else ())
 
 
-def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[dict[str, torch.Tensor]]()
     room = RowLaunches.scratch
     monkeypatch.setattr(RowLaunches, "scratch", lambda *given: made.append(room(*given)) or made[-1])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.cuda.polynomials.fakes import Polynomials
+from tests.kernels.cuda.fakes import FakeDriver
 from tests.kernels.cuda.silent import silent_driver, use
 from tests.kernels.cuda.test_native import frames, number_of, same
 from tests.machine import needs_compiler
@@ -48,7 +48,7 @@ def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
 
 @pytest.mark.parametrize("name", ["forward", "backward", "second"])
 @pytest.mark.parametrize("indexed, channels", [(True, 5), (False, 40)])
-def test_all_calls(name: str, indexed: bool, channels: int, native_gpu: Polynomials) -> None:
+def test_all_calls(name: str, indexed: bool, channels: int, native_gpu: FakeDriver) -> None:
     """Channels in one chunk and in two; an index that is met first, and one that is known."""
     call = call_of(name, indexed, channels)
     kernels = kernels_of(call.description)
@@ -64,7 +64,7 @@ def test_all_calls(name: str, indexed: bool, channels: int, native_gpu: Polynomi
 
 
 @pytest.fixture
-def silent(native_gpu: Polynomials) -> Any:
+def silent(native_gpu: FakeDriver) -> Any:
     """A driver that does nothing, in C: for kernels that the other one has launched once."""
     return silent_driver()
 
@@ -114,7 +114,7 @@ def test_frames_of_python_on_a_users_call(silent: Any) -> None:
         assert silent.fake_count(0) == launches
 
 
-def test_known_elements_are_those_of_a_version_a_part_and_a_size(native_gpu: Polynomials) -> None:
+def test_known_elements_are_those_of_a_version_a_part_and_a_size(native_gpu: FakeDriver) -> None:
     """Of others nothing is launched, until Python has sorted them; and nothing is left of an index that is gone."""
     elements = Elements()
     elements.kernels.run(elements.taken())

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.kernels.cuda.polynomials.test_calls import Case
+from tests.kernels.cuda.standin import StandIn
 from tests.machine import needs_compiler
 from tests.polynomials import mixed
 from tpgen.kernels.cuda.generate import CudaSource
@@ -33,14 +33,14 @@ def test_what_is_missing_shows(tmp_path: Path) -> None:
     wholes = {layout: Case("mixed", mixed(layout), "backward", "float32", 40, "elements") for layout in LAYOUTS}
     texts = [case.source for case in wholes.values()]
     texts += [_changed(wholes[layout].source, before, after) for layout, before, after, _ in WITHOUT.values()]
-    built = PolynomialStandIn(texts, tmp_path)
+    built = StandIn(texts, [0] * len(texts), tmp_path)
     for n, (what, (layout, *_, sign)) in enumerate(WITHOUT.items(), len(LAYOUTS)):
         case = wholes[layout]
         given, signs = case.given, set[str]()
-        right = built.run(LAYOUTS.index(layout), given, case.index, case.sizes)
+        right = built.run_polynomial(LAYOUTS.index(layout), given, case.index, case.sizes)
         for seed in range(3):
             try:
-                found = built.run(n, given, case.index, case.sizes, seed=seed)
+                found = built.run_polynomial(n, given, case.index, case.sizes, seed=seed)
             except AssertionError as fault:
                 signs.add(str(fault))
             else:

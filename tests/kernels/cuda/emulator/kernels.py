@@ -1,8 +1,8 @@
-"""Kernels of products by the emulator, as `StandIn` runs them by a C++ compiler."""
+"""Kernels by the emulator, as `StandIn` runs them by a C++ compiler."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,13 +10,13 @@ from torch import Tensor
 from tests.kernels.cuda.emulator.machine import launch
 from tests.kernels.cuda.emulator.memory import Arena
 from tests.kernels.cuda.emulator.parse import parse
+from tests.kernels.cuda.standin import shape_of
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import EdgeRows, launches_of
+from tpgen.kernels.cuda.launch import EdgeRows, Launch, launches_of
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.orders import Order, order_of
 from tpgen.kernels.cuda.placement import AnyPlacement
-from tpgen.kernels.cuda.prelude import ENTRY
 
 _ROOM = 1 << 20  # bytes of memory for tables, margins and small operands
 GRAINS = {"float64": 4, "float32": 4, "bfloat16": 2}
@@ -29,7 +29,6 @@ class Emulated:
         self.source, self.placement = source, source.placement
         self.ptx = ptx or need_nvrtc().ptx(source.text, source.placement.chip.arch)
         self.module = parse(self.ptx)
-        self.issued = Counter[str]()
 
     def run(
         self,
@@ -47,10 +46,29 @@ class Emulated:
         room = {s: arena.place(torch.full_like(operands[s], torch.nan, dtype=dtype)) for s in p.opened}
         scratch = {name: arena.place(x.fill_(torch.nan)) for name, x in launches.scratch("cpu").items()}
         gather = None if edges is None else _gather(p, operands, edges, arena)
-        for one in launches.list_launches(given, room, scratch, gather):
-            found = launch(self.module, one.entry, arena, [*one.arguments], (one.blocks, *p.entries[one.entry]), seed)
-            self.issued = found if one.entry == ENTRY else self.issued
+        self._launch(launches.list_launches(given, room, scratch, gather), arena, seed)
         return {s: x.double() for s, x in room.items()}
+
+    def run_polynomial(
+        self, given: Sequence[Tensor], index: Tensor | None, sizes: CallSizes, at_once: int = 3, seed: int = 0
+    ) -> list[Tensor]:
+        """The open slots of a polynomial's call, in its order and in float64."""
+        p = self.placement
+        launches, dtype = launches_of(p, sizes, at_once), getattr(torch, p.dtype)
+        results = [torch.full(shape_of(p.operands[slot], sizes), torch.nan, dtype=dtype) for slot in p.opened]
+        scratch = launches.scratch("cpu")
+        arena = Arena(_ROOM + 24 * sum(x.numel() for x in (*given, *scratch.values(), *results)), GRAINS[p.dtype])
+        operands = {slot: arena.place(x.to(dtype)) for slot, x in zip(p.given, given, strict=True)}
+        room = dict(zip(p.opened, map(arena.place, results), strict=True))
+        parts = {name: arena.place(x.fill_(torch.nan)) for name, x in scratch.items()}
+        order = None if index is None else Order(*map(arena.place, order_of(index, sizes.elements)))
+        self._launch(launches.list_launches(operands, room, parts, order), arena, seed)
+        return [x.double() for x in room.values()]
+
+    def _launch(self, launches: Sequence[Launch], arena: Arena, seed: int) -> None:
+        for one in launches:
+            block = self.placement.entries[one.entry]
+            launch(self.module, one.entry, arena, [*one.arguments], (one.blocks, *block), seed)
 
 
 def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor], arena: Arena) -> EdgeRows:
