@@ -19,7 +19,7 @@ import torch
 
 from tests.machine import needs_compiler
 from tpgen.form.form import form_of
-from tpgen.kernels.build.build import cores
+from tpgen.kernels.build.build import count_cores
 from tpgen.kernels.build.compiler import need_compiler, target
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.placement.planning import place, plan_schedule
@@ -86,7 +86,7 @@ def build(folder: Path, sources: dict[str, list[str]]) -> Path:
     compiler, objects = need_compiler().program, [str(folder / f"{name}.o") for name in sources]
     commands = [[*compiler, *flags, *more, "-c", "-o", made, str(folder / f"{name}.cpp")]
                 for made, (name, more) in zip(objects, sources.items(), strict=True)]  # fmt: skip
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(count_cores()) as pool:
         list(pool.map(lambda command: subprocess.run(command, check=True), commands))
     program = folder / "program"
     subprocess.run([*compiler, "-fsanitize=thread", "-o", str(program), *objects, "-lpthread"], check=True)

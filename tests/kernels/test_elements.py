@@ -22,7 +22,7 @@ from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, describe, des
 from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.runtime import kernels_of
-from tpgen.kernels.runtime.workspace import call_workspace
+from tpgen.kernels.runtime.workspace import count_call_workspace
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.planner.read import read_plan
@@ -169,7 +169,7 @@ def test_a_gpu_has_no_kernel_of_it() -> None:
 def test_bytes_of_a_call_hold_the_lists_of_rows() -> None:
     (x, w), text, index = operands(rows=1000), describe(PLAN), torch.zeros(1000, dtype=torch.int64)
     few, many = (
-        call_workspace(FormCall((x, x[:, :0], w[:n]), [index], text, FORWARD, (ELEMENTS_RULE,))) for n in (1, 4)
+        count_call_workspace(FormCall((x, x[:, :0], w[:n]), [index], text, FORWARD, (ELEMENTS_RULE,))) for n in (1, 4)
     )
     assert many > few > 8 * 1000
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tpgen.form.call import Call
-from tpgen.kernels.rows import ELEMENTS, RowIndex, RowRules, index_at
+from tpgen.kernels.rows import ELEMENTS, RowIndex, RowRules, find_index
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
 
@@ -22,7 +22,7 @@ class KernelSpec(NamedTuple):
     rules: RowRules = ()
 
 
-def by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
+def choose_by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of a `KernelSpec`: ``paths`` for a product, ``monomials`` for a polynomial."""
     functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
     return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
@@ -61,7 +61,7 @@ class CallSizes(NamedTuple):
 
     def owners(self, owner: str | None) -> int:
         """Rows of operand ``owner`` that the call sums into; 0 without an index."""
-        index = index_at(self.indices, owner or "")
+        index = find_index(self.indices, owner or "")
         return index.size if index else 0
 
 

@@ -117,22 +117,22 @@ class RowIndex(NamedTuple):
         return self.check * CHECKED | narrow * NARROW
 
 
-def index_at(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
+def find_index(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
     """Find the index of an operand, or None."""
     return next((index for index in indices if index.rule.operand == operand), None)
 
 
-def summed_by(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
+def select_summed_operands(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
     """Select the open operands whose rows an index tensor finds.
 
-    >>> summed_by(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
+    >>> select_summed_operands(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)
     """
     found = [rule.operand for rule in rules if rule.takes_index]
     return tuple(slot for slot in opened if slot in found)
 
 
-def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
+def make_fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
     """Error of a fault code."""
     if code < BEYOND:
         return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
@@ -141,7 +141,7 @@ def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
     return InputError(f"{rule.argument}{rule.beyond.format(index.size - 1)}, got {low} to {high}")
 
 
-def fault_of(indices: Sequence[RowIndex]) -> int:
+def find_fault(indices: Sequence[RowIndex]) -> int:
     """Fault code of the first index out of range, or 0."""
     return next((BEYOND + n for n, index in enumerate(indices) if index.check and not _in_range(index)), 0)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
-from tpgen.kernels.runtime.registration import asked_for
+from tpgen.kernels.runtime.registration import find_used_gradients
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.outcome import outcome_of
 from tpgen.networks.results import flatten, memory_address
@@ -136,7 +136,7 @@ class ServedCall:
         if stage + again >= len(self.requests) or not self.requests[stage].given.issuperset(given):
             return False
         wanted = self.requests[stage].wanted
-        return not any(asked_for(repeat(True), compress(edges, (n not in wanted for n in self.places))))
+        return not any(find_used_gradients(repeat(True), compress(edges, (n not in wanted for n in self.places))))
 
     def gradients(
         self, stage: int, known: dict[int, Tensor], slopes: Sequence[Tensor | None], like: Sequence[Any]
@@ -245,7 +245,7 @@ def _gradients_by_network(
     ctx: Any, given: dict[int, Tensor], inner: list[_InnerPass], sources: dict[int, Tensor]
 ) -> dict[int, Tensor | None]:
     call, again = ctx.call, torch.is_grad_enabled()
-    wanted = compress(call.places, asked_for(repeat(True), ctx.next_functions))
+    wanted = compress(call.places, find_used_gradients(repeat(True), ctx.next_functions))
     request, plain = GradientRequest.of(given, wanted), not inner and is_served(given.values())
     with torch.enable_grad():
         computed = call.recompute(BackwardPass(request, frozenset(sources), again, plain))

@@ -21,7 +21,7 @@ from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, JOIN_ENTRY, SUM_ENTRY
 ARCHITECTURES, COPIES, CONTEXTS, STREAMS = (90, 80), (2, 1), (50, 51), (7, 8)
 
 
-def machine_code(text: str, arch: int) -> bytes:
+def compile_machine_code(text: str, arch: int) -> bytes:
     return f"{arch} {text}".encode()
 
 
@@ -68,7 +68,7 @@ class FakeDriver:
         for name, value in {
             "generate_cuda": generated,
             "need_driver": lambda: fake,
-            "machine_code": machine_code,
+            "compile_machine_code": compile_machine_code,
             "cuda_device_of": lambda tensors: self.device,
         }.items():
             monkeypatch.setattr(kernel, name, value)
@@ -80,7 +80,7 @@ class FakeDriver:
             "stream_of": self.streams,
         }.items():
             monkeypatch.setattr(driver, name, values.__getitem__)
-        monkeypatch.setattr(driver, "capture_of", lambda device: self.capture)
+        monkeypatch.setattr(driver, "captured_graph_number", lambda device: self.capture)
 
     @cached_property
     def entry_points(self) -> EntryPoints:
@@ -112,7 +112,7 @@ class FakeDriver:
         self.contexts.pop()
 
     def _cuLibraryLoadData(self, library: Any, code: bytes, *_: Any) -> None:
-        codes = (machine_code(source.text, source.placement.chip.arch) for source in self.sources)
+        codes = (compile_machine_code(source.text, source.placement.chip.arch) for source in self.sources)
         library._obj.value = next(n for n, known in enumerate(codes, 1) if known == code)
 
     def _cuLibraryGetKernel(self, made: Any, library: Any, name: bytes) -> None:

@@ -19,8 +19,8 @@ from torch import Tensor
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import EdgeRows, Launch, launches_of
-from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.launch import EdgeRows, Launch, plan_launches
+from tpgen.kernels.cuda.orders import sort_by_owner
 from tpgen.kernels.cuda.placement import AnyPlacement
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
@@ -162,7 +162,7 @@ class StandIn:
     ) -> dict[str, Tensor]:
         """The open slots of one kernel, on so many blocks or as many as have work."""
         p, rows = self.sources[n].placement, len(operands["x2"])
-        launches, dtype = launches_of(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
+        launches, dtype = plan_launches(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
         given = {s: _inside(operands[s].to(dtype)) for s in p.given}
         room = {s: _inside(torch.full_like(operands[s], float("nan"), dtype=dtype)) for s in p.opened}
         scratch = {name: x.fill_(float("nan")) for name, x in launches.scratch("cpu").items()}
@@ -197,12 +197,12 @@ class StandIn:
     ) -> list[Tensor]:
         """The open slots of a polynomial's call, in its order."""
         p = self.sources[n].placement
-        launches, dtype = launches_of(p, sizes, at_once), getattr(torch, p.dtype)
+        launches, dtype = plan_launches(p, sizes, at_once), getattr(torch, p.dtype)
         around = {slot: _inside(x.to(dtype)) for slot, x in zip(p.given, given, strict=True)}
         shapes = {slot: shape_of(p.operands[slot], sizes) for slot in p.opened}
         room = {slot: _inside(torch.full(shape, float("nan"), dtype=dtype)) for slot, shape in shapes.items()}
         scratch = {name: _inside(x.fill_(float("nan"))) for name, x in launches.scratch("cpu").items()}
-        order = None if index is None else order_of(index, sizes.elements)
+        order = None if index is None else sort_by_owner(index, sizes.elements)
         inner = [{name: x for name, (_, x) in part.items()} for part in (around, room, scratch)]
         named = inner[0] | {f"d_{slot}": x for slot, x in inner[1].items()}
         named |= {name if name == "sums" else f"sums of {name}": x for name, x in inner[2].items()}
@@ -235,6 +235,6 @@ def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, T
     if edges is None:
         return None
     owners = {name: len(operands[name]) for name in ("x1", "out")}
-    orders = {name: order_of(index, n) for index, (name, n) in zip(edges, owners.items(), strict=True)}
+    orders = {name: sort_by_owner(index, n) for index, (name, n) in zip(edges, owners.items(), strict=True)}
     order = orders[p.by].order if p.by else None
     return EdgeRows(order, *edges, owners.get(p.by or "", 0), collected=orders["x1"] if p.scattered else None)

@@ -28,14 +28,14 @@ from tpgen.planner.presets import channelwise
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "4x0e+4x1o", shared_weights=False)
 WIDE = channelwise("64x0e+64x1o", "0e+1o+2e+3o", "64x0e+64x1o+64x2e+64x3o", shared_weights=False)
 NODES = 5
-MAKE, MAKE_BOTH = orders.order_of, orders.orders_of  # however a test counts them
+MAKE, MAKE_BOTH = orders.sort_by_owner, orders.sort_by_both_ends  # however a test counts them
 
 
 def count_sorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of owners of all sorts, those of both ends together where one sort is by both."""
     made = list[int]()
-    monkeypatch.setattr(orders, "order_of", lambda index, owners: made.append(owners) or MAKE(index, owners))
-    monkeypatch.setattr(orders, "orders_of", lambda s, d, *n: made.append(sum(n)) or MAKE_BOTH(s, d, *n))
+    monkeypatch.setattr(orders, "sort_by_owner", lambda index, owners: made.append(owners) or MAKE(index, owners))
+    monkeypatch.setattr(orders, "sort_by_both_ends", lambda s, d, *n: made.append(sum(n)) or MAKE_BOTH(s, d, *n))
     return made
 
 
@@ -90,7 +90,7 @@ def test_edges_in_the_order_of_receivers_are_sorted_by_sender_alone(
 ) -> None:
     """By Python's launch and by that in C++; of an `EdgeOrder`, inside a CUDA graph as outside."""
     monkeypatch.setattr(module, "_GPU", "cpu")
-    monkeypatch.setattr(module, "capture_of", lambda device: 0)
+    monkeypatch.setattr(module, "captured_graph_number", lambda device: 0)
     network = Network(edges=400)
     edges = EdgeOrder.of(*network.edge_index, NODES)
     assert sorts == [NODES]
@@ -117,7 +117,7 @@ def test_what_is_known_in_a_graph_is_known_there_alone(gpu: FakeDriver, monkeypa
     src, dst = torch.tensor([0, 1, 1, 0]), torch.tensor([2, 0, 2, 1])
     found = list[Tensor]()
     for gpu.capture in (0, 1, 1, 2, 0):
-        monkeypatch.setattr(orders, "in_range", None if gpu.capture else lambda i, n: True)  # which would wait
+        monkeypatch.setattr(orders, "compute_in_range", None if gpu.capture else lambda i, n: True)  # which would wait
         fault, rows = ordered_edges("out", [RowIndex(SOURCES, src, 2), RowIndex(DESTINATIONS, dst, 3)], 0)
         assert not fault
         assert rows is not None
@@ -134,9 +134,9 @@ def test_an_ended_graph_is_forgotten(gpu: FakeDriver) -> None:
     index = torch.tensor([1, 0, 1])
     for _ in range(2):
         for capture in (7, 8):
-            gone = weakref.ref(orders.known_order(index, 2, capture).order)
+            gone = weakref.ref(orders.sort_unless_known(index, 2, capture).order)
             assert orders.recall_order(index, 2, capture)
-        orders.known_order(index, 2)
+        orders.sort_unless_known(index, 2)
         assert gone() is None
 
 
@@ -217,4 +217,4 @@ def test_a_capture_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "need_driver", lambda: fake)
     for stream, number in {7: 1, 8: 0, 9: 5, 0: 0}.items():
         monkeypatch.setattr(driver, "stream_of", lambda device, stream=stream: stream)
-        assert driver.capture_of(0) == number
+        assert driver.captured_graph_number(0) == number

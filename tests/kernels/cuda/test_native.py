@@ -17,7 +17,7 @@ from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.base.errors import BackendError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.orders import sort_by_owner
 from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import FormCall, opening_text
@@ -52,7 +52,7 @@ def on_edges(call: FormCall, dtype: torch.dtype = torch.int64, nodes: int = 4) -
 
 
 def with_ends(call: FormCall, src: Tensor | None, dst: Tensor | None, nodes: int = 4) -> FormCall:
-    return call.found_by([RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes)])
+    return call.with_indices([RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes)])
 
 
 def ends_of(call: FormCall) -> tuple[Tensor, Tensor]:
@@ -140,7 +140,7 @@ def test_no_frame_of_python_between_an_operator_and_the_driver(silent: Any) -> N
     assert frames(operator, list(rows.tensors), number_of(rows)) == []
     assert silent.fake_count(0) == 2  # the rows, and the sum of their parts of the weights' gradient
     src, dst = ends_of(edges)
-    given = [*edges.tensors, src, dst, order_of(src, 4).whole]
+    given = [*edges.tensors, src, dst, sort_by_owner(src, 4).whole]
     assert frames(operator, given, number_of(edges), 4, 1, 7) == []
     assert silent.fake_count(0) == 4  # edges by sender, and the sums of runs that lie across blocks
     assert silent.fake_count(1) == 0
@@ -150,7 +150,7 @@ def test_no_frame_of_python_in_a_convolution_that_collects(silent: Any) -> None:
     call = on_edges(call_of("wide", GRADIENTS))
     forms.kernels_of(call.description).run(call)
     use(silent)
-    by_src, by_dst = (order_of(end, 4).whole for end in ends_of(call))
+    by_src, by_dst = (sort_by_owner(end, 4).whole for end in ends_of(call))
     given, number, operator = [*call.tensors, *ends_of(call)], number_of(call), torch.ops.tpgen_native.form.default._op
     assert frames(operator, [*given, by_src, by_dst], number, 4, 3) == []
     assert silent.fake_count(0) == 2  # the gradients by edge, and their sums

@@ -131,11 +131,11 @@ def test_shared_memory_is_as_large_as_blocks_use_and_the_rest_caches(
 @needs_nvrtc
 def test_machine_code_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'extern "C" __global__ void tpgen_kernel() {}'
-    made = nvrtc.machine_code(text, 80)
+    made = nvrtc.compile_machine_code(text, 80)
     assert made.startswith(b"\x7fELF")
     assert {file.suffix for file in fresh.iterdir()} == {".cu", ".cubin", ".sha256", ".lock"}
     monkeypatch.setattr("tpgen.kernels.cuda.nvrtc.Nvrtc.compile", None)
-    assert nvrtc.machine_code(text, 80) == made
+    assert nvrtc.compile_machine_code(text, 80) == made
     assert cache.info().entries == 1
     assert cache.clear() == 1
     assert not list(fresh.iterdir())
@@ -144,9 +144,9 @@ def test_machine_code_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPa
 @needs_nvrtc
 def test_broken_machine_code_is_compiled_again(fresh: Path) -> None:
     text = 'extern "C" __global__ void tpgen_kernel() {}'
-    made = nvrtc.machine_code(text, 80)
+    made = nvrtc.compile_machine_code(text, 80)
     next(fresh.glob("*.cubin")).write_bytes(b"broken")
-    assert nvrtc.machine_code(text, 80) == made
+    assert nvrtc.compile_machine_code(text, 80) == made
 
 
 def test_without_a_gpu_nothing_is_missed_but_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
 ) -> None:
     """As MACE and NequIP do: each layer takes ``edge_index[0]`` and ``edge_index[1]`` anew."""
     asked = list[str]()
-    for name in ("order_of", "orders_of", "in_range"):
+    for name in ("sort_by_owner", "sort_by_both_ends", "compute_in_range"):
         find = getattr(orders, name)
         monkeypatch.setattr(orders, name, lambda *given, name=name, find=find: asked.append(name) or find(*given))
     given, text = operands(PLAN, 6), describe(PLAN)
@@ -124,10 +124,10 @@ def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
         pairs = zip(*(torch.autograd.grad(y.sin().sum(), x1) for y in (found, wanted)), strict=True)
         for one, other in pairs:
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
-    assert asked == ["orders_of"]  # both ends, each once, and together; their order says that both are in range
+    assert asked == ["sort_by_both_ends"]  # both ends, each once, and together; their order says that both are in range
     edge_index[1] = edge_index[1].flip(0)
     torch.testing.assert_close(layer(x1), definition(x1), rtol=1e-12, atol=1e-12)
-    assert asked == ["orders_of"] * 2
+    assert asked == ["sort_by_both_ends"] * 2
 
 
 def test_bfloat16_is_summed_over_edges_as_it_stands(gpu: FakeDriver) -> None:
@@ -151,11 +151,11 @@ def test_one_sort_by_both_ends_makes_the_orders_of_two(dtype: torch.dtype) -> No
     generator = torch.Generator().manual_seed(0)
     for edges, sources, nodes in ((0, 3, 2), (1, 1, 1), (300, 40, 7), (300, 1, 200)):
         src, dst = (torch.randint(n, (edges,), generator=generator).to(dtype) for n in (sources, nodes))
-        found = orders.orders_of_both_ends(orders.orders_of(src, dst, sources, nodes), sources, nodes)
-        wanted = orders.order_of(dst, nodes), orders.order_of(src, sources)
+        found = orders.split_orders(orders.sort_by_both_ends(src, dst, sources, nodes), sources, nodes)
+        wanted = orders.sort_by_owner(dst, nodes), orders.sort_by_owner(src, sources)
         assert all(map(torch.equal, (x.whole for x in found), (x.whole for x in wanted)))
         src[::5], dst[::3], dst[1::3] = 10**6, 10**6, -7
-        found = orders.orders_of_both_ends(orders.orders_of(src, dst, sources, nodes), sources, nodes)
+        found = orders.split_orders(orders.sort_by_both_ends(src, dst, sources, nodes), sources, nodes)
         for order, index, owners in zip(found, (dst, src), (nodes, sources), strict=True):
             assert sorted(order.order.tolist()) == list(range(edges))
             for o in range(owners):
@@ -165,10 +165,10 @@ def test_one_sort_by_both_ends_makes_the_orders_of_two(dtype: torch.dtype) -> No
 
 def test_an_order_is_known_to_the_stream_that_made_it(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     streams, sorted_ = [1, 1, 2, 1, 2], list[int]()
-    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    monkeypatch.setattr(orders, "sort_by_owner", lambda i, n, f=orders.sort_by_owner: sorted_.append(n) or f(i, n))
     monkeypatch.setattr(orders, "_stream_of_index", lambda index: streams.pop(0))
     dst = torch.tensor([1, 0, 1])
-    first, again, other, *_ = (orders.known_order(dst, 2) for _ in range(5))
+    first, again, other, *_ = (orders.sort_unless_known(dst, 2) for _ in range(5))
     assert first.order is again.order
     assert first.order is not other.order
     assert sorted_ == [2, 2]
@@ -215,7 +215,7 @@ def test_an_index_of_int64_is_not_kept_alive() -> None:
     for dtype in (torch.int64, torch.int32):
         index = torch.zeros(5, dtype=dtype)
         gone = weakref.ref(index)
-        orders.known_wide(index)
+        orders.widen_index(index)
         del index
         assert gone() is None
 
@@ -225,7 +225,7 @@ def test_whether_edges_are_in_range_is_asked_once(
     written: bool, gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[int]()
-    monkeypatch.setattr(orders, "in_range", lambda i, n, f=orders.in_range: asked.append(n) or f(i, n))
+    monkeypatch.setattr(orders, "compute_in_range", lambda i, n, f=orders.compute_in_range: asked.append(n) or f(i, n))
     src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
     with torch.no_grad():
         for _ in range(3):

@@ -37,7 +37,7 @@ from tpgen.kernels.cpp.parts import unit_flags
 _UNITS_PER_CORE, _MOST_UNITS = 4, 32
 
 
-def cores() -> int:
+def count_cores() -> int:
     """CPU cores of this process."""
     try:
         return len(os.sched_getaffinity(0))
@@ -46,7 +46,7 @@ def cores() -> int:
 
 
 # several kernels may be built at once, of several units each
-_compiler_slots = ForkedLock(lambda: threading.Semaphore(cores()))
+_compiler_slots = ForkedLock(lambda: threading.Semaphore(count_cores()))
 
 
 _loaded: dict[str, ctypes.CDLL] = {}
@@ -138,7 +138,7 @@ def _build_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ct
         if refusal := entry.refusal():
             raise KernelError(*refusal)
         _announce_once()
-        cache.write_whole(entry.source, wanted.text)
+        cache.write_atomically(entry.source, wanted.text)
         built = entry.new_file(entry.library.suffix)
         try:
             _compile_library(compiler, entry, built, wanted.links)
@@ -196,7 +196,7 @@ def _open_library(library: Path, wanted: LibraryRequest) -> ctypes.CDLL:
 
 def load_all(texts: Sequence[str]) -> None:
     """Compile and load several kernel sources in parallel."""
-    with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), cores())) as pool:
+    with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), count_cores())) as pool:
         for future in [pool.submit(load_kernel, text) for text in texts]:
             future.result()
 
@@ -240,7 +240,7 @@ def _compile_library(compiler: Compiler, entry: Entry, library: Path, links: Seq
 
     Raises `KernelError` if the compiler fails, `OSError` if the disk is full.
     """
-    units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * cores(), _MOST_UNITS) if cores() > 1 else 1)
+    units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * count_cores(), _MOST_UNITS) if count_cores() > 1 else 1)
     if len(units) == 1:
         _run_compiler(compiler.command([entry.source], library, links, *units), entry)
         return

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from tpgen.base.errors import BackendError
 from tpgen.base.text import quantity
-from tpgen.kernels.build.trust import check_private, links_followed, make_private, read_own
+from tpgen.kernels.build.trust import check_private, resolve_parents, make_private, read_own
 
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
 KERNEL, RUNTIME, CUBIN, PROGRAM = ".so", ".runtime", ".cubin", ".pt2"
@@ -86,11 +86,11 @@ class Entry:
         built.chmod(0o700)  # a linker gives what the umask leaves
         checksum = _checksum(built.read_bytes())
         os.replace(built, self.library)
-        write_whole(self.file(".sha256"), checksum.decode())
+        write_atomically(self.file(".sha256"), checksum.decode())
 
     def refuse(self, message: str, reason: str) -> None:
         """Record that the compiler refuses the source."""
-        write_whole(self.file(_REFUSAL), f"{reason}\n{message}")
+        write_atomically(self.file(_REFUSAL), f"{reason}\n{message}")
 
     def refusal(self) -> tuple[str, str] | None:
         """Message and reason recorded by `refuse`, or None."""
@@ -131,7 +131,7 @@ def _checksum(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically, by renaming."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{_NEW}{path.name}-")
     try:
@@ -147,12 +147,12 @@ def default_directory() -> Path:
     """Return ``$TPGEN_CACHE_DIR/kernels``, else ``tpgen/kernels`` in the user's cache directory."""
     named = os.environ.get("TPGEN_CACHE_DIR")
     if named:
-        return links_followed(Path(named) / "kernels")
+        return resolve_parents(Path(named) / "kernels")
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # a user without a home: no place of their own, see `current_directory`
         base = os.devnull
-    return links_followed(Path(base) / "tpgen" / "kernels")
+    return resolve_parents(Path(base) / "tpgen" / "kernels")
 
 
 def _why_unwritable(wanted: Path) -> str:

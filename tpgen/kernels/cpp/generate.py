@@ -24,12 +24,12 @@ from tpgen.kernels.cpp.text import (
     write_allocation,
 )
 from tpgen.kernels.placement.batch import BatchPlacement
-from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
+from tpgen.kernels.placement.channel import ChannelPlacement, cpp_name, weights_area
 from tpgen.kernels.placement.matrix import MatrixPlacement
 from tpgen.kernels.placement.planning import Placement
 from tpgen.kernels.placement.values import MOST_BLOCKS, WORTH_THREADS
 from tpgen.kernels.rows import BEYOND
-from tpgen.kernels.sweep.sweep import raised_text
+from tpgen.kernels.sweep.sweep import cotangents_text
 from tpgen.kernels.sweep.terms import operand_of
 
 ENTRY = "tpgen_kernel"
@@ -46,7 +46,7 @@ def generate(placement: Placement) -> GeneratedSource:
             with w.paths(*paths):
                 w.line(f"// {line}")
         rules = f" with {', '.join(map(str, placement.rules))}" if placement.rules else ""
-        w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rules}")
+        w.line(f"// opens {', '.join(placement.opened)}{cotangents_text(placement.raised)}{rules}")
     w.raw(prelude_text(schedule.target, placement.transposed_segments, getattr(schedule, "rows", 0)))
     if isinstance(placement, MatrixPlacement):
         w.raw(header_text("matrices"))
@@ -76,7 +76,7 @@ def _write_entry_point(w: Writer, p: Placement, text: ScheduleText) -> None:
         w.raw(header_text(name))
     with w.block(entry_head(bool(p.rules))):
         for slot in p.given:
-            w.line(f"const real* const {identifier(slot)} = given[{p.call_slots.index(slot)}];")
+            w.line(f"const real* const {cpp_name(slot)} = given[{p.call_slots.index(slot)}];")
         for n, operand in enumerate(p.opened):
             w.line(f"real* const d_{operand} = opened[{n}];")
         w.line("int fault = 0;")

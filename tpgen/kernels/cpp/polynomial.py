@@ -76,7 +76,7 @@ class RowText:
             self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
     def write_statement(self, statement: Computation) -> None:
-        text, target = self.spelling.sum(statement.terms), statement.target
+        text, target = self.spelling.sum_text(statement.terms), statement.target
         if isinstance(target, Local):
             self.w.line(f"const {self.words.number} {target} = {text};")
             return
@@ -146,7 +146,7 @@ class _PolynomialText:
         arguments = _declarations("const num*", "", self.at.weights) + _declarations("num*", "", self.at.coefficients)
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
             for target, terms in merge_by_component(self.sweep.prologue).items():
-                value = self.row.spelling.sum(terms)
+                value = self.row.spelling.sum_text(terms)
                 self.w.line(f"store({slot_name(target.operand)} + {target.index} * W, {value});")
 
     def _write_epilogue_function(self) -> None:
@@ -155,7 +155,7 @@ class _PolynomialText:
         sums = merge_by_component(self.sweep.epilogue)
         with self.w.block(f"static void epilogue({', '.join([*arguments, 'i64 C', 'int n'])})"):
             for slot, i in ((s, i) for s in self.at.open_weights for i in range(self.dim[s])):
-                text = self.row.spelling.sum(sums.get(Component(slot, 0, i), ())) or "vec{}"
+                text = self.row.spelling.sum_text(sums.get(Component(slot, 0, i), ())) or "vec{}"
                 self.w.line(f"set_some(o_{slot_name(slot)} + {i} * C, n, {text});")
 
     def _write_entry_point(self) -> None:

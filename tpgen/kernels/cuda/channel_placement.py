@@ -123,7 +123,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     def sum_ranges(self, operand: str) -> list[tuple[int, int]]:
         """(start, size) of a slot's parts that are sums over channels."""
-        return self.scalars(operand) if self.schedule.views_of(operand) else [(0, self.dim[operand])]
+        return self.tabulated_ranges(operand) if self.schedule.views_of(operand) else [(0, self.dim[operand])]
 
     def __str__(self) -> str:
         lines = self.head

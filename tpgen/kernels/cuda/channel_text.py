@@ -9,7 +9,7 @@ from tpgen.kernels.cpp.text import Writer, number_literal
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.group_text import GroupText, lane_sums
-from tpgen.kernels.cuda.groups import power_of_two
+from tpgen.kernels.cuda.groups import next_power_of_two
 from tpgen.kernels.cuda.tables import TableSet
 
 
@@ -90,7 +90,7 @@ class StepChannelText:
         # the sum over lanes of what a warp has added up
         values = ", ".join(f"y_{operand}[{n}]" for n in range(start, start + size))
         with self.w.block(""):
-            self.w.line(f"num y[{power_of_two(size)}] = {{{values}}};")
+            self.w.line(f"num y[{next_power_of_two(size)}] = {{{values}}};")
             part = f"s.p_{operand} + warp * {self.p.dim[operand]} + {start}"
             self.w.line(f"fold_lanes<{LANES}>(y, threadIdx.x % {LANES}, {size}, {part}, 1);")
 

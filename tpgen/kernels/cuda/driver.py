@@ -247,7 +247,7 @@ def stream_of(device: int) -> int:
 _TREES = "torch._inductor.cudagraph_trees"  # loaded by the first compilation that asks for CUDA graphs
 
 
-def capture_of(device: int) -> int:
+def captured_graph_number(device: int) -> int:
     """Number of the CUDA graph that captures a device's current stream, or 0."""
     stream = stream_of(device)
     return need_driver().capture(stream) if stream else 0
@@ -262,7 +262,7 @@ def borrows_memory(device: int) -> bool:
 
 def refuse_while_capturing(device: int) -> None:
     """Raise `BackendError` while a CUDA graph is captured."""
-    if capture_of(device):
+    if captured_graph_number(device):
         raise BackendError(
             "a kernel is loaded by its first call, which cannot be part of a CUDA graph: call it once before you "
             "capture, with its backward if that is captured too"

@@ -187,12 +187,12 @@ class _GatherText:
         for s in part.statements:
             match s:
                 case Load():
-                    name = self.spelling.value(s.target)
+                    name = self.spelling.value_text(s.target)
                     self.w.line(f"const num {name} = {self._load_text(part.term, s.target)};")
                 case Define():
-                    self.w.line(f"const num {s.target} = {self.spelling.sum(s.terms)};")
+                    self.w.line(f"const num {s.target} = {self.spelling.sum_text(s.terms)};")
                 case Accumulate():
-                    self.w.line(f"sum[{s.target.index}] += {self.spelling.sum(s.terms)};")
+                    self.w.line(f"sum[{s.target.index}] += {self.spelling.sum_text(s.terms)};")
 
     def _load_text(self, term: Term, c: Component) -> str:
         if c.operand not in BETWEEN:

@@ -9,7 +9,7 @@ from tpgen.kernels.cpp.expressions import sum_of_products_text
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_placement import CudaPlacement, has_copy_axis
 from tpgen.kernels.cuda.chips import LANES
-from tpgen.kernels.cuda.groups import Group, HeldSegment, power_of_two
+from tpgen.kernels.cuda.groups import Group, HeldSegment, next_power_of_two
 from tpgen.kernels.cuda.tables import LONG, TableSet, entries_of
 from tpgen.kernels.placement.values import PlacedTable
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Local, Statement, Sum, TableEntry, Value
@@ -109,7 +109,7 @@ class GroupText:
     # -- one path --
 
     def _write_path(self, n: int, path: PathSweep) -> None:
-        term, (_, copies) = path.term, self.s.loop(path.term)
+        term, (_, copies) = path.term, self.s.copy_loop(path.term)
         held = [h for h in self.group.held if any(h.view is self.s.view(term, leg.operand) for leg in term.legs)]
         inside = [h for h in held if copies > 1 and has_copy_axis(h.view)]
         outside = [h for h in held if h not in inside]
@@ -121,7 +121,7 @@ class GroupText:
                 self._write_table_reads(term)
                 summed = self._table_summed_per_copy_and_size(term)
                 if summed:
-                    self.w.line(f"num y[{power_of_two(summed[1])}] = {{}};")
+                    self.w.line(f"num y[{next_power_of_two(summed[1])}] = {{}};")
                 for stage in path.stages:
                     for statement in stage.statements:
                         self._write_statement(term, statement)
@@ -163,7 +163,7 @@ class GroupText:
         # address of a component in its row
         leg = term.leg(held.view.operand)
         assert leg is not None
-        letter, copies = self.s.loop(term)
+        letter, copies = self.s.copy_loop(term)
         variables = {self.s.channel(term): "c", letter: "v" if copies > 1 else "0"}
         variables[INDEX.get(leg.operand, "")] = str(component)
         return place_text(
@@ -267,7 +267,7 @@ class GroupText:
                 continue
             values = [f"alive ? y_{operand}_{n} : 0" for n in range(start, start + size)]
             with self.w.block(""):
-                self.w.line(f"num y[{power_of_two(size)}] = {{{', '.join(values)}}};")
+                self.w.line(f"num y[{next_power_of_two(size)}] = {{{', '.join(values)}}};")
                 self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, p_{operand} + {start}, 1);")
 
     def _table_summed_per_copy_and_size(self, term: Term) -> tuple[PlacedTable, int] | None:

@@ -68,17 +68,17 @@ def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: i
     slot = 0
     for members in _connected_paths(schedule, paths):
         channels = members[0].term.size(schedule.channel(members[0].term))
-        width = max(min(power_of_two(channels), LANES), LANES // rows)
+        width = max(min(next_power_of_two(channels), LANES), LANES // rows)
         group = Group(len(groups), members, _held_segments(schedule, members), channels, width, slot)
         groups.append(group)
         slot += group.chunks
     return tuple(groups)
 
 
-def power_of_two(size: int) -> int:
+def next_power_of_two(size: int) -> int:
     """Next power of two.
 
-    >>> power_of_two(5), power_of_two(8)
+    >>> next_power_of_two(5), next_power_of_two(8)
     (8, 8)
     """
     return 1 << (size - 1).bit_length()

@@ -16,8 +16,8 @@ from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.driver import Function, load_function, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.launch import launches_of
-from tpgen.kernels.cuda.nvrtc import machine_code
+from tpgen.kernels.cuda.launch import plan_launches
+from tpgen.kernels.cuda.nvrtc import compile_machine_code
 from tpgen.kernels.cuda.prelude import ENTRY
 from tpgen.kernels.rows import RowIndex
 
@@ -119,7 +119,7 @@ class CudaKernel(ABC):
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
         given = [_aligned(x, loaded.placement.alignment) for x in call.given]
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
-        launches = launches_of(loaded.placement, call, loaded.at_once)
+        launches = plan_launches(loaded.placement, call, loaded.at_once)
         scratch = launches.scratch(given[0].device)  # which must live until all is launched
         for one in launches.list_launches(*tensors, scratch, row_order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
@@ -135,7 +135,7 @@ class CudaKernel(ABC):
     def _compiled_for(self, arch: int) -> _CompiledKernels:
         if arch not in self._built:
             source = generate_cuda(self.place_on_chip(self.spec, chip_of(arch)))
-            self._built[arch] = _CompiledKernels(source, machine_code(source.text, arch))
+            self._built[arch] = _CompiledKernels(source, compile_machine_code(source.text, arch))
         return self._built[arch]
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tpgen.base.errors import BackendError, KernelError
 from tpgen.base.locks import cached_property
-from tpgen.kernels.build.cache import CUBIN, Entry, finished_entry, key_of, with_fallback_directory, write_whole
+from tpgen.kernels.build.cache import CUBIN, Entry, finished_entry, key_of, with_fallback_directory, write_atomically
 from tpgen.kernels.build.trust import read_own
 from tpgen.kernels.cuda.driver import driver_cuda_version
 
@@ -205,7 +205,7 @@ def _version_in_name(file: str) -> tuple[int, ...]:
 # -- in the kernel cache -----------------------------------------------------------------------------------------------
 
 
-def machine_code(text: str, arch: int) -> bytes:
+def compile_machine_code(text: str, arch: int) -> bytes:
     """Machine code of a CUDA source, cached or compiled; PTX for a device newer than NVRTC.
 
     Raises `BackendError` without a working NVRTC.
@@ -224,7 +224,7 @@ def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) ->
     # another process may have published the entry meanwhile
     with entry.locked():
         if not entry.intact():
-            write_whole(entry.file(".cu"), text)
+            write_atomically(entry.file(".cu"), text)
             built = entry.new_file(CUBIN)
             try:
                 built.write_bytes(compiler.compile(text, arch).code)

@@ -102,10 +102,10 @@ _ranges, _ascending = Memory[bool](), Memory[bool]()
 _NARROW = 2**31
 
 
-def order_of(index: Tensor, owners: int) -> Order:
+def sort_by_owner(index: Tensor, owners: int) -> Order:
     """Sort edges stably by owner.
 
-    >>> first, order, whole = order_of(torch.tensor([2, 0, 2]), 3)
+    >>> first, order, whole = sort_by_owner(torch.tensor([2, 0, 2]), 3)
     >>> first.tolist(), order.tolist(), whole.tolist()
     ([0, 1, 1, 3], [1, 0, 2], [0, 1, 1, 3, 1, 0, 2])
     """
@@ -115,10 +115,10 @@ def order_of(index: Tensor, owners: int) -> Order:
     return Order.of(torch.cat([first, order]), owners)
 
 
-def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
+def sort_by_both_ends(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
     """Sort edges by receiver and by sender at once; an index out of range has no owner.
 
-    >>> by_dst, by_src = orders_of_both_ends(orders_of(torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), 3, 2), 3, 2)
+    >>> by_dst, by_src = split_orders(sort_by_both_ends(torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), 3, 2), 3, 2)
     >>> by_dst.whole.tolist(), by_src.whole.tolist()
     ([0, 1, 3, 2, 0, 1], [0, 1, 1, 3, 1, 0, 2])
     """
@@ -130,20 +130,20 @@ def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
     return torch.cat([first[: nodes + 1], order[:edges], first[nodes + 2 :] - edges, order[edges:] - edges])
 
 
-def orders_of_both_ends(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
-    """Split a result of `orders_of`: orders by receiver and by sender."""
+def split_orders(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
+    """Split a result of `sort_by_both_ends`: orders by receiver and by sender."""
     size = nodes + 1 + (len(whole) - nodes - sources - 2) // 2
     return Order.of(whole[:size], nodes), Order.of(whole[size:], sources)
 
 
-def in_range(index: Tensor, rows: int) -> bool:
+def compute_in_range(index: Tensor, rows: int) -> bool:
     """Whether all indices are in ``[0, rows)``; waits for the device."""
     return bool(((index >= 0) & (index < rows)).all())
 
 
-def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
+def sort_unless_known(index: Tensor, owners: int, capture: int = 0) -> Order:
     """Order of an index tensor, sorted only if new or changed."""
-    return _orders.of(index, owners, order_of, capture)
+    return _orders.of(index, owners, sort_by_owner, capture)
 
 
 def remember_both_orders(
@@ -156,7 +156,7 @@ def remember_both_orders(
     ends = (dst, nodes), (src, sources)
     if any(is_known_to_ascend(x) or not is_kept(x) or recall_order(x, owners, capture) for x, owners in ends):
         return
-    made = orders_of_both_ends(orders_of(src, dst, sources, nodes), sources, nodes)
+    made = split_orders(sort_by_both_ends(src, dst, sources, nodes), sources, nodes)
     for (x, owners), order in zip(ends, made, strict=True):
         _orders.of(x, owners, lambda *_, order=order: order, capture)
     if check and not capture:
@@ -180,11 +180,11 @@ def is_known_to_ascend(index: Tensor) -> bool:
     return _ascending.recall(index, 0) is True
 
 
-def known_wide(index: Tensor, capture: int = 0) -> Tensor:
+def widen_index(index: Tensor, capture: int = 0) -> Tensor:
     """Index as int64; a copy of int32 is remembered.
 
     >>> index = torch.tensor([2, 0], dtype=torch.int32)
-    >>> known_wide(index).dtype, known_wide(index) is known_wide(index)
+    >>> widen_index(index).dtype, widen_index(index) is widen_index(index)
     (torch.int64, True)
     """
     if index.dtype == torch.int64:  # kept by what is known of it, it would live for ever
@@ -197,12 +197,12 @@ def recall_order(index: Tensor, owners: int, capture: int = 0) -> Order | None:
     return _orders.recall(index, owners, capture)
 
 
-def recall_wide(index: Tensor, capture: int = 0) -> Tensor | None:
+def recall_widened_index(index: Tensor, capture: int = 0) -> Tensor | None:
     """Index as int64, or None without a remembered copy."""
     return index if index.dtype == torch.int64 else _wide.recall(index, 0, capture)
 
 
-def recall_inside(index: Tensor, rows: int) -> bool:
+def recall_in_range(index: Tensor, rows: int) -> bool:
     """Whether an index is remembered to be in range."""
     return _ranges.recall(index, rows) is True
 
@@ -220,6 +220,6 @@ def _in_graph_pool(index: Tensor) -> bool:
     return index.is_cuda and borrows_memory(index.get_device())
 
 
-def is_inside(index: Tensor, rows: int) -> bool:
+def is_in_range(index: Tensor, rows: int) -> bool:
     """Whether an index is in range; the first check waits for the device."""
-    return _ranges.of(index, rows, in_range)
+    return _ranges.of(index, rows, compute_in_range)

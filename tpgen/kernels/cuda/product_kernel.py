@@ -14,18 +14,18 @@ from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, Loaded, cuda_device
 from tpgen.kernels.cuda.launch import EdgeRows
 from tpgen.kernels.cuda.orders import (
     Order,
-    is_inside,
+    is_in_range,
     is_kept,
     is_known_to_ascend,
-    known_order,
-    known_wide,
-    recall_inside,
+    recall_in_range,
     recall_order,
-    recall_wide,
+    recall_widened_index,
+    sort_unless_known,
+    widen_index,
 )
 from tpgen.kernels.cuda.placement import AnyPlacement, place_form
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
-from tpgen.kernels.rows import BEYOND, RowIndex, index_at
+from tpgen.kernels.rows import BEYOND, RowIndex, find_index
 from tpgen.kernels.sweep.terms import SLOTS
 
 
@@ -64,13 +64,13 @@ class ProductKernel(CudaKernel):
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
         """Remembered orders of a call's indices; None for new indices."""
         device = cuda_device_of([like])
-        loaded, capture = self._loaded.get(device), driver.capture_of(device)
+        loaded, capture = self._loaded.get(device), driver.captured_graph_number(device)
         if loaded is None:
             return None
         wide, orders = list[Tensor](), list[Tensor | None]()
         for index in indices:
             x, order = index.tensor, index.order
-            if x is None or (index.check and not capture and not recall_inside(x, index.size)):
+            if x is None or (index.check and not capture and not recall_in_range(x, index.size)):
                 return None
             sorts = index.rule.operand in loaded.placement.sorted_by
             if sorts and order is None:
@@ -78,7 +78,7 @@ class ProductKernel(CudaKernel):
                 if found is None and not is_known_to_ascend(x):
                     return None
                 order = found and found.whole
-            known = recall_wide(x, capture)
+            known = recall_widened_index(x, capture)
             if known is None:
                 return None
             wide.append(known)
@@ -96,13 +96,13 @@ def ordered_edges(
     owner: str | None, indices: Sequence[RowIndex], device: int, scattered: bool = False
 ) -> tuple[int, EdgeRows | None]:
     """Return (0, edges by owner), or the fault of an index out of range; a capture skips the check."""
-    capture = driver.capture_of(device)
-    own = index_at(indices, owner) if owner else None
+    capture = driver.captured_graph_number(device)
+    own = find_index(indices, owner) if owner else None
     order = _given_or_known_order(own, capture).order if own and not is_known_to_ascend(_index_tensor(own)) else None
     for place, index in enumerate(indices):
-        if index.check and not capture and not is_inside(_index_tensor(index), index.size):
+        if index.check and not capture and not is_in_range(_index_tensor(index), index.size):
             return BEYOND + place, None
-    src, dst = (known_wide(_index_tensor(index), capture) for index in indices)
+    src, dst = (widen_index(_index_tensor(index), capture) for index in indices)
     collected = _given_or_known_order(indices[0], capture) if scattered else None
     return 0, EdgeRows(order, src, dst, own.size if own else 0, collected)
 
@@ -115,4 +115,4 @@ def _index_tensor(index: RowIndex) -> Tensor:
 def _given_or_known_order(index: RowIndex, capture: int) -> Order:
     if index.order is not None:
         return Order.of(index.order, index.size)
-    return known_order(_index_tensor(index), index.size, capture)
+    return sort_unless_known(_index_tensor(index), index.size, capture)

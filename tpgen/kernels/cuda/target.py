@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from tpgen.base.errors import TpgenError
-from tpgen.kernels.arguments import CallSizes, KernelSpec, by_form
+from tpgen.kernels.arguments import CallSizes, KernelSpec, choose_by_form
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
 from tpgen.kernels.cuda.driver import why_no_driver
 from tpgen.kernels.cuda.generate import generate_cuda
-from tpgen.kernels.cuda.launch import workspace_of
+from tpgen.kernels.cuda.launch import count_workspace_bytes
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
 from tpgen.kernels.cuda.placement import cuda_target, place_form, why_no_room
 from tpgen.kernels.cuda.polynomial_kernel import PolynomialKernel
@@ -53,7 +53,7 @@ def _chip_expected(device: torch.device) -> Chip:
 
 def scratch_bytes(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
     """Scratch bytes of a call."""
-    return workspace_of(place_kernel(spec, chip or _chip_expected(sizes.device)), sizes)
+    return count_workspace_bytes(place_kernel(spec, chip or _chip_expected(sizes.device)), sizes)
 
 
 # -- by what a form consists of ----------------------------------------------------------------------------------------
@@ -107,8 +107,10 @@ def taken_rules(description: Any, rules: RowRules) -> RowRules:
     return EDGES if set(EDGES) <= set(rules) else ()
 
 
-load_gpu_kernel = by_form(ProductKernel, PolynomialKernel)
-place_kernel = by_form(ProductKernel.place_on_chip, PolynomialKernel.place_on_chip)
-kernel_obstacle = by_form(_product_obstacle, _polynomial_obstacle)
-kernel_text = by_form(_product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place_on_chip(spec, chip)).text)
-slower = by_form(_why_slower_than_graphs, lambda *_: None)
+load_gpu_kernel = choose_by_form(ProductKernel, PolynomialKernel)
+place_kernel = choose_by_form(ProductKernel.place_on_chip, PolynomialKernel.place_on_chip)
+kernel_obstacle = choose_by_form(_product_obstacle, _polynomial_obstacle)
+kernel_text = choose_by_form(
+    _product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place_on_chip(spec, chip)).text
+)
+slower = choose_by_form(_why_slower_than_graphs, lambda *_: None)

@@ -126,7 +126,7 @@ def _segments(
     at = 0
     for index, s in touched_segments(form, terms, operand).items():
         plain = shared and s.dim == 1 and target.dtype != "bfloat16"
-        padded = target.whole(s.mul)
+        padded = target.round_up(s.mul)
         found[index] = made = MatrixSegment(s.start, s.mul, s.dim, s.mul_first, index, padded, at, plain)
         at += 0 if made.whole else made.size
     return found
@@ -178,7 +178,7 @@ class MatrixPlacement(OpenedSlots):
         """Open slots with rows: x1, out."""
         return tuple(slot for slot in ("x1", "out") if slot in self.opened)
 
-    def stages(self, operand: str) -> list[MatrixSegment]:
+    def segments_to_stage(self, operand: str) -> list[MatrixSegment]:
         """Segments of an operand copied into scratch."""
         # scalars are read in memory, as vectors if memory has whole vectors
         vectors = operand == "out" and "w" in self.opened
@@ -213,7 +213,7 @@ class MatrixPlacement(OpenedSlots):
     def scratch(self) -> dict[str, int]:
         """Sizes of a thread's scratch areas."""
         s = self.schedule
-        areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged if self.stages(o)}
+        areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged if self.segments_to_stage(o)}
         areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.open_row_slots}
         if not s.shared_weights:
             areas["s_w"] = max((p.source.padded * p.target.padded for p in s.terms), default=0)

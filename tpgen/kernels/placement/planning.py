@@ -13,7 +13,7 @@ from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement, MatrixSchedule, is_linear, matrix_schedule
 from tpgen.kernels.placement.values import BatchSchedule, ChannelSchedule, PlacedTable, Target, View, touched_segments
-from tpgen.kernels.rows import EDGE_PAIRS, EDGES, RowRules, summed_by
+from tpgen.kernels.rows import EDGE_PAIRS, EDGES, RowRules, select_summed_operands
 from tpgen.kernels.sweep.tables import Table, make_tables
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, path_terms, row_lengths
 
@@ -153,7 +153,7 @@ def place(
         if slot not in SLOTS:
             raise EmitError(unknown("slot", slot, SLOTS))
     opened = tuple(slot for slot in SLOTS if slot in opened)
-    owners = summed_by(opened, () if isinstance(schedule, MatrixSchedule) else rules)
+    owners = select_summed_operands(opened, () if isinstance(schedule, MatrixSchedule) else rules)
     if not opened or len(owners) > 1:
         raise EmitError(f"a kernel opens one slot or more, and an index finds the rows of one at most; got {opened}")
     owner = owners[0] if owners else None

@@ -61,7 +61,7 @@ class Target:
     def itemsize(self) -> int:
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
-    def whole(self, size: int) -> int:
+    def round_up(self, size: int) -> int:
         """Round up to whole vectors."""
         return -(-size // self.lanes) * self.lanes
 
@@ -175,15 +175,15 @@ class ChannelSchedule(TextOfPaths):
     def table(self, term: Term) -> PlacedTable | None:
         return self._table_of_path.get(term.path)
 
-    def loop(self, term: Term) -> tuple[str, int]:
+    def copy_loop(self, term: Term) -> tuple[str, int]:
         """Letter and size of the loop around the channels."""
         return next(((a, n) for a, n in term.copies if a != self.channel(term)), ("", 1))
 
-    def padded(self, term: Term) -> int:
+    def count_padded_channels(self, term: Term) -> int:
         """Channels of a path, in whole vectors."""
-        return self.target.whole(term.size(self.channel(term)))
+        return self.target.round_up(term.size(self.channel(term)))
 
-    def serving(self, operand: str, start: int) -> tuple[int, ...]:
+    def paths_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
         """Paths that use the segment at ``start``."""
         found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == start]
         tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, start))
@@ -251,7 +251,7 @@ class BatchSchedule(TextOfPaths):
         """Start of a path's segment in an operand's row."""
         return self._start_of_segment[operand, term.segment(operand)]
 
-    def serving(self, operand: str, start: int) -> tuple[int, ...]:
+    def paths_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
         """Paths that use the segment at ``start``."""
         return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
 

@@ -68,7 +68,9 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
         description=kernels.product.per_row if spread and shared else call.description,
     )
     indices = call.indices
-    return made.found_by([index_of_folded_rows(i, None if i.tensor is None else next(own)) for i in indices]), unfold
+    return made.with_indices(
+        [index_of_folded_rows(i, None if i.tensor is None else next(own)) for i in indices]
+    ), unfold
 
 
 def _fold_single_sample(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:

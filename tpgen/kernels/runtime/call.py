@@ -63,7 +63,7 @@ class FormCall(NamedTuple):
             for rule in self.rules
         )
 
-    def found_by(self, indices: Sequence[RowIndex]) -> FormCall:
+    def with_indices(self, indices: Sequence[RowIndex]) -> FormCall:
         """The call with other row indices."""
         ordered = [index for index in indices if index.order is not None]
         at = [x for x in (*[index.tensor for index in indices], *[index.order for index in ordered]) if x is not None]

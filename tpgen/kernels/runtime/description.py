@@ -20,7 +20,7 @@ from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixSchedule, is_linear
 from tpgen.kernels.placement.planning import Placement, place, plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.rows import EDGE_PAIRS, ELEMENTS, ROWS, SHARED, RowRule, RowRules, summed_by
+from tpgen.kernels.rows import EDGE_PAIRS, ELEMENTS, ROWS, SHARED, RowRule, RowRules, select_summed_operands
 from tpgen.kernels.runtime.call import OperandShape, call_of
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
@@ -124,7 +124,7 @@ class Description:
         opened, raised = self.read(call)
         groups: list[tuple[str, ...]] = [()]
         for slot in opened:
-            if len(summed_by((*groups[-1], slot), rules)) > 1:
+            if len(select_summed_operands((*groups[-1], slot), rules)) > 1:
                 groups.append(())
             groups[-1] += (slot,)
         return tuple(raised_call(group, raised) if raised else call_of(group) for group in groups)
@@ -168,7 +168,7 @@ class Description:
 
     def rounds_parts_of_sums(self, call: Call, rules: RowRules) -> bool:
         """Whether bfloat16 rounds each part of a sum over rows."""
-        sums = summed_by(tuple(slot.operand for slot in call.opened), rules)
+        sums = select_summed_operands(tuple(slot.operand for slot in call.opened), rules)
         return bool(sums) and self.schedule(torch.bfloat16).name == "batch"
 
     @cached_property

@@ -220,8 +220,8 @@ register_operator(forms, "form")
 
 def _compute_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     if other is None:
-        return orders.order_of(index, owners).whole
-    return orders.orders_of(other, index, others, owners)
+        return orders.sort_by_owner(index, owners).whole
+    return orders.sort_by_both_ends(other, index, others, owners)
 
 
 def _empty_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:

@@ -258,7 +258,7 @@ class _Recorded(torch.autograd.Function):
         call, wanted = operator.call(tensors, rest), ctx.needs_input_grad[3 : 3 + len(tensors) - constants]
         if operator.asks_for_used_gradients(call):
             # the nodes behind the tensors among the arguments, so none for an absent tensor
-            wanted = asked_for(wanted, ctx.next_functions)
+            wanted = find_used_gradients(wanted, ctx.next_functions)
         return (None, None, None, *operator.pull_back(call, cotangents, wanted), *[None] * constants)
 
     @staticmethod
@@ -329,7 +329,7 @@ def add_results(total: Tensor, more: Tensor) -> Tensor:
     return total.add_(more)
 
 
-def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
+def find_used_gradients(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
     """Whether the running backward uses each possible gradient."""
     return [yes and _backward_pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 

@@ -15,8 +15,8 @@ from tpgen.form.contraction import Contraction, Factor
 from tpgen.form.derivative import level_free_parts, summed_parts
 from tpgen.form.form import ROW, Form, Term
 from tpgen.form.polynomial import read_operand, write_operand
-from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
-from tpgen.kernels.rows import fault_of
+from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, choose_by_form
+from tpgen.kernels.rows import find_fault
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.sweep.monomials import PolynomialSweep, values_read
 from tpgen.kernels.sweep.statements import Component, ValueMemory, run_statements
@@ -34,7 +34,7 @@ def _product_standin(spec: KernelSpec) -> Kernel:
 
     def run_in_pytorch(call: KernelCall) -> int:
         """Compute opened tensors in place; return a fault, or 0."""
-        if fault := fault_of(call.indices):
+        if fault := find_fault(call.indices):
             return fault
         own = {index.rule.operand: index for index in call.indices}
         # nothing reads one without numbers, and it may have no rows
@@ -109,7 +109,7 @@ def _polynomial_standin(spec: KernelSpec) -> Kernel:
     def run_in_pytorch(call: KernelCall) -> int:
         """Compute opened tensors in place; return a fault, or 0."""
         index, like = call.indices[0].tensor, call.given[0]
-        if fault := fault_of(call.indices):
+        if fault := find_fault(call.indices):
             return fault
         if index is None:
             every = torch.arange(call.rows, device=like.device)
@@ -170,4 +170,4 @@ def _slot_extent(o: Operand, call: KernelCall) -> _Extent:
     return call.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
 
 
-standin = by_form(_product_standin, _polynomial_standin)
+make_standin = choose_by_form(_product_standin, _polynomial_standin)

@@ -15,7 +15,7 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import load_all
 from tpgen.kernels.cuda.chips import OLDEST, chip_of
 from tpgen.kernels.cuda.driver import driver_cuda_version
-from tpgen.kernels.cuda.nvrtc import known_architectures, machine_code, need_nvrtc
+from tpgen.kernels.cuda.nvrtc import compile_machine_code, known_architectures, need_nvrtc
 from tpgen.kernels.rows import EDGES, ELEMENTS
 from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
@@ -65,7 +65,7 @@ def warm_cuda(
         for text in _kernel_texts(KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda one: machine_code(*one), texts))
+        list(pool.map(lambda one: compile_machine_code(*one), texts))
     return len(texts)
 
 

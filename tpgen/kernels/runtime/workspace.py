@@ -13,14 +13,14 @@ from tpgen.kernels.runtime.signature import CallSignature, Counts
 from tpgen.kernels.runtime.targets import target_of
 
 
-def call_workspace(call: FormCall) -> int:
+def count_call_workspace(call: FormCall) -> int:
     """Scratch bytes of a call, copies of operands included.
 
     >>> from tpgen.kernels.runtime.description import describe
     >>> from tpgen.planner.product import make_plan
     >>> text = describe(make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)]))
     >>> x, y, w = torch.ones(2, 8), torch.ones(2, 3), torch.ones(8)
-    >>> call_workspace(FormCall([x, y, w], (), text, "x1 x2 w -> out")) < 10_000
+    >>> count_call_workspace(FormCall([x, y, w], (), text, "x1 x2 w -> out")) < 10_000
     True
     """
     kernels = kernels_of(call.description)

@@ -13,9 +13,9 @@ from tests.kernels.cuda.emulator.parse import parse
 from tests.kernels.cuda.standin import shape_of
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import EdgeRows, Launch, launches_of
+from tpgen.kernels.cuda.launch import EdgeRows, Launch, plan_launches
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
-from tpgen.kernels.cuda.orders import Order, order_of
+from tpgen.kernels.cuda.orders import Order, sort_by_owner
 from tpgen.kernels.cuda.placement import AnyPlacement
 
 _ROOM = 1 << 20  # bytes of memory for tables, margins and small operands
@@ -39,7 +39,7 @@ class Emulated:
     ) -> dict[str, Tensor]:
         """The open slots, in float64; on so many blocks or as many as have work."""
         p, rows = self.placement, len(operands["x2"])
-        launches, dtype = launches_of(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
+        launches, dtype = plan_launches(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
         size = sum(x.numel() for x in operands.values()) + blocks * 2 * sum(p.dim.values())
         arena = Arena(_ROOM + 16 * size, GRAINS[p.dtype])
         given = {s: arena.place(operands[s].to(dtype)) for s in p.given}
@@ -54,14 +54,14 @@ class Emulated:
     ) -> list[Tensor]:
         """The open slots of a polynomial's call, in its order and in float64."""
         p = self.placement
-        launches, dtype = launches_of(p, sizes, at_once), getattr(torch, p.dtype)
+        launches, dtype = plan_launches(p, sizes, at_once), getattr(torch, p.dtype)
         results = [torch.full(shape_of(p.operands[slot], sizes), torch.nan, dtype=dtype) for slot in p.opened]
         scratch = launches.scratch("cpu")
         arena = Arena(_ROOM + 24 * sum(x.numel() for x in (*given, *scratch.values(), *results)), GRAINS[p.dtype])
         operands = {slot: arena.place(x.to(dtype)) for slot, x in zip(p.given, given, strict=True)}
         room = dict(zip(p.opened, map(arena.place, results), strict=True))
         parts = {name: arena.place(x.fill_(torch.nan)) for name, x in scratch.items()}
-        order = None if index is None else Order(*map(arena.place, order_of(index, sizes.elements)))
+        order = None if index is None else Order(*map(arena.place, sort_by_owner(index, sizes.elements)))
         self._launch(launches.list_launches(operands, room, parts, order), arena, seed)
         return [x.double() for x in room.values()]
 
@@ -74,7 +74,7 @@ class Emulated:
 def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor], arena: Arena) -> EdgeRows:
     owners = {name: len(operands[name]) for name in ("x1", "out")}
     ends = zip(edges, owners.items(), strict=True)
-    orders = {name: Order(*map(arena.place, order_of(index, n))) for index, (name, n) in ends}
+    orders = {name: Order(*map(arena.place, sort_by_owner(index, n))) for index, (name, n) in ends}
     order = orders[p.by].order if p.by else None
     there = map(arena.place, edges)
     return EdgeRows(order, *there, owners.get(p.by or "", 0), collected=orders["x1"] if p.scattered else None)

@@ -15,7 +15,7 @@ from tests.kernels.cuda.silent import silent_driver, use
 from tests.kernels.cuda.test_native import frames, number_of, same
 from tests.machine import needs_compiler
 from tests.polynomials import mixed, operands_of, symmetric
-from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.orders import sort_by_owner
 from tpgen.kernels.rows import ELEMENTS, RowIndex
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.polynomials import named_call
@@ -37,7 +37,7 @@ def call_of(name: str, indexed: bool = True, channels: int = 5) -> FormCall:
 
 
 def of_elements(call: FormCall, index: Tensor | None) -> FormCall:
-    return call.found_by([RowIndex(ELEMENTS, index)])
+    return call.with_indices([RowIndex(ELEMENTS, index)])
 
 
 def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
@@ -76,7 +76,7 @@ def test_no_frame_of_python_between_an_operator_and_the_driver(name: str, launch
     kernels.run(call)
     number = number_of(call)
     use(silent)
-    operator, order = torch.ops.tpgen_native.form.default._op, order_of(index, 3).whole
+    operator, order = torch.ops.tpgen_native.form.default._op, sort_by_owner(index, 3).whole
     assert frames(operator, [*call.tensors, index, order], number, 0, 1, 7) == []
     assert silent.fake_count(0) == launches
     for given in ((order,), (index, order[1:]), (index, order.int()), (index[1:], order), (index.int(), order)):
@@ -157,7 +157,7 @@ def test_tensors_that_are_not_taken_are_let_go(silent: Any) -> None:
     kernels.run(call)
     use(silent)
     number, (index,) = number_of(call), call.at
-    operator, order = torch.ops.tpgen_native.form.default, order_of(index, 3).whole
+    operator, order = torch.ops.tpgen_native.form.default, sort_by_owner(index, 3).whole
     for count, n in ((8, number), (2, number), (4, -1)):
         tensors = [torch.zeros(7, 5) for _ in range(count)]
         seen = [ref(x) for x in tensors]

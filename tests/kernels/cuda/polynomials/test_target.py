@@ -62,7 +62,7 @@ def test_a_launch_is_on_the_device_of_the_tensors(gpu: FakeDriver) -> None:
 
 def test_rows_are_sorted_once_for_an_index(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     sorted_ = list[int]()
-    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    monkeypatch.setattr(orders, "sort_by_owner", lambda i, n, f=orders.sort_by_owner: sorted_.append(n) or f(i, n))
     plan = symmetric(degree=2)
     tensors, index = operands_of(plan, 7, 3, 5), INDEX.clone()
     result = both(plan, tensors, index)[0]
@@ -72,7 +72,7 @@ def test_rows_are_sorted_once_for_an_index(gpu: FakeDriver, monkeypatch: pytest.
 
 def test_a_captured_polynomial_sorts_once_in_its_graph(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     sorted_ = list[int]()
-    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    monkeypatch.setattr(orders, "sort_by_owner", lambda i, n, f=orders.sort_by_owner: sorted_.append(n) or f(i, n))
     plan = symmetric(degree=2)
     tensors, index = operands_of(plan, 7, 3, 5, grad=False), INDEX.clone()
     both(plan, tensors, index)

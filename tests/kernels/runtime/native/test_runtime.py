@@ -95,7 +95,7 @@ def ends_of(call: FormCall) -> tuple[Tensor, Tensor]:
 def with_index(call: FormCall, place: int, **fields: object) -> FormCall:
     indices = [*call.indices]
     indices[place] = indices[place]._replace(**fields)
-    return call.found_by(indices)
+    return call.with_indices(indices)
 
 
 def same(found: list[Tensor], wanted: list[Tensor]) -> bool:
@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_left_to_python() -> None:
     changed += [with_index(call, 0, tensor=x) for x in (None, src[1:], src.short())]
     changed += [with_index(call, 1, tensor=dst - NODES), call._replace(tensors=call.tensors[:3])]
     changed += [call._replace(call=text) for text in ("x1 x2 w out -> x1 x2", "none")]  # the first has no kernel yet
-    changed += [call.found_by(call.indices[:1]), call._replace(tensors=())]
+    changed += [call.with_indices(call.indices[:1]), call._replace(tensors=())]
     forward = call_of("shared", "out", edges=True)
     by_runtime(forward)
     changed.append(with_index(forward, 1, size=-1))

@@ -36,12 +36,12 @@ class WatchedNames(NamedTuple):
     whole: bool = False
 
 
-def compares() -> bool:
+def can_test_identity() -> bool:
     """Whether a compiler makes `make_identity_test` work."""
     return _identity_method() is not None
 
 
-def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
+def group_names_by_dict(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
     """Group (dict, name) pairs by dict."""
     found: dict[int, tuple[dict[Any, Any], list[Any]]] = {}
     for table, name in places:
@@ -49,7 +49,7 @@ def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[An
     return list(found.values())
 
 
-def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
+def read_names(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
     """Read the present values of names in dicts."""
     return [WatchedNames(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
 
