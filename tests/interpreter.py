@@ -184,7 +184,7 @@ def _collected(slot: str, shape: Shape, opened: Mapping[Component, Tensor], inde
 def interpreted(spec: KernelSpec) -> Kernel:
     """A product's sweep as it stands: rows gathered, the sweep, and rows that meet summed."""
     form = spec.description.form
-    opened, raised = spec.description.read(spec.call)
+    opened, raised = spec.description.opened_and_raised(spec.call)
     sweep = make_sweep(path_terms(form), opened, raised=raised)
     names = [str(slot) for slot in spec.call.given]
 
@@ -213,8 +213,8 @@ def interpreted_polynomial(spec: KernelSpec) -> Kernel:
         results = [plan.operand(slot.operand) for slot in slots.opened]
         shapes = {str(slot): _shape(o, call) for slot, o in zip(slots.opened, results, strict=True)}
         if index is None:
-            index = torch.arange(call.rows) if call.elements == call.rows else torch.zeros(call.rows).long()
-        elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < call.elements:
+            index = torch.arange(call.rows) if call.sizes.elements == call.rows else torch.zeros(call.rows).long()
+        elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < call.sizes.elements:
             return 2
         found = interpret_polynomial(sweep, tensors, shapes, index)
         for slot, o, x in zip(slots.opened, results, call.opened, strict=True):
@@ -231,7 +231,7 @@ def _components(o: Operand, x: Tensor) -> Tensor:
 
 
 def _shape(o: Operand, call: KernelCall) -> tuple[int, int, int]:
-    return call.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
+    return call.sizes.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
 
 
 INTERPRETER = KernelTarget(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.kernels.test_products import identical, on_threads
 from tests.machine import needs_compiler
 from tpgen.base.errors import InputError, PlanError
 from tpgen.emitter.emit import emit_plan
@@ -71,14 +72,13 @@ def test_each_row_has_the_weights_of_its_element(plan: Plan, dtype: torch.dtype,
 @needs_compiler
 def test_results_do_not_depend_on_threads() -> None:
     x, w = operands(WIDE, 5000, torch.float32)
-    elements, made = torch.randint(0, 4, (5000,)), []
-    threads = torch.get_num_threads()
-    for count in (1, 2):
-        torch.set_num_threads(count)
+    elements = torch.randint(0, 4, (5000,))
+
+    def compute() -> list[Tensor]:
         out = layer(x, w, elements, WIDE)
-        made.append([out, *torch.autograd.grad(out.square().sum(), (x, w))])
-    torch.set_num_threads(threads)
-    assert all(map(torch.equal, *made))
+        return [out, *torch.autograd.grad(out.square().sum(), (x, w))]
+
+    assert identical(on_threads(1, compute), on_threads(2, compute))
 
 
 @needs_compiler

@@ -21,7 +21,7 @@ from torch import Tensor
 import tpgen
 from tests.attacks.test_products import assert_alike, derivatives
 from tests.kernels.plans import multiplicities
-from tests.kernels.test_products import errors
+from tests.kernels.test_products import errors, on_threads
 from tests.polynomials import operands_of, slow
 from tpgen.base.errors import PlanError
 from tpgen.form.call import MAX_LEVELS, Call
@@ -164,12 +164,7 @@ def named(case: tuple[Limit, str, Any], *marks: Any) -> Any:
 )
 def test_both_sides_agree(limit: Limit, kind: str, value: Any, every: bool, patched) -> None:
     patched({**dict(limit.beside), limit.name: value})
-    before = torch.get_num_threads()
-    torch.set_num_threads(limit.threads)
-    try:
-        check(limit.plans[kind](), limit.rows, every)
-    finally:
-        torch.set_num_threads(before)
+    on_threads(limit.threads, lambda: check(limit.plans[kind](), limit.rows, every))
 
 
 @pytest.mark.parametrize("limit", [limit for limit in LIMITS if limit.writes], ids=lambda limit: limit.name)

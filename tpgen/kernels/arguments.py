@@ -28,24 +28,6 @@ def choose_by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> 
     return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
 
 
-class KernelCall(NamedTuple):
-    """Arguments of one kernel call."""
-
-    given: Sequence[Tensor]
-    opened: Sequence[Tensor]
-    rows: int
-    channels: int = 1
-    indices: Sequence[RowIndex] = ()
-
-    @property
-    def elements(self) -> int:
-        """Elements with weights of their own; 1 without an index."""
-        return _elements_of(self.indices)
-
-
-Kernel = Callable[[KernelCall], int]  # returns a fault, 0 for none
-
-
 class CallSizes(NamedTuple):
     """Sizes of a call that determine its scratch memory."""
 
@@ -57,7 +39,7 @@ class CallSizes(NamedTuple):
     @property
     def elements(self) -> int:
         """Elements with weights of their own; 1 without an index."""
-        return _elements_of(self.indices)
+        return next((index.size for index in self.indices if index.rule is ELEMENTS), 1)
 
     def owners(self, owner: str | None) -> int:
         """Rows of operand ``owner`` that the call sums into; 0 without an index."""
@@ -65,5 +47,18 @@ class CallSizes(NamedTuple):
         return index.size if index else 0
 
 
-def _elements_of(indices: Sequence[RowIndex]) -> int:
-    return next((index.size for index in indices if index.rule is ELEMENTS), 1)
+class KernelCall(NamedTuple):
+    """Arguments of one kernel call."""
+
+    given: Sequence[Tensor]
+    opened: Sequence[Tensor]
+    rows: int
+    channels: int = 1
+    indices: Sequence[RowIndex] = ()
+
+    @property
+    def sizes(self) -> CallSizes:
+        return CallSizes(self.given[0].device, self.rows, self.channels, self.indices)
+
+
+Kernel = Callable[[KernelCall], int]  # returns a fault, 0 for none

@@ -137,23 +137,16 @@ def make_fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
     if code < BEYOND:
         return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
     index = indices[code - BEYOND]
-    rule, (low, high) = index.rule, _least_and_largest_index(index.tensor)
+    assert index.tensor is not None
+    rule, (low, high) = index.rule, map(int, index.tensor.aminmax())
     return InputError(f"{rule.argument}{rule.beyond.format(index.size - 1)}, got {low} to {high}")
 
 
 def find_fault(indices: Sequence[RowIndex]) -> int:
     """Fault code of the first index out of range, or 0."""
-    return next((BEYOND + n for n, index in enumerate(indices) if index.check and not _in_range(index)), 0)
-
-
-def _in_range(index: RowIndex) -> bool:
-    if index.tensor is None or not index.tensor.numel():
-        return True
-    low, high = _least_and_largest_index(index.tensor)
-    return low >= 0 and high < index.size
-
-
-def _least_and_largest_index(index: Tensor | None) -> tuple[int, int]:
-    assert index is not None
-    low, high = index.aminmax()
-    return int(low), int(high)
+    for n, index in enumerate(indices):
+        if index.check and index.tensor is not None and index.tensor.numel():
+            low, high = index.tensor.aminmax()
+            if low < 0 or high >= index.size:
+                return BEYOND + n
+    return 0

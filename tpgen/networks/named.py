@@ -31,7 +31,7 @@ def call_by_name(graph: fx.Graph) -> None:
     """
     for node in list(graph.nodes):
         if node.target is torch.ops.tpgen.form.default:
-            _replace_by_named_calls(graph, node, FormCall.read(*node.args, **node.kwargs))
+            _replace_by_named_calls(graph, node, FormCall.from_arguments(*node.args, **node.kwargs))
     graph.eliminate_dead_code()
 
 
@@ -101,5 +101,7 @@ def _fake_form(tensors: list[Tensor], name: int, nodes: int = 0, _sorted: int = 
     kernels, text, rules = _named[name]
     signature = kernels.signature(text, rules)
     count = len(signature.given)
-    counts = signature.sizes(FormCall.read(tensors[:count], tensors[count:], "", text, names_of_rules(rules), nodes))
-    return [tensors[0].new_empty(shape) for shape in signature.shapes(tensors, counts)]
+    counts = signature.count_axes(
+        FormCall.from_arguments(tensors[:count], tensors[count:], "", text, names_of_rules(rules), nodes)
+    )
+    return [tensors[0].new_empty(shape) for shape in signature.result_shapes(tensors, counts)]

@@ -153,4 +153,6 @@ def _arguments(source: CudaSource, name: str, pointers: Any) -> list[Any]:
     count = {COLLECT_ENTRY: 4, SUM_ENTRY: 2}.get(name, 0)
     read: list[Any] = [ctypes.c_void_p.from_address(pointers[k]) for k in range(count)]
     read = read or [ctypes.c_void_p(pointers[0])]
-    return read + [ctypes.c_int.from_address(pointers[len(read)])] * (name in (SUM_ENTRY, JOIN_ENTRY))
+    if name in (SUM_ENTRY, JOIN_ENTRY):
+        read.append(ctypes.c_int.from_address(pointers[len(read)]))
+    return read

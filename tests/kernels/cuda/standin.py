@@ -165,7 +165,7 @@ class StandIn:
         launches, dtype = plan_launches(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
         given = {s: _inside(operands[s].to(dtype)) for s in p.given}
         room = {s: _inside(torch.full_like(operands[s], float("nan"), dtype=dtype)) for s in p.opened}
-        scratch = {name: x.fill_(float("nan")) for name, x in launches.scratch("cpu").items()}
+        scratch = {name: x.fill_(float("nan")) for name, x in launches.allocate_scratch("cpu").items()}
         gather = _gather(p, operands, edges)  # which holds the tensors that the calls point into
         inner = [{s: x for s, (_, x) in part.items()} for part in (given, room)]
         indices = {} if gather is None else {name: getattr(gather, name) for name in ("order", "src", "dst")}
@@ -201,7 +201,7 @@ class StandIn:
         around = {slot: _inside(x.to(dtype)) for slot, x in zip(p.given, given, strict=True)}
         shapes = {slot: shape_of(p.operands[slot], sizes) for slot in p.opened}
         room = {slot: _inside(torch.full(shape, float("nan"), dtype=dtype)) for slot, shape in shapes.items()}
-        scratch = {name: _inside(x.fill_(float("nan"))) for name, x in launches.scratch("cpu").items()}
+        scratch = {name: _inside(x.fill_(float("nan"))) for name, x in launches.allocate_scratch("cpu").items()}
         order = None if index is None else sort_by_owner(index, sizes.elements)
         inner = [{name: x for name, (_, x) in part.items()} for part in (around, room, scratch)]
         named = inner[0] | {f"d_{slot}": x for slot, x in inner[1].items()}

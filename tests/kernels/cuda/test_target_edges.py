@@ -178,11 +178,13 @@ def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.Monke
     memory, long = orders.Memory[int](), torch.zeros(40, dtype=torch.int64)
     asked = list[int]()
     for start in (*range(20), 19, 0):
-        assert memory.of(long[start : start + 2], 5, lambda i, n: asked.append(i.storage_offset()) or len(asked))
+        assert memory.recall_or_find(
+            long[start : start + 2], 5, lambda i, n: asked.append(i.storage_offset()) or len(asked)
+        )
     assert asked == [*range(20), 0]
     assert [len(parts.known) for parts in memory._facts_by_capture[0].values()] == [orders._PARTS]
-    assert memory.of(long[0:2], 6, lambda i, n: -1) == -1  # other rows
-    assert memory.of(long[0:4:2], 5, lambda i, n: -2) == -2  # another part that begins there
+    assert memory.recall_or_find(long[0:2], 6, lambda i, n: -1) == -1  # other rows
+    assert memory.recall_or_find(long[0:4:2], 5, lambda i, n: -2) == -2  # another part that begins there
     del long
     assert not len(memory._facts_by_capture[0])
 

@@ -63,8 +63,8 @@ def sizes_of(rows: int, sources: int = 0, destinations: int = 0) -> CallSizes:
 
 def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[dict[str, torch.Tensor]]()
-    room = RowLaunches.scratch
-    monkeypatch.setattr(RowLaunches, "scratch", lambda *given: made.append(room(*given)) or made[-1])
+    room = RowLaunches.allocate_scratch
+    monkeypatch.setattr(RowLaunches, "allocate_scratch", lambda *given: made.append(room(*given)) or made[-1])
     rows = 2  # so few that no device has too few blocks for them
     given = {name: x.float() for name, x in operands(SHARED, rows).items()}
     x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))

@@ -131,11 +131,11 @@ def _load_or_build(key: str, wanted: LibraryRequest, compiler: Compiler) -> ctyp
 
 def _build_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
     # compile, test and publish a library, unless another process was faster
-    with entry.locked():
-        if entry.intact():
+    with entry.hold_lock():
+        if entry.is_intact():
             with suppress(BackendError):  # whole and yet not to be loaded: once more
                 return _open_library(entry.library, wanted)
-        if refusal := entry.refusal():
+        if refusal := entry.read_refusal():
             raise KernelError(*refusal)
         _announce_once()
         cache.write_atomically(entry.source, wanted.text)
@@ -146,7 +146,7 @@ def _build_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ct
             entry.publish(built)
         except KernelError as error:
             if error.reason.startswith(f"{entry.source}:"):  # of the text: nothing else about this machine can mend it
-                entry.refuse(str(error), error.reason)
+                entry.record_refusal(str(error), error.reason)
             raise
         finally:
             built.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ def generate(placement: Placement) -> GeneratedSource:
     in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
     with block_of_one_unit(w) if in_parts else nullcontext(), w.part("driver"):
         _write_entry_point(w, placement, text)
-    return w.done()
+    return w.finish()
 
 
 _TEXTS: dict[type[Placement], Callable[[Any, Writer], ScheduleText]] = {

@@ -124,7 +124,7 @@ class _PolynomialText:
         if self.at.open_weights:
             self._write_epilogue_function()
         self._write_entry_point()
-        return self.w.done()
+        return self.w.finish()
 
     def _write_row_function(self) -> None:
         at = self.at

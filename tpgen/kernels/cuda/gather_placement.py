@@ -29,12 +29,12 @@ class GatherPlacement(BatchPlacement, RowSteps):
     small = _SMALL
 
     def mixes_first(self, term: Term) -> bool:
-        """Never: gathers couple first."""
-        return False  # gathers are of P before weights
+        """Never: gathers are of P before weights."""
+        return False
 
     def owns_weights(self, term: Term) -> bool:
-        """Never for gathers."""
-        return False  # all paths go through P and D here
+        """Never: all paths go through P and D."""
+        return False
 
     def has_sum_area(self, operand: str) -> bool:
         """Whether an opened slot is summed over rows."""

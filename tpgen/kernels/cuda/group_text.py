@@ -240,16 +240,11 @@ class GroupText:
     def _channel_sums(self) -> Iterator[tuple[str, int, int]]:
         # operand, start and size (at most 32) of each sum over channels
         for operand in self.p.channel_sums:
-            tables = [
-                t for path in self.group.paths if (t := self._table_if_of_operand(path.term, operand)) and t.copies == 1
-            ]
+            found = (self.s.table(path.term) for path in self.group.paths)
+            tables = [t for t in found if t and t.operand == operand and t.copies == 1]
             if tables:
                 start, stop = min(t.start for t in tables), max(t.start + self._component_count(t) for t in tables)
                 yield from ((operand, n, min(_MOST, stop - n)) for n in range(start, stop, _MOST))
-
-    def _table_if_of_operand(self, term: Term, operand: str) -> PlacedTable | None:
-        table = self.s.table(term)
-        return table if table and table.operand == operand else None
 
     def _component_count(self, table: PlacedTable) -> int:
         return table.table.terms[0].size(INDEX[table.operand])
@@ -278,14 +273,10 @@ class GroupText:
 
     def _write_copy_sum(self, table: PlacedTable, size: int) -> None:
         # the sum over channels for the copy at hand
-        if not self._all_lanes_active:
+        if self._has_idle_lanes or (self.p.rows > 1 and not self.p.serial):
             self.w.line(f"for (int n = 0; n < {size}; ++n) y[n] = alive ? y[n] : 0;")
         place = f"p_{table.operand} + {table.start} + v * {table.copy_stride}"
         self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, {place}, {table.index_stride});")
-
-    @property
-    def _all_lanes_active(self) -> bool:
-        return not self._has_idle_lanes and (self.p.rows == 1 or self.p.serial)
 
     @property
     def _has_idle_lanes(self) -> bool:

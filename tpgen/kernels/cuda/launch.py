@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base.locks import cached_property
-from tpgen.kernels.arguments import CallSizes, KernelCall
+from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.groups import next_power_of_two
 from tpgen.kernels.cuda.orders import Order
@@ -53,7 +53,7 @@ class Launches(ABC):
     """Kernel launches of a call, sized for a device."""
 
     placement: Any
-    sizes: CallSizes | KernelCall
+    sizes: CallSizes
     at_once: int
 
     @abstractmethod
@@ -64,7 +64,7 @@ class Launches(ABC):
     def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[Launch]:
         """List the launches for tensors by slot, scratch by name, and an order of rows."""
 
-    def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
+    def allocate_scratch(self, device: torch.device | str) -> dict[str, Tensor]:
         """Allocate the scratch tensors, in the precision of registers."""
         number = torch.float64 if self.placement.number == torch.float64.itemsize else torch.float32
         return {name: torch.empty(shape, dtype=number, device=device) for name, shape in self.scratch_shapes().items()}
@@ -84,12 +84,12 @@ class RowLaunches(Launches):
         found = {"sums": (self.runs, p.dim["w"])} if p.sums_weights and p.dim["w"] else {}
         return found | ({"ends": (2 * self.runs, p.dim[p.owner])} if p.owner and self.runs > 1 else {})
 
-    def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
+    def allocate_scratch(self, device: torch.device | str) -> dict[str, Tensor]:
         """Allocate scratch tensors, and results by edge for a later sum."""
         # besides partial sums, gradients per edge that a kernel adds per node
         p, dtype = self.placement, getattr(torch, self.placement.dtype)
         parts = {f"d_{o}": torch.empty(self.sizes.rows, p.dim[o], dtype=dtype, device=device) for o in p.scattered}
-        return super().scratch(device) | parts
+        return super().allocate_scratch(device) | parts
 
     def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> list[Launch]:
         """List the kernel's launch, and launches that sum partial results."""
@@ -177,7 +177,7 @@ class TaskLaunches(Launches):
         return [Launch(name, blocks, (struct,)) for name, blocks in self.blocks.items()]
 
 
-def plan_launches(placement: Any, sizes: CallSizes | KernelCall, at_once: int = 0) -> Any:
+def plan_launches(placement: Any, sizes: CallSizes, at_once: int = 0) -> Any:
     """Launches of a placement; ``at_once`` 0 estimates concurrent blocks from the chip."""
     kind = TaskLaunches if isinstance(placement, CudaPolynomialPlacement) else RowLaunches
     return kind(placement, sizes, at_once or placement.blocks_at_once * placement.chip.processors)
@@ -210,7 +210,7 @@ def count_workspace_bytes(placement: Any, sizes: CallSizes) -> int:
     >>> count_workspace_bytes(placement, CallSizes(torch.device("cuda"), 40_000))
     0
     """
-    parts = sum(x.nbytes for x in plan_launches(placement, sizes).scratch("meta").values())
+    parts = sum(x.nbytes for x in plan_launches(placement, sizes).allocate_scratch("meta").values())
     grouped = [x.size for x in sizes.indices if x.rule.way == GROUPED and x.tensor is not None]
     narrow = sum(x.flags & NARROW > 0 for x in sizes.indices)
     owners = [*map(sizes.owners, placement.sorted_by), *grouped]

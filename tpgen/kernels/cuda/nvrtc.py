@@ -222,9 +222,9 @@ def compile_machine_code(text: str, arch: int) -> bytes:
 
 def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
     # another process may have published the entry meanwhile
-    with entry.locked():
-        if not entry.intact():
-            write_atomically(entry.file(".cu"), text)
+    with entry.hold_lock():
+        if not entry.is_intact():
+            write_atomically(entry.file_of(".cu"), text)
             built = entry.new_file(CUBIN)
             try:
                 built.write_bytes(compiler.compile(text, arch).code)

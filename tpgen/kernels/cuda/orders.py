@@ -25,7 +25,7 @@ class Order(NamedTuple):
     whole: Tensor  # both, side by side, as operators hand them on
 
     @staticmethod
-    def of(whole: Tensor, owners: int) -> Order:
+    def split(whole: Tensor, owners: int) -> Order:
         """Split first positions from sorted edges."""
         return Order(whole[: owners + 1], whole[owners + 1 :], whole)
 
@@ -53,7 +53,7 @@ class Memory(Generic[Known]):
     on_device: bool = False
     _facts_by_capture: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
 
-    def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
+    def recall_or_find(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
         """Fact about an index into ``rows`` rows, computed once by ``find``."""
         if index.is_inference() or (self.on_device and _in_graph_pool(index)):  # writes to the former are not counted
             return find(index, rows)
@@ -112,7 +112,7 @@ def sort_by_owner(index: Tensor, owners: int) -> Order:
     keys = index.to(torch.int32 if owners < _NARROW else torch.int64)
     found, order = torch.sort(keys, stable=True)
     first = torch.searchsorted(found, torch.arange(owners + 1, device=index.device, dtype=keys.dtype))
-    return Order.of(torch.cat([first, order]), owners)
+    return Order.split(torch.cat([first, order]), owners)
 
 
 def sort_by_both_ends(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
@@ -133,7 +133,7 @@ def sort_by_both_ends(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Ten
 def split_orders(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
     """Split a result of `sort_by_both_ends`: orders by receiver and by sender."""
     size = nodes + 1 + (len(whole) - nodes - sources - 2) // 2
-    return Order.of(whole[:size], nodes), Order.of(whole[size:], sources)
+    return Order.split(whole[:size], nodes), Order.split(whole[size:], sources)
 
 
 def compute_in_range(index: Tensor, rows: int) -> bool:
@@ -143,7 +143,7 @@ def compute_in_range(index: Tensor, rows: int) -> bool:
 
 def sort_unless_known(index: Tensor, owners: int, capture: int = 0) -> Order:
     """Order of an index tensor, sorted only if new or changed."""
-    return _orders.of(index, owners, sort_by_owner, capture)
+    return _orders.recall_or_find(index, owners, sort_by_owner, capture)
 
 
 def remember_both_orders(
@@ -158,15 +158,15 @@ def remember_both_orders(
         return
     made = split_orders(sort_by_both_ends(src, dst, sources, nodes), sources, nodes)
     for (x, owners), order in zip(ends, made, strict=True):
-        _orders.of(x, owners, lambda *_, order=order: order, capture)
+        _orders.recall_or_find(x, owners, lambda *_, order=order: order, capture)
     if check and not capture:
         bounds = torch.stack([order.first[end] for order in made for end in (0, -1)]).tolist()
         for (x, owners), found in zip(ends, (bounds[:2], bounds[2:]), strict=True):
-            _ranges.of(x, owners, lambda *_, found=found: found == [0, len(dst)])
+            _ranges.recall_or_find(x, owners, lambda *_, found=found: found == [0, len(dst)])
 
 
 def note_ascending(index: Tensor) -> None:
-    _ascending.of(index, 0, lambda *_: True)
+    _ascending.recall_or_find(index, 0, lambda *_: True)
 
 
 def is_known_to_ascend(index: Tensor) -> bool:
@@ -189,7 +189,7 @@ def widen_index(index: Tensor, capture: int = 0) -> Tensor:
     """
     if index.dtype == torch.int64:  # kept by what is known of it, it would live for ever
         return index
-    return _wide.of(index, 0, lambda index, _: index.long(), capture)
+    return _wide.recall_or_find(index, 0, lambda index, _: index.long(), capture)
 
 
 def recall_order(index: Tensor, owners: int, capture: int = 0) -> Order | None:
@@ -222,4 +222,4 @@ def _in_graph_pool(index: Tensor) -> bool:
 
 def is_in_range(index: Tensor, rows: int) -> bool:
     """Whether an index is in range; the first check waits for the device."""
-    return _ranges.of(index, rows, compute_in_range)
+    return _ranges.recall_or_find(index, rows, compute_in_range)

@@ -35,7 +35,9 @@ class ProductKernel(CudaKernel):
     @staticmethod
     def place_on_chip(spec: KernelSpec, chip: Chip) -> AnyPlacement:
         description = spec.description
-        return place_form(description.form, DTYPES[spec.dtype], description.read(spec.call)[0], chip, bool(spec.rules))
+        return place_form(
+            description.form, DTYPES[spec.dtype], description.opened_and_raised(spec.call)[0], chip, bool(spec.rules)
+        )
 
     def launch_fields(self, loaded: Loaded) -> list[int]:
         """Fields of the C++ ``struct Launch``."""
@@ -114,5 +116,5 @@ def _index_tensor(index: RowIndex) -> Tensor:
 
 def _given_or_known_order(index: RowIndex, capture: int) -> Order:
     if index.order is not None:
-        return Order.of(index.order, index.size)
+        return Order.split(index.order, index.size)
     return sort_unless_known(_index_tensor(index), index.size, capture)

@@ -47,13 +47,10 @@ def chip_at(device: torch.device) -> Chip:
     return chip_of(driver.capability(driver.device_number(device)))
 
 
-def _chip_expected(device: torch.device) -> Chip:
-    return chip_at(device) if torch.cuda.is_available() else chip_of(90)
-
-
-def scratch_bytes(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
+def scratch_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Scratch bytes of a call."""
-    return count_workspace_bytes(place_kernel(spec, chip or _chip_expected(sizes.device)), sizes)
+    chip = chip_at(sizes.device) if torch.cuda.is_available() else chip_of(90)
+    return count_workspace_bytes(place_kernel(spec, chip), sizes)
 
 
 # -- by what a form consists of ----------------------------------------------------------------------------------------
@@ -81,7 +78,7 @@ def _product_text(spec: KernelSpec, chip: Chip) -> str:
     # empty for a call that is expanded into other calls
     form = spec.description.form
     there = {o.name for o in form.operands if o.dim}
-    opened = tuple(name for name in spec.description.read(spec.call)[0] if name in there)
+    opened = tuple(name for name in spec.description.opened_and_raised(spec.call)[0] if name in there)
     if spec.call.levels or not opened:
         return ""
     return generate_cuda(place_form(form, DTYPES[spec.dtype], opened, chip, bool(spec.rules))).text

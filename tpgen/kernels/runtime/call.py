@@ -71,13 +71,13 @@ class FormCall(NamedTuple):
         rules = tuple(index.rule for index in indices)
         return self._replace(at=at, rules=rules, nodes=nodes, ordered=tuple(index.rule for index in ordered))
 
-    def arguments(self) -> tuple[Any, ...]:
+    def to_arguments(self) -> tuple[Any, ...]:
         """The operator's arguments, with rules by name."""
         tensors, at, description, call, rules, nodes, ordered = self
         return list(tensors), list(at), description, call, names_of_rules(rules), nodes, names_of_rules(ordered)
 
     @staticmethod
-    def read(
+    def from_arguments(
         tensors: Sequence[Any],
         at: Sequence[Any] | None,
         description: str,

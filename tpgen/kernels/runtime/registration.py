@@ -218,10 +218,10 @@ def register_operator(operator: Operator, name: str) -> None:
     """Register an operator at every level."""
 
     def implementation_by(level: Callable[[FormCall], list[Tensor]]) -> Callable:
-        return lambda *args, **options: level(FormCall.read(*args, **options))
+        return lambda *args, **options: level(FormCall.from_arguments(*args, **options))
 
     def call_for_autograd(keys: Any, *args: Any, **options: Any) -> Any:
-        return operator.compute_for_autograd(keys, FormCall.read(*args, **options))
+        return operator.compute_for_autograd(keys, FormCall.from_arguments(*args, **options))
 
     for device in _DEVICES:
         library.impl(name, implementation_by(operator.run), device)

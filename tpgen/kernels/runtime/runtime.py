@@ -101,7 +101,7 @@ class Kernels:
         # ``enter`` enters the kernel by its number
         call, dtype, rules = str(spec.call), spec.dtype, spec.rules
         fields = native_fields(self.signature(call, rules), self.description.check_index)
-        places = self.description.places(spec.call)
+        places = self.description.opened_bits(spec.call)
         number = native.add_form(self._native_text(call, dtype, rules), dtype, places, fields)
         if number != NO_NUMBER:
             enter(number)
@@ -118,7 +118,7 @@ class Kernels:
 
     def _enter_gpu_launch(self, spec: KernelSpec, kernel: Kernel, like: Tensor) -> None:
         # only after one launch by Python
-        launch, key = getattr(kernel, "launch", None), (kernel, like.device)
+        launch, key = getattr(kernel, "launch_parameters", None), (kernel, like.device)
         if launch is None or key in self._offered or failure_of(self.description, like.dtype, like.device.type):
             return
         self._offered.add(key)
@@ -286,7 +286,7 @@ class Kernels:
     def check(self, call: FormCall) -> tuple[CallSignature, Counts]:
         """Check a call's tensors; return signature and axis counts."""
         signature = self.signature(call.call, call.rules)
-        counts = signature.sizes(call)
+        counts = signature.count_axes(call)
         signature.check_kinds(call, counts[ROWS])
         return signature, counts
 
@@ -303,7 +303,7 @@ class Kernels:
         if unsupported := self.unsupported_rules(rules, dtype, device):
             return self._run_without_unsupported_rules(call, signature, counts, unsupported)
         target = _need_target(device)
-        results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
+        results = [target.empty(shape, dtype, like.device) for shape in signature.result_shapes(call.tensors, counts)]
         if not self.description.has_live_paths or not counts["channels"]:  # nothing to compile
             return [x.zero_() for x in results]
         if begin_if_rehearsing(self._functions_that_build_missing_kernels(signature.parts, dtype, rules, device)):

@@ -30,10 +30,10 @@ class CallSignature:
     """Shapes of tensors that a call reads (given) and computes (opened)."""
 
     def __init__(self, description: AnyDescription, call: Call, rules: RowRules) -> None:
-        self.parts = description.parts(call, rules)
+        self.parts = description.split_call(call, rules)
         self.call, self.rules, self._description = call, rules, description
         self.groups = description.groups
-        shapes = description.shapes(rules)
+        shapes = description.operand_shapes(rules)
         self.given = tuple(_GivenTensor(str(slot), shapes[slot.operand]) for slot in call.given)
         order = list(shapes)
         self._order = sorted(range(len(self.given)), key=lambda n: order.index(call.given[n].operand))
@@ -48,7 +48,7 @@ class CallSignature:
                 )
         self.opened = tuple((first.get(slot.operand), shapes[slot.operand]) for slot in call.opened)
 
-    def sizes(self, call: FormCall) -> Counts:
+    def count_axes(self, call: FormCall) -> Counts:
         """Size of each counted axis.  Raises `InputError` for tensors that do not fit."""
         tensors = call.tensors
         if len(self.given) != len(tensors):
@@ -62,7 +62,7 @@ class CallSignature:
             _check_row_index(index, counts, self.groups)
         return counts
 
-    def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
+    def result_shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
         """Shapes of the tensors that a call computes."""
         return [
             (counts[shape.counts], shape.dim * (counts["channels"] if shape.channels else 1))

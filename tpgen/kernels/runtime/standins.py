@@ -64,7 +64,7 @@ def _opened_by_einsums(
 
 
 def _sum_of_einsums(form: Form, opened: str, given: Mapping[str, Tensor | None], rows: int) -> Tensor:
-    own = form.operand(opened) if _has_operand(form, opened) else None
+    own = next((operand for operand in form.operands if operand.name == opened), None)
     like = next(x for x in given.values() if x is not None)
     if own is None:  # a layer's second input, which has no entries
         return like.new_zeros(rows, 0)
@@ -77,10 +77,6 @@ def _sum_of_einsums(form: Form, opened: str, given: Mapping[str, Tensor | None],
         block = out.narrow(-1, start, stop - start)
         block += (c.coefficient * torch.einsum(c.equation, *operands)).reshape(block.shape)
     return out
-
-
-def _has_operand(form: Form, operand: str) -> bool:
-    return any(o.name == operand for o in form.operands)
 
 
 def _einsum_operand(
@@ -113,7 +109,7 @@ def _polynomial_standin(spec: KernelSpec) -> Kernel:
             return fault
         if index is None:
             every = torch.arange(call.rows, device=like.device)
-            index = every if call.elements == call.rows else torch.zeros_like(every)
+            index = every if call.sizes.elements == call.rows else torch.zeros_like(every)
         pairs = zip(slots.given, call.given, strict=True)
         tensors = {
             str(slot): _by_row_component_channel(plan.operand(slot.operand), _bfloat16_as_float32(x))
@@ -167,7 +163,7 @@ def _by_row_component_channel(o: Operand, x: Tensor) -> Tensor:
 
 
 def _slot_extent(o: Operand, call: KernelCall) -> _Extent:
-    return call.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
+    return call.sizes.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
 
 
 make_standin = choose_by_form(_product_standin, _polynomial_standin)

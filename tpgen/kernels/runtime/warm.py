@@ -88,7 +88,7 @@ def _kernel_texts(
     if not description.has_live_paths:
         return []
     rules = (*(EDGES if convolution else ()), *((ELEMENTS,) if plan.by_element else ()))
-    description.shapes(rules)  # or it has no edges
-    parts = dict.fromkeys(part for call in description.calls(forces) for part in description.parts(call, rules))
+    description.operand_shapes(rules)  # or it has no edges
+    parts = dict.fromkeys(part for call in description.calls(forces) for part in description.split_call(call, rules))
     specs = [KernelSpec(description, part, dtype, rules) for part in parts]
     return [text for spec in specs if (text := target.text(spec, chip))]

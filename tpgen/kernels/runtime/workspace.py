@@ -27,13 +27,13 @@ def count_call_workspace(call: FormCall) -> int:
     if not kernels.description.has_live_paths:
         return 0
     signature = kernels.signature(call.call, call.rules)
-    counts = signature.sizes(call)
+    counts = signature.count_axes(call)
     device, dtype = call.tensors[0].device, call.tensors[0].dtype
     read = (*call.tensors, *(index.tensor for index in call.indices if index.tensor is not None))
     copies = sum(x.numel() * x.itemsize for x in read if not x.is_contiguous())  # kernels read dense rows
     if not kernels.computes_in_float32(signature.call, dtype, call.rules, device.type):
         return copies + _largest_kernel_bytes(kernels, signature, call, counts, dtype)
-    results = sum(torch.Size(shape).numel() for shape in signature.shapes(call.tensors, counts))
+    results = sum(torch.Size(shape).numel() for shape in signature.result_shapes(call.tensors, counts))
     wide = sum(2 * x.nbytes for x in call.tensors) + 2 * results * dtype.itemsize
     return copies + wide + _largest_kernel_bytes(kernels, signature, call, counts, torch.float32)
 

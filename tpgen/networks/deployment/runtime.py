@@ -88,7 +88,7 @@ def with_kernels(
 def _kernels_that_node_calls(node: Any) -> Iterator[NeededKernel]:
     if node.target is torch.ops.tpgen.form.default:
         given = pytree.tree_map(lambda x: x.meta["val"] if hasattr(x, "meta") else x, tuple(node.args))
-        yield from _kernels_that_call_needs(FormCall.read(*given))
+        yield from _kernels_that_call_needs(FormCall.from_arguments(*given))
 
 
 def _kernels_that_call_needs(call: FormCall) -> Iterator[NeededKernel]:
@@ -166,7 +166,7 @@ def _native_form_tables(kernels: Sequence[NeededKernel], files: Sequence[File]) 
         counts = ", ".join(map(str, (list(DTYPES).index(needed.dtype), *map(len, fields))))
         tables = ", ".join(f"{name.lower()}_{number}" for name in _STRUCTS)
         rows.append(
-            f'  {{{texts}, {counts}, {tables}, "{file}", {checksum}, 0, {form.description.places(part)}, {{}}}},'
+            f'  {{{texts}, {counts}, {tables}, "{file}", {checksum}, 0, {form.description.opened_bits(part)}, {{}}}},'
         )
     yield "\n".join(["static Form FORMS[] = {", *rows, "};"])
 

@@ -44,7 +44,7 @@ class Emulated:
         arena = Arena(_ROOM + 16 * size, GRAINS[p.dtype])
         given = {s: arena.place(operands[s].to(dtype)) for s in p.given}
         room = {s: arena.place(torch.full_like(operands[s], torch.nan, dtype=dtype)) for s in p.opened}
-        scratch = {name: arena.place(x.fill_(torch.nan)) for name, x in launches.scratch("cpu").items()}
+        scratch = {name: arena.place(x.fill_(torch.nan)) for name, x in launches.allocate_scratch("cpu").items()}
         gather = None if edges is None else _gather(p, operands, edges, arena)
         self._launch(launches.list_launches(given, room, scratch, gather), arena, seed)
         return {s: x.double() for s, x in room.items()}
@@ -56,7 +56,7 @@ class Emulated:
         p = self.placement
         launches, dtype = plan_launches(p, sizes, at_once), getattr(torch, p.dtype)
         results = [torch.full(shape_of(p.operands[slot], sizes), torch.nan, dtype=dtype) for slot in p.opened]
-        scratch = launches.scratch("cpu")
+        scratch = launches.allocate_scratch("cpu")
         arena = Arena(_ROOM + 24 * sum(x.numel() for x in (*given, *scratch.values(), *results)), GRAINS[p.dtype])
         operands = {slot: arena.place(x.to(dtype)) for slot, x in zip(p.given, given, strict=True)}
         room = dict(zip(p.opened, map(arena.place, results), strict=True))

@@ -105,4 +105,4 @@ def _empty_like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
     return made.requires_grad_(wanted)
 
 
-WORKSPACE["tpgen::form"] = lambda *given, **named: count_call_workspace(FormCall.read(*given, **named))
+WORKSPACE["tpgen::form"] = lambda *given, **named: count_call_workspace(FormCall.from_arguments(*given, **named))
