@@ -177,7 +177,7 @@ def _operands_by_name(operands: Sequence[Operand]) -> dict[str, Operand]:
     for o in operands:
         if not _can_name_operand(o.name):
             raise PlanError(
-                f"operand {o.name!r}: a name must be an cpp_name of ASCII letters, digits and _, "
+                f"operand {o.name!r}: a name must be an identifier of ASCII letters, digits and _, "
                 f"no keyword of Python, and none of {', '.join(_RESERVED_NAMES)}"
             )
         if o.name in names:
@@ -219,7 +219,9 @@ def _check_term(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> N
     if term.table is None and (term.i_out is None or not 0 <= term.i_out < segments):
         raise PlanError(f"term {n}: i_out must be 0 to {segments - 1}, the segments of the output, got {term.i_out}")
     if term.weight is not None and (not _can_name_operand(term.weight) or term.weight in names):
-        raise PlanError(f"term {n}: {term.weight!r} cannot name its weights: it must be an cpp_name that no tensor has")
+        raise PlanError(
+            f"term {n}: {term.weight!r} cannot name its weights: it must be an identifier that no tensor has"
+        )
 
 
 def _check_table(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> None:
