@@ -147,7 +147,7 @@ def test_bad_terms(message: str) -> None:
 
 BAD_OPERANDS = {
     "the last operand must be 'out'": [Operand("x", X)],
-    "must be an cpp_name": [Operand("x.1", X), OUT],
+    "must be an identifier": [Operand("x.1", X), OUT],
     "given twice": [Operand("x", X), Operand("x", X), OUT],
     "unknown layout 'rows'": [Operand("x", X, "rows"), OUT],
     "irreps are empty": [Operand("x", Irreps("")), OUT],
