@@ -15,8 +15,8 @@ from tpgen.base.progress import bar
 from tpgen.form.form import form_of
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.cubins import machine_code
 from tpgen.kernels.cuda.generate import generate_cuda
+from tpgen.kernels.cuda.nvrtc import compile_machine_code
 from tpgen.kernels.cuda.placement import place_form
 from tpgen.planner.plan import Plan
 
@@ -52,7 +52,7 @@ def build(wanted: Wanted, arch: int) -> str | None:
     plan, layout, dtype, opened, indexed = wanted
     try:
         placement = place_form(form_of(plan, layout), DTYPES[dtype], opened, chip_of(arch), indexed)
-        machine_code(generate_cuda(placement).text, arch)
+        compile_machine_code(generate_cuda(placement).text, arch)
     except TpgenError as error:
         return str(error)
     return None

@@ -13,12 +13,21 @@ from torch import Tensor
 
 from tpgen.form.form import Form, LetteredLeg, Term
 from tpgen.form.polynomial import read_operand, write_operand
-from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
+from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, choose_by_form
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
-from tpgen.kernels.sweep.evaluate import ValueMemory, add_products, run_statements
-from tpgen.kernels.sweep.monomials import PolynomialSweep, stored_value, values_read
-from tpgen.kernels.sweep.statements import Component, Local, SweepStage, TableEntry, Tabulate, Value
+from tpgen.kernels.sweep.monomials import PolynomialSweep, values_read
+from tpgen.kernels.sweep.statements import (
+    Component,
+    Local,
+    SweepStage,
+    TableEntry,
+    Tabulate,
+    Value,
+    ValueMemory,
+    add_products,
+    run_statements,
+)
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, S, operand_of
 from tpgen.planner.plan import Operand
@@ -44,7 +53,7 @@ def interpret(sweep: Sweep, form: Form, operands: Mapping[str, Tensor]) -> dict[
         name: given["x2"].new_zeros(rows if form.operand(name).row else 1, form.operand(name).dim)
         for name in sweep.opened
     }
-    tables = {s.entry: s for table in sweep.tables for s in table}
+    tables = {s.target: s for table in sweep.tables for s in table}
     for path in sweep.paths:
         values = _Values(path.term, form, given, results, tables, rows)
         for stage in path.stages:
@@ -153,7 +162,7 @@ def interpret_polynomial(
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
     memory: ValueMemory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}
     opened = run_statements(sweep.statements, memory)
-    summed = {v.operand for v in map(stored_value, sweep.epilogue) if isinstance(v, Component)}
+    summed = {s.target.operand for s in sweep.epilogue}
     return {slot: _collected(slot, shape, opened, index if slot in summed else None) for slot, shape in shapes.items()}
 
 
@@ -175,7 +184,7 @@ def _collected(slot: str, shape: Shape, opened: Mapping[Component, Tensor], inde
 def interpreted(spec: KernelSpec) -> Kernel:
     """A product's sweep as it stands: rows gathered, the sweep, and rows that meet summed."""
     form = spec.description.form
-    opened, raised = spec.description.read(spec.call)
+    opened, raised = spec.description.opened_and_raised(spec.call)
     sweep = make_sweep(path_terms(form), opened, raised=raised)
     names = [str(slot) for slot in spec.call.given]
 
@@ -204,8 +213,8 @@ def interpreted_polynomial(spec: KernelSpec) -> Kernel:
         results = [plan.operand(slot.operand) for slot in slots.opened]
         shapes = {str(slot): _shape(o, call) for slot, o in zip(slots.opened, results, strict=True)}
         if index is None:
-            index = torch.arange(call.rows) if call.elements == call.rows else torch.zeros(call.rows).long()
-        elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < call.elements:
+            index = torch.arange(call.rows) if call.sizes.elements == call.rows else torch.zeros(call.rows).long()
+        elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < call.sizes.elements:
             return 2
         found = interpret_polynomial(sweep, tensors, shapes, index)
         for slot, o, x in zip(slots.opened, results, call.opened, strict=True):
@@ -222,7 +231,7 @@ def _components(o: Operand, x: Tensor) -> Tensor:
 
 
 def _shape(o: Operand, call: KernelCall) -> tuple[int, int, int]:
-    return call.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
+    return call.sizes.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
 
 
 INTERPRETER = KernelTarget(
@@ -230,7 +239,7 @@ INTERPRETER = KernelTarget(
     about="plain PyTorch",
     missing=lambda _device: None,
     obstacle=lambda *_: None,
-    load=by_form(interpreted, interpreted_polynomial),
+    load=choose_by_form(interpreted, interpreted_polynomial),
     empty=lambda shape, dtype, device: torch.empty(shape, dtype=dtype, device=device),
     remedy="",
     language="Python",

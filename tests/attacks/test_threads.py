@@ -19,11 +19,10 @@ import torch
 
 from tests.machine import needs_compiler
 from tpgen.form.form import form_of
-from tpgen.kernels.build.build import cores
+from tpgen.kernels.build.build import count_cores
 from tpgen.kernels.build.compiler import need_compiler, target
 from tpgen.kernels.cpp.generate import generate
-from tpgen.kernels.placement.place import place
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.planning import place, plan_schedule
 from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.native.source import process_text
 from tpgen.planner.linear import make_linear_plan
@@ -87,7 +86,7 @@ def build(folder: Path, sources: dict[str, list[str]]) -> Path:
     compiler, objects = need_compiler().program, [str(folder / f"{name}.o") for name in sources]
     commands = [[*compiler, *flags, *more, "-c", "-o", made, str(folder / f"{name}.cpp")]
                 for made, (name, more) in zip(objects, sources.items(), strict=True)]  # fmt: skip
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(count_cores()) as pool:
         list(pool.map(lambda command: subprocess.run(command, check=True), commands))
     program = folder / "program"
     subprocess.run([*compiler, "-fsanitize=thread", "-o", str(program), *objects, "-lpthread"], check=True)

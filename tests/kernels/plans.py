@@ -92,4 +92,4 @@ def gradients(
     text: str, *tensors: Tensor, opened: str = "x1 x2 w", edges: Sequence[Tensor | None] = ()
 ) -> list[Tensor]:
     """The gradients of a product, by the operator."""
-    return torch.ops.tpgen.form(*call(opened, *tensors, text=text, edges=edges).arguments())
+    return torch.ops.tpgen.form(*call(opened, *tensors, text=text, edges=edges).to_arguments())

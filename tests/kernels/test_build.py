@@ -18,7 +18,7 @@ from tests.kernels.plans import call, operands
 from tpgen.base.errors import BackendError, EmitError, InputError, KernelError, PlanError
 from tpgen.kernels.build import build, cache, compiler
 from tpgen.kernels.build.compiler import openmp_runtime
-from tpgen.kernels.placement.place import place
+from tpgen.kernels.placement.planning import place
 from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description, read_description

@@ -121,10 +121,10 @@ def test_torch_accepts_the_operators(name: str) -> None:
     plan = PLANS[name]
     *inputs, src, dst = graph(plan, 9)
     forward = call("out", *inputs, text=describe(plan), edges=(src, dst), nodes=NODES)
-    torch.library.opcheck(torch.ops.tpgen.form.default, forward.arguments())
+    torch.library.opcheck(torch.ops.tpgen.form.default, forward.to_arguments())
     g = torch.randn(NODES, plan.irreps_out.dim, dtype=torch.float64, requires_grad=True)
     backward = call("x1 x2 w out", *inputs, g, text=describe(plan), edges=(src, dst))
-    torch.library.opcheck(torch.ops.tpgen.form.default, backward.arguments())
+    torch.library.opcheck(torch.ops.tpgen.form.default, backward.to_arguments())
 
 
 @pytest.mark.parametrize("name", ["channel", "batch, shared"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor
 
 from tests.kernels.plans import VARIANTS, call, mode_plan, operands
+from tpgen.base.errors import PlanError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import FormCall
+from tpgen.kernels.runtime.description import read_description
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.linear import make_linear_plan
@@ -117,9 +120,9 @@ def test_forward_mode(name: str) -> None:
 def test_torch_accepts_the_operators(name: str) -> None:
     plan = PLANS[name]
     inputs = differentiable(plan)
-    torch.library.opcheck(torch.ops.tpgen.form.default, call("out", *inputs, text=describe(plan)).arguments())
+    torch.library.opcheck(torch.ops.tpgen.form.default, call("out", *inputs, text=describe(plan)).to_arguments())
     g = torch.randn(3, plan.irreps_out.dim, dtype=torch.float64, requires_grad=True)
-    given = call("x1 x2 w", *inputs, g, text=describe(plan)).arguments()
+    given = call("x1 x2 w", *inputs, g, text=describe(plan)).to_arguments()
     torch.library.opcheck(torch.ops.tpgen.form.default, given)
 
 
@@ -312,3 +315,37 @@ def test_second_inputs_that_a_layer_does_not_read_change_no_derivative() -> None
         return kernel_product(x, x[:, :0], w, layer)
 
     assert torch.autograd.gradgradcheck(product, (x, w), check_fwd_over_rev=True, check_batched_grad=True)
+
+
+# -- weighted and unweighted paths: where another value stands in the weights' place, the latter drop out --------------
+
+INSTRUCTIONS = [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", False), (0, 0, 1, "uvu", True, 0.5)]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_derivatives_of_weighted_and_unweighted_paths(shared: bool) -> None:
+    plan = make_plan("3x1o", "1o", "3x1e+3x0e", INSTRUCTIONS, shared_weights=shared)
+    given = operands(plan, 4)
+    text = describe(plan)
+    inputs = tuple(given[name].clone().requires_grad_() for name in ("x1", "x2", "w"))
+
+    def product(*x: torch.Tensor) -> torch.Tensor:
+        return kernel_product(*x, text)
+
+    torch.autograd.gradgradcheck(product, inputs)
+    torch.autograd.gradcheck(product, inputs, check_forward_ad=True)
+
+
+def test_the_weighted_part_keeps_coefficients_and_weights() -> None:
+    plan = make_plan("3x1o", "1o", "3x1e+3x0e", INSTRUCTIONS)
+    part = read_description(read_description(describe(plan)).weighted)
+    assert [(t.path, t.coefficient) for t in part.form.terms] == [
+        (p.index, p.coefficient) for p in plan.paths if p.weight is not None
+    ]
+    assert part.weighted == read_description(part.weighted).weighted
+
+
+def test_an_unknown_part_is_refused() -> None:
+    fields = json.loads(describe(make_plan("1o", "1o", "1e", [(0, 0, 0, "uuu", True)])))
+    with pytest.raises(PlanError, match="paths must be one of all, weighted, got 'some'"):
+        read_description(json.dumps({**fields, "paths": "some"}))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.kernels.test_products import identical, on_threads
 from tests.machine import needs_compiler
 from tpgen.base.errors import InputError, PlanError
 from tpgen.emitter.emit import emit_plan
@@ -22,7 +23,7 @@ from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, describe, des
 from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.runtime import kernels_of
-from tpgen.kernels.runtime.workspace import call_workspace
+from tpgen.kernels.runtime.workspace import count_call_workspace
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.planner.read import read_plan
@@ -71,14 +72,13 @@ def test_each_row_has_the_weights_of_its_element(plan: Plan, dtype: torch.dtype,
 @needs_compiler
 def test_results_do_not_depend_on_threads() -> None:
     x, w = operands(WIDE, 5000, torch.float32)
-    elements, made = torch.randint(0, 4, (5000,)), []
-    threads = torch.get_num_threads()
-    for count in (1, 2):
-        torch.set_num_threads(count)
+    elements = torch.randint(0, 4, (5000,))
+
+    def compute() -> list[Tensor]:
         out = layer(x, w, elements, WIDE)
-        made.append([out, *torch.autograd.grad(out.square().sum(), (x, w))])
-    torch.set_num_threads(threads)
-    assert all(map(torch.equal, *made))
+        return [out, *torch.autograd.grad(out.square().sum(), (x, w))]
+
+    assert identical(on_threads(1, compute), on_threads(2, compute))
 
 
 @needs_compiler
@@ -169,7 +169,7 @@ def test_a_gpu_has_no_kernel_of_it() -> None:
 def test_bytes_of_a_call_hold_the_lists_of_rows() -> None:
     (x, w), text, index = operands(rows=1000), describe(PLAN), torch.zeros(1000, dtype=torch.int64)
     few, many = (
-        call_workspace(FormCall((x, x[:, :0], w[:n]), [index], text, FORWARD, (ELEMENTS_RULE,))) for n in (1, 4)
+        count_call_workspace(FormCall((x, x[:, :0], w[:n]), [index], text, FORWARD, (ELEMENTS_RULE,))) for n in (1, 4)
     )
     assert many > few > 8 * 1000
 

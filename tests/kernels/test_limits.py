@@ -21,7 +21,7 @@ from torch import Tensor
 import tpgen
 from tests.attacks.test_products import assert_alike, derivatives
 from tests.kernels.plans import multiplicities
-from tests.kernels.test_products import errors
+from tests.kernels.test_products import errors, on_threads
 from tests.polynomials import operands_of, slow
 from tpgen.base.errors import PlanError
 from tpgen.form.call import MAX_LEVELS, Call
@@ -130,10 +130,10 @@ LIMITS = [
     Limit("kernels.placement.matrix._TILES", ((96, 6), (6,), (12,)), {**LAYERS, **BY_ELEMENT}, rows=100),
     Limit("kernels.placement.matrix._TILE_NUMBERS", (1, 400, 10**9), {**LAYERS, **BY_ELEMENT}, rows=100),
     Limit("kernels.placement.matrix._SUMMED_ROWS", (1, 100, 10**6), {"layer": layer}, rows=300, threads=2),
-    Limit("kernels.placement.blocks._GRAIN", (1, 500, 10**9), {**PRODUCTS, **LAYERS}, rows=50, threads=2),
-    Limit("kernels.placement.blocks._SUMS", (1, 100, 2**24), {"uvu, shared": PRODUCTS["uvu, shared"]}, rows=50),
-    Limit("kernels.placement.blocks.MOST_BLOCKS", (1, 2, 32), {"uvw, shared": MIXED["uvw, shared"]}, rows=70),
-    Limit("kernels.placement.blocks.WORTH_THREADS", (0, 1000, 10**9), PRODUCTS, rows=50, threads=2),
+    Limit("kernels.placement.values._GRAIN", (1, 500, 10**9), {**PRODUCTS, **LAYERS}, rows=50, threads=2),
+    Limit("kernels.placement.values._SUMS", (1, 100, 2**24), {"uvu, shared": PRODUCTS["uvu, shared"]}, rows=50),
+    Limit("kernels.placement.values.MOST_BLOCKS", (1, 2, 32), {"uvw, shared": MIXED["uvw, shared"]}, rows=70),
+    Limit("kernels.placement.values.WORTH_THREADS", (0, 1000, 10**9), PRODUCTS, rows=50, threads=2),
     Limit("kernels.placement.polynomial._SPAN", (1, 6, 7, 64), POLYNOMIALS, rows=7),
     Limit("kernels.cpp.polynomial._WORTH", (0, 1 << 40), POLYNOMIALS, rows=40, threads=2),
     Limit("kernels.runtime.targets._FUSED_ENTRIES", (0, 17, 18, 600), {"uvu": CHANNELS["uvu"]}, writes=False),
@@ -164,12 +164,7 @@ def named(case: tuple[Limit, str, Any], *marks: Any) -> Any:
 )
 def test_both_sides_agree(limit: Limit, kind: str, value: Any, every: bool, patched) -> None:
     patched({**dict(limit.beside), limit.name: value})
-    before = torch.get_num_threads()
-    torch.set_num_threads(limit.threads)
-    try:
-        check(limit.plans[kind](), limit.rows, every)
-    finally:
-        torch.set_num_threads(before)
+    on_threads(limit.threads, lambda: check(limit.plans[kind](), limit.rows, every))
 
 
 @pytest.mark.parametrize("limit", [limit for limit in LIMITS if limit.writes], ids=lambda limit: limit.name)
@@ -345,7 +340,7 @@ BESIDE: dict[str, str] = {
     "kernels.build.compiler._OLDEST_GCC": "tests/kernels/test_build.py",
     "kernels.build.compiler._WHOLE_GCC": "compilers on both sides build kernels, tests/kernels/test_compilers.py",
     "kernels.build.processor._GET_VECTOR_LENGTH": "a question to Linux",
-    "kernels.cpp.generate.BEYOND": "the number of a fault",
+    "kernels.rows.BEYOND": "the number of a fault",
     "kernels.cpp.polynomial._MOVED": "a part of what _WORTH is compared with",
     "kernels.placement.planning.MAX_ENTRIES": "test_what_is_too_large_is_a_graph",
     "kernels.placement.planning.MAX_PAIRS": "test_what_is_too_large_is_a_graph",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.form.test_linear import LAYOUTS
 from tests.kernels.plans import call
+from tests.kernels.test_products import identical, on_threads
 from tpgen.base.errors import EmitError, PlanError
 from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
@@ -121,15 +122,13 @@ def test_the_same_bits_from_one_thread_and_many() -> None:
     plan = make_linear_plan(*ENDS["more than a panel"])
     x, w, g = operands(plan, 600)
     x.requires_grad_(), w.requires_grad_()
-    before, results = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            out = linear(x, w, describe(plan))
-            results.append([out, *torch.autograd.grad(out, (x, w), g)])
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+    def compute() -> list[Tensor]:
+        out = linear(x, w, describe(plan))
+        return [out, *torch.autograd.grad(out, (x, w), g)]
+
+    results = [on_threads(threads, compute) for threads in (1, 2)]
+    assert identical(*results)
     slow = reference_product(plan, x, w)
     for found, wanted in zip(results[0], (slow, *torch.autograd.grad(slow, (x, w), g)), strict=True):
         assert_near(found, wanted, 1e-12)

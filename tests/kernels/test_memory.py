@@ -18,7 +18,7 @@ import torch
 from tests.machine import needs_compiler
 from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.runtime.memory import LARGE as LEAST
-from tpgen.kernels.runtime.memory import empty_tensor, kept_bytes, none_kept, release
+from tpgen.kernels.runtime.memory import empty_tensor, kept_bytes, release, turn_reuse_off
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.native.source import libtorch, native_header
@@ -233,7 +233,7 @@ def test_more_than_there_is_is_torchs_error() -> None:
 
 def test_nothing_is_kept_meanwhile() -> None:
     release()
-    with none_kept():
+    with turn_reuse_off():
         made = empty_tensor(LARGE, torch.float32)
         del made
         assert kept_bytes() == 0

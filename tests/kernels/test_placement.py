@@ -7,8 +7,7 @@ import pytest
 from tpgen.base.errors import EmitError
 from tpgen.form.form import form_of
 from tpgen.kernels.placement.channel import ChannelPlacement
-from tpgen.kernels.placement.place import Placement, place
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.planning import Placement, place, plan_schedule
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.rows import EDGES, RowRules
 from tpgen.planner.plan import Plan

@@ -13,8 +13,7 @@ from tests.machine import needs_compiler
 from tpgen.form.form import form_of
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.cpp.generate import generate
-from tpgen.kernels.placement.place import place
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.planning import place, plan_schedule
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.rows import EDGES
 from tpgen.planner.presets import fully_connected

@@ -13,7 +13,7 @@ from tests.interpreter import interpret
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.form import Form, form_of
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
-from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, TableEntry, Tabulate
+from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, TableEntry
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms
 from tpgen.kernels.sweep.terms import BETWEEN, SLOTS, S
 
@@ -59,27 +59,26 @@ def read_by_some_slot(component: Component, sweep: Sweep) -> bool:
 
 def check_order(sweep: Sweep) -> None:
     """Values are named before they are read, components read before they are used, one path at a time."""
-    entries = {s.entry for table in sweep.tables for s in table}
+    entries = {s.target for table in sweep.tables for s in table}
     for path in sweep.paths:
         known: set = set(entries)
         made: set = set()
         for statement in (s for stage in path.stages for s in stage.statements):
             assert path.term.path in statement.paths
             if isinstance(statement, Load):
-                between = statement.component.operand in BETWEEN
-                assert statement.component in made if between else read_by_some_slot(statement.component, sweep)
-                known.add(statement.component)
+                between = statement.target.operand in BETWEEN
+                assert statement.target in made if between else read_by_some_slot(statement.target, sweep)
+                known.add(statement.target)
                 continue
-            assert not isinstance(statement, Tabulate)
             read = set(statement.factors)
             assert read <= known, f"{statement} reads {read - known}"
             if isinstance(statement, Define):
-                assert Local(statement.name) not in known, f"{statement} names a value again"
-                known.add(Local(statement.name))
+                assert statement.target not in known, f"{statement} names a value again"
+                known.add(statement.target)
             else:
                 assert isinstance(statement, Accumulate)
-                assert statement.component.operand in (*sweep.opened, *BETWEEN, S)
-                made.add(statement.component)
+                assert statement.target.operand in (*sweep.opened, *BETWEEN, S)
+                made.add(statement.target)
                 known |= {c for c in made if c.operand == S}
 
 

@@ -118,10 +118,10 @@ def test_what_is_written_to_is_checked_again(strategy: str, write: Callable, end
 
 def test_on_a_gpu_senders_alone_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_GPU", "cpu")
-    monkeypatch.setattr(module, "capture_of", lambda device: 0)
+    monkeypatch.setattr(module, "captured_graph_number", lambda device: 0)
     edges = EdgeOrder.of(*graph()[1:], NODES)
-    monkeypatch.setattr(orders, "order_of", None)
-    first = orders.known_order(edges.senders, NODES).first
+    monkeypatch.setattr(orders, "sort_by_owner", None)
+    first = orders.sort_unless_known(edges.senders, NODES).first
     assert torch.equal(first.diff(), torch.bincount(edges.senders, minlength=NODES))
     assert orders.is_known_to_ascend(edges.receivers)
     assert not orders.is_known_to_ascend(edges.senders)

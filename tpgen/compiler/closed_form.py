@@ -23,8 +23,7 @@ from tpgen.base._torch import (
 from tpgen.emitter.emit import Emission, emit_form
 from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
-from tpgen.kernels.runtime.older_vmap import below_vmap, unwrap_batched
-from tpgen.kernels.runtime.registration import Differentiable, record_call
+from tpgen.kernels.runtime.registration import Differentiable, below_vmap, record_call, unwrap_batched
 
 _Program = Callable[..., Any]  # returns a tuple of tensors
 Compile = Callable[[torch.nn.Module], _Program]

@@ -45,7 +45,7 @@ def read_choice(plan: Plan, config: Config) -> Choice | None:
 def remember_choice(plan: Plan, config: Config, strategy: str, milliseconds: float, rows: int) -> None:
     """Store the fastest strategy for future modules."""
     fields = {"strategy": strategy, "milliseconds": milliseconds, "rows": rows}
-    cache.write_whole(_choice_file(plan, config, cache.current_directory()), json.dumps(fields))
+    cache.write_atomically(_choice_file(plan, config, cache.current_directory()), json.dumps(fields))
 
 
 def why_unfit(plan: Plan, config: Config, strategy: str) -> str | None:

@@ -20,8 +20,7 @@ from tpgen.emitter.passes import name_nodes
 from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call
-from tpgen.kernels.sweep.evaluate import run_statements
-from tpgen.kernels.sweep.statements import Component, Value
+from tpgen.kernels.sweep.statements import Component, Value, run_statements
 from tpgen.planner.plan import OUT, Plan
 
 _Given = Mapping[str, Traced]

@@ -22,7 +22,7 @@ from tpgen.functions.numbers import build_function, can_build, pack_numbers, run
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.memory import empty_tensor
-from tpgen.kernels.runtime.registration import apply_of, asked_for
+from tpgen.kernels.runtime.registration import apply_of, find_used_gradients
 from tpgen.nn.autocast import is_autocasting
 from tpgen.nn.plain_tensors import are_plain
 
@@ -102,7 +102,7 @@ class _CutBessel(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, h: Tensor | None) -> tuple:
         r, w = ctx.saved_tensors
-        by_r, by_w = asked_for(ctx.needs_input_grad[:2], ctx.next_functions)
+        by_r, by_w = find_used_gradients(ctx.needs_input_grad[:2], ctx.next_functions)
         there = [x for x in (g, h) if x is not None]
         slope = _torch_slope if torch.is_grad_enabled() or not _are_usual(r, *there) else bessel_slope
         return (

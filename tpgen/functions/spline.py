@@ -21,7 +21,7 @@ from torch import Tensor
 from tpgen.base.errors import TpgenError
 from tpgen.functions.numbers import build_function, can_build, pack_numbers, run_kernel
 from tpgen.kernels.runtime.memory import empty_tensor
-from tpgen.kernels.runtime.registration import apply_of, asked_for
+from tpgen.kernels.runtime.registration import apply_of, find_used_gradients
 from tpgen.nn.autocast import is_autocasting
 from tpgen.nn.plain_tensors import are_plain
 
@@ -153,7 +153,7 @@ class _SplineValues(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:
-        by_r, *by_constants = asked_for(ctx.needs_input_grad[1:], ctx.next_functions)
+        by_r, *by_constants = find_used_gradients(ctx.needs_input_grad[1:], ctx.next_functions)
         if any(by_constants):
             raise TpgenError(_NO_TRAINING.format("gradients of parameters"))
         (r,) = ctx.saved_tensors

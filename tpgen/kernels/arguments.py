@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tpgen.form.call import Call
-from tpgen.kernels.rows import ELEMENTS, RowIndex, RowRules, index_at
+from tpgen.kernels.rows import ELEMENTS, RowIndex, RowRules, find_index
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
 
@@ -22,28 +22,10 @@ class KernelSpec(NamedTuple):
     rules: RowRules = ()
 
 
-def by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
+def choose_by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of a `KernelSpec`: ``paths`` for a product, ``monomials`` for a polynomial."""
     functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
     return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
-
-
-class KernelCall(NamedTuple):
-    """Arguments of one kernel call."""
-
-    given: Sequence[Tensor]
-    opened: Sequence[Tensor]
-    rows: int
-    channels: int = 1
-    indices: Sequence[RowIndex] = ()
-
-    @property
-    def elements(self) -> int:
-        """Elements with weights of their own; 1 without an index."""
-        return _elements_of(self.indices)
-
-
-Kernel = Callable[[KernelCall], int]  # returns a fault, 0 for none
 
 
 class CallSizes(NamedTuple):
@@ -57,13 +39,26 @@ class CallSizes(NamedTuple):
     @property
     def elements(self) -> int:
         """Elements with weights of their own; 1 without an index."""
-        return _elements_of(self.indices)
+        return next((index.size for index in self.indices if index.rule is ELEMENTS), 1)
 
     def owners(self, owner: str | None) -> int:
         """Rows of operand ``owner`` that the call sums into; 0 without an index."""
-        index = index_at(self.indices, owner or "")
+        index = find_index(self.indices, owner or "")
         return index.size if index else 0
 
 
-def _elements_of(indices: Sequence[RowIndex]) -> int:
-    return next((index.size for index in indices if index.rule is ELEMENTS), 1)
+class KernelCall(NamedTuple):
+    """Arguments of one kernel call."""
+
+    given: Sequence[Tensor]
+    opened: Sequence[Tensor]
+    rows: int
+    channels: int = 1
+    indices: Sequence[RowIndex] = ()
+
+    @property
+    def sizes(self) -> CallSizes:
+        return CallSizes(self.given[0].device, self.rows, self.channels, self.indices)
+
+
+Kernel = Callable[[KernelCall], int]  # returns a fault, 0 for none

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tpgen.base.errors import PlanError, unknown
+from tpgen.base.errors import BackendError, InputError, PlanError, unknown
 from tpgen.base.remember import remembered
 
 # What says the row: an index; one that kernels may be called without, then all rows have one, or each its own; or the
@@ -28,6 +28,7 @@ ROWS, SHARED = "rows", "shared"
 INDEX_DTYPES = (torch.int64, torch.int32)
 # bits of `RowIndex.flags`, as kernels/cpp/indices.h has them
 CHECKED, NARROW = 1, 2
+BEYOND = 2  # the fault of the first index out of range, then of the next; 1 is no scratch space
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,16 +117,36 @@ class RowIndex(NamedTuple):
         return self.check * CHECKED | narrow * NARROW
 
 
-def index_at(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
+def find_index(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
     """Find the index of an operand, or None."""
     return next((index for index in indices if index.rule.operand == operand), None)
 
 
-def summed_by(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
+def select_summed_operands(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
     """Select the open operands whose rows an index tensor finds.
 
-    >>> summed_by(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
+    >>> select_summed_operands(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)
     """
     found = [rule.operand for rule in rules if rule.takes_index]
     return tuple(slot for slot in opened if slot in found)
+
+
+def make_fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
+    """Error of a fault code."""
+    if code < BEYOND:
+        return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
+    index = indices[code - BEYOND]
+    assert index.tensor is not None
+    rule, (low, high) = index.rule, map(int, index.tensor.aminmax())
+    return InputError(f"{rule.argument}{rule.beyond.format(index.size - 1)}, got {low} to {high}")
+
+
+def find_fault(indices: Sequence[RowIndex]) -> int:
+    """Fault code of the first index out of range, or 0."""
+    for n, index in enumerate(indices):
+        if index.check and index.tensor is not None and index.tensor.numel():
+            low, high = index.tensor.aminmax()
+            if low < 0 or high >= index.size:
+                return BEYOND + n
+    return 0

@@ -38,7 +38,7 @@ class _RuleMatch(NamedTuple):
 def find_rows(graph: fx.Graph) -> None:
     """Fuse gathers before and sums after product calls into the calls, as row rules."""
     for node in graph.find_nodes(op="call_function", target=_form):
-        call = FormCall.read(*node.args, **node.kwargs)
+        call = FormCall.from_arguments(*node.args, **node.kwargs)
         if not kernels_of(call.description).description.any_level:
             _fuse_gathers_and_sums(graph, node, call)
     graph.eliminate_dead_code()
@@ -56,7 +56,7 @@ def _fuse_gathers_and_sums(graph: fx.Graph, node: fx.Node, call: FormCall) -> No
     known.update({each.by.rule: each.by for each in found})
     indices = [known[rule] for rule in RULES.values() if rule in known]
     with graph.inserting_before(_first_use(node)):
-        made = insert_call(graph, _form, *call._replace(tensors=tensors).found_by(indices).arguments())
+        made = insert_call(graph, _form, *call._replace(tensors=tensors).with_indices(indices).to_arguments())
         results = [insert_call(graph, getitem, made, n) for n in range(len(call.slots.opened))]
     totals = {slot: total for each in found for slot, total in each.summed.items()}
     for user in list(node.users):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import current_pass, is_functorch_wrapped_tensor, is_legacy_batchedtensor, pytree
 from tpgen.base.errors import InputError
 from tpgen.base.locks import cached_property
-from tpgen.kernels.runtime.registration import asked_for
+from tpgen.kernels.runtime.registration import find_used_gradients
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.outcome import LeavesWithGraphs, outcome_of, sources_of
 from tpgen.networks.results import flatten, memory_address
@@ -168,7 +168,7 @@ class ServedCall:
         if stage + again >= len(self.requests) or not self.requests[stage].given.issuperset(given):
             return False
         wanted = self.requests[stage].wanted
-        return not any(asked_for(repeat(True), compress(edges, (n not in wanted for n in self.places))))
+        return not any(find_used_gradients(repeat(True), compress(edges, (n not in wanted for n in self.places))))
 
     def gradients(
         self, stage: int, known: dict[int, Tensor], slopes: Sequence[Tensor | None], like: Sequence[Any]
@@ -301,7 +301,7 @@ def _gradients_by_programs(
 
 def _gradients_by_network(ctx: Any, given: dict[int, Tensor], inner: list[_InnerPass]) -> dict[int, Tensor | None]:
     call, again, asking = ctx.call, torch.is_grad_enabled(), ctx.call.graphs.asking
-    wanted = compress(call.places, asked_for(repeat(True), ctx.next_functions))
+    wanted = compress(call.places, find_used_gradients(repeat(True), ctx.next_functions))
     request, plain = GradientRequest.of(given, wanted), not inner and is_served(given.values())
     with torch.enable_grad():
         leaves, known = call.recompute(call, BackwardPass(request, frozenset(call.places), again, plain))

@@ -75,8 +75,8 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
 
 def _compiled_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
     entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
-    with entry.locked():
-        if not entry.intact():
+    with entry.hold_lock():
+        if not entry.is_intact():
             if _only_cached.get():
                 raise DeployError("the program is not in the cache of kernels")
             announce("compiles a network as one program, once for this machine: some half a minute")

@@ -13,7 +13,7 @@ import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.base.errors import BackendError
 from tpgen.base.remember import Shelf
 from tpgen.form.call import Slot
-from tpgen.kernels.rows import RowRules, index_at, names_of_rules
+from tpgen.kernels.rows import RowRules, find_index, names_of_rules
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
@@ -31,7 +31,7 @@ def call_by_name(graph: fx.Graph) -> None:
     """
     for node in list(graph.nodes):
         if node.target is torch.ops.tpgen.form.default:
-            _replace_by_named_calls(graph, node, FormCall.read(*node.args, **node.kwargs))
+            _replace_by_named_calls(graph, node, FormCall.from_arguments(*node.args, **node.kwargs))
     graph.eliminate_dead_code()
 
 
@@ -41,7 +41,7 @@ def _replace_by_named_calls(graph: fx.Graph, node: fx.Node, call: FormCall) -> N
     indices = [index.tensor for index in call.indices if index.tensor is not None]
     with graph.inserting_before(node):
         given = {slot: _strided_row(graph, x) for slot, x in zip(signature.call.given, call.tensors, strict=True)}
-        g = given.get(Slot(OUT)) if index_at(call.indices, OUT) else None
+        g = given.get(Slot(OUT)) if find_index(call.indices, OUT) else None
         nodes = call.nodes if g is None else insert_call(graph, torch.ops.aten.sym_size.int, g, 0)
         for part, name in zip(signature.parts, names, strict=True):
             arguments = ([*(given[slot] for slot in part.given), *indices], name, nodes)
@@ -101,5 +101,7 @@ def _fake_form(tensors: list[Tensor], name: int, nodes: int = 0, _sorted: int = 
     kernels, text, rules = _named[name]
     signature = kernels.signature(text, rules)
     count = len(signature.given)
-    counts = signature.sizes(FormCall.read(tensors[:count], tensors[count:], "", text, names_of_rules(rules), nodes))
-    return [tensors[0].new_empty(shape) for shape in signature.shapes(tensors, counts)]
+    counts = signature.count_axes(
+        FormCall.from_arguments(tensors[:count], tensors[count:], "", text, names_of_rules(rules), nodes)
+    )
+    return [tensors[0].new_empty(shape) for shape in signature.result_shapes(tensors, counts)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from tpgen.base._torch import current_node
-from tpgen.kernels.runtime.registration import asked_for
+from tpgen.kernels.runtime.registration import find_used_gradients
 from tpgen.networks.gradients import BackwardPass, GradientRequest, differentiated_by, is_served
 from tpgen.networks.outcome import nodes_behind, own_leaves, sources_of
 
@@ -65,7 +65,7 @@ def _note_present_pass(
     sources = sources_of(network, others)
     asking = [n for n, x in enumerate(sources) if x.requires_grad]
     edges: list[Any] = [tuple(get_gradient_edge(sources[n]))[:2] for n in asking]
-    wanted = list(compress(asking, asked_for(repeat(True), edges)))
+    wanted = list(compress(asking, find_used_gradients(repeat(True), edges)))
     served = is_served(x for x in gradients if x is not None)
     behind = frozenset(n for of in inside for n, _, _ in of.metadata.get(_LEAVES, ()))
     request, plain = GradientRequest.of(results, wanted), served and bool(wanted)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
-from tpgen.kernels.runtime.native.identity import by_table, compares, make_identity_test, names_now
+from tpgen.kernels.runtime.native.identity import can_test_identity, group_names_by_dict, make_identity_test, read_names
 from tpgen.networks.objects import EnclosingObject, ObjectParts, enclosing_object, has_attributes, rebuild_objects
 from tpgen.nn.plain_tensors import count_writes
 
@@ -219,7 +219,7 @@ class ParameterSlots:
         self._own = list(own.values())  # whether each is a buffer
         self._first = [held for (held, _), *_ in self._places], [name for (_, name), *_ in self._places]
         self._tied = [of for of in self._places if len(of) > 1]
-        self._tables = by_table(chain.from_iterable(self._places))
+        self._tables = group_names_by_dict(chain.from_iterable(self._places))
         self._unmoved: Callable[[], bool] | None = None
         self._last: list[Tensor] = []
 
@@ -227,7 +227,9 @@ class ParameterSlots:
         """Whether every slot holds a tensor, and tied slots the same one."""
         if self._unmoved is not None and self._unmoved():
             return True
-        looked = make_identity_test((), names_now(self._tables)) if compares() else None  # before places are compared
+        looked = (
+            make_identity_test((), read_names(self._tables)) if can_test_identity() else None
+        )  # before places are compared
         if not self._compare_slots():
             return False
         last = self._read_slots()

@@ -12,10 +12,10 @@ from torch import Tensor
 from tpgen.kernels.runtime.native.identity import (
     ABSENT,
     WatchedNames,
-    by_table,
-    compares,
+    can_test_identity,
+    group_names_by_dict,
     make_identity_test,
-    names_now,
+    read_names,
 )
 from tpgen.kernels.runtime.native.words import (
     MemoryWord,
@@ -55,7 +55,7 @@ class Watch:
 
     def __init__(self, places: Sequence[NamedPlace], wholes: Sequence[Whole], tensors: Sequence[Tensor]) -> None:
         self._places, self._wholes = places, wholes
-        self._tables = by_table((of.table, of.name) for of in places)
+        self._tables = group_names_by_dict((of.table, of.name) for of in places)
         self._tensors = [(x, x.detach().clone(), x.requires_grad) for x in tensors]
         self._unmoved: _Unmoved = None, ()
 
@@ -81,10 +81,10 @@ class Watch:
         return True
 
     def _make_native_check(self) -> _Unmoved:
-        if not compares():
+        if not can_test_identity():
             return None, ()
         words: list[MemoryWord] = []
-        tables, unseen = names_now(self._tables), list[Whole]()
+        tables, unseen = read_names(self._tables), list[Whole]()
         for whole in self._wholes:
             found, names = _SEEN.get(whole.parts, _unseen)(whole.x)
             known = [word for word in found or () if word is not None]

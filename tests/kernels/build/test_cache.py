@@ -39,9 +39,9 @@ def test_clear_leaves_other_files_alone(fresh: Path) -> None:
 def test_clear_leaves_what_is_being_built_to_its_builder(fresh: Path) -> None:
     run_product()
     entry = Entry(fresh, libraries(fresh)[0].stem)
-    with entry.locked():
+    with entry.hold_lock():
         assert build.cache_clear() == 0
-        assert entry.intact()
+        assert entry.is_intact()
     assert build.cache_clear() == 1
     assert list(fresh.iterdir()) == []
 

@@ -14,7 +14,7 @@ from tests.kernels.test_build import libraries, run_product
 from tpgen.base.errors import BackendError
 from tpgen.kernels.build import build, trust
 from tpgen.kernels.build.compiler import need_compiler
-from tpgen.kernels.build.trust import check_private, make_private, read_own, links_followed
+from tpgen.kernels.build.trust import check_private, make_private, read_own, resolve_parents
 
 as_root = pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives files away")
 NOBODY = 65534
@@ -88,8 +88,8 @@ def test_directories_are_made_for_the_user_alone(fresh: Path) -> None:
 def test_links_above_are_followed_once(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to("elsewhere")
-    assert links_followed(tmp_path / "link" / "kernels") == tmp_path / "elsewhere" / "kernels"
-    assert links_followed(tmp_path / "elsewhere" / ".." / "link") == tmp_path / "link"
+    assert resolve_parents(tmp_path / "link" / "kernels") == tmp_path / "elsewhere" / "kernels"
+    assert resolve_parents(tmp_path / "elsewhere" / ".." / "link") == tmp_path / "link"
 
 
 def give_away(library: Path) -> None:

@@ -38,7 +38,7 @@ def test_any_number_of_units_gives_the_same_bits(tmp_path: Path, monkeypatch: py
     for count in (1, 2, 3):
         directory = tmp_path / str(count)  # of its own: a library is loaded from a path once
         monkeypatch.setenv("TPGEN_CACHE_DIR", str(directory))
-        monkeypatch.setattr(build, "cores", lambda count=count: count)
+        monkeypatch.setattr(build, "count_cores", lambda count=count: count)
         monkeypatch.setattr(build, "_loaded", {})
         found.append([x for x in Kernels(describe(LARGE)).run(given) if x is not None])
         files = list((directory / "kernels").iterdir())
@@ -61,7 +61,7 @@ case "$*" in *TPGEN_FROM=*) echo 'kernel.cpp:1: error: no such unit' >&2; exit 1
     )
     script.chmod(0o755)
     monkeypatch.setenv("TPGEN_CXX", str(script))
-    monkeypatch.setattr(build, "cores", lambda: 3)
+    monkeypatch.setattr(build, "count_cores", lambda: 3)
     with pytest.raises(KernelError, match=r"(?s)TPGEN_FROM=.* -c .*error: no such unit.*source kept at") as caught:
         build.load_kernel(kernel_source(LARGE, direction="backward").text)
     kept = Path(str(caught.value).split("kept at ")[1].split("\n")[0])

@@ -1,4 +1,4 @@
-"""A GPU as kernels of products see it."""
+"""A GPU as kernels see it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.cuda.fakes import Products
+from tests.kernels.cuda.fakes import FakeDriver
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.runtime.native.runtime import runtime
-from tpgen.kernels.runtime.runtime import Kernels
+from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
 
 
@@ -20,23 +20,21 @@ def expanding(spec: KernelSpec, _chip: object) -> str | None:
 
 
 @pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Products]:
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """A process whose CPU is a CUDA device, as far as kernels know: the first of two, of capability 9.0."""
-    library = Products(tmp_path)
+    library = FakeDriver(tmp_path)
     library.install(monkeypatch)
     row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None, obstacle=expanding)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
-    target_of.cache_clear()
-    products: dict[str, Kernels] = {}
-    for module in ("runtime", "forms"):
-        find = lambda text: products.setdefault(text, Kernels(text))  # noqa: E731
-        monkeypatch.setattr(f"tpgen.kernels.runtime.{module}.kernels_of", find)
+    for function in (target_of, kernels_of):
+        function.cache_clear()
     yield library
-    target_of.cache_clear()
+    for function in (target_of, kernels_of):
+        function.cache_clear()
 
 
 @pytest.fixture
-def native_gpu(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> Iterator[Products]:
+def native_gpu(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """The same, with launches of which C++ makes all but the first of each kernel."""
     native = runtime()
     assert native is not None

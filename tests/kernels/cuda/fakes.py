@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from abc import abstractmethod
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,18 @@ from typing import Any
 import pytest
 
 from tests.kernels.cuda.standin import StandIn
-from tpgen.kernels.cuda import captures, driver, kernel, polynomial_kernel, product_kernel
+from tpgen.kernels.cuda import driver, kernel, polynomial_kernel, product_kernel
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.driver import Driver, EntryPoints
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
+from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, JOIN_ENTRY, SUM_ENTRY
 
 # What two devices have, by number: capabilities, how rows are copied there, contexts and torch's current streams.
 ARCHITECTURES, COPIES, CONTEXTS, STREAMS = (90, 80), (2, 1), (50, 51), (7, 8)
 
 
-def machine_code(text: str, arch: int) -> bytes:
+def compile_machine_code(text: str, arch: int) -> bytes:
     return f"{arch} {text}".encode()
 
 
@@ -34,7 +34,7 @@ _LAUNCH = ctypes.CFUNCTYPE(
 )
 
 
-class FakeLibrary:
+class FakeDriver:
     """The driver's functions: modules are texts, and a launch runs them by the stand-in."""
 
     def __init__(self, folder: Path) -> None:
@@ -43,6 +43,7 @@ class FakeLibrary:
         self.functions: list[tuple[int, str]] = []  # the number of the source of each function, and its name
         self.built: dict[int, Any] = {}
         self.failing: dict[str, int] = {}
+        self.launched = list[str]()
         self.device, self.contexts, self.streams = 0, list[int](), list(STREAMS)
         self.capture = 0  # the CUDA graph that records all calls
 
@@ -67,7 +68,7 @@ class FakeLibrary:
         for name, value in {
             "generate_cuda": generated,
             "need_driver": lambda: fake,
-            "machine_code": machine_code,
+            "compile_machine_code": compile_machine_code,
             "cuda_device_of": lambda tensors: self.device,
         }.items():
             monkeypatch.setattr(kernel, name, value)
@@ -79,7 +80,7 @@ class FakeLibrary:
             "stream_of": self.streams,
         }.items():
             monkeypatch.setattr(driver, name, values.__getitem__)
-        monkeypatch.setattr(captures, "capture_of", lambda device: self.capture)
+        monkeypatch.setattr(driver, "captured_graph_number", lambda device: self.capture)
 
     @cached_property
     def entry_points(self) -> EntryPoints:
@@ -111,7 +112,7 @@ class FakeLibrary:
         self.contexts.pop()
 
     def _cuLibraryLoadData(self, library: Any, code: bytes, *_: Any) -> None:
-        codes = (machine_code(source.text, source.placement.chip.arch) for source in self.sources)
+        codes = (compile_machine_code(source.text, source.placement.chip.arch) for source in self.sources)
         library._obj.value = next(n for n, known in enumerate(codes, 1) if known == code)
 
     def _cuLibraryGetKernel(self, made: Any, library: Any, name: bytes) -> None:
@@ -138,35 +139,20 @@ class FakeLibrary:
         if n not in self.built:
             folder = self.folder / str(n)
             folder.mkdir()
-            self.built[n] = self.stand_in(source, folder)
-        self.launch(n, name, blocks, rest)
-
-    @abstractmethod
-    def stand_in(self, source: Any, folder: Path) -> Any:
-        """A source, built to run on the CPU."""
-
-    @abstractmethod
-    def launch(self, n: int, name: str, blocks: int, rest: tuple[Any, ...]) -> None:
-        """Run a function of the built source `n`; `rest` is what the driver gets behind the number of blocks."""
-
-
-_POINTERS = {ENTRY: 0, JOIN_ENTRY: 0, COLLECT_ENTRY: 4, SUM_ENTRY: 2}  # that kernels are called with
-
-
-class Products(FakeLibrary):
-    """The same of kernels of products."""
-
-    def stand_in(self, source: Any, folder: Path) -> StandIn:
-        return StandIn([source], [COPIES[self.device]], folder)
-
-    def launch(self, n: int, name: str, blocks: int, rest: tuple[Any, ...]) -> None:
-        pointers, kernels = rest[7], self.built[n]
-        placement = self.sources[n - 1].placement
-        threads, shared = placement.entries[name]
+            self.built[n] = StandIn([source], [COPIES[self.device]], folder)
+        self.launched.append(name)
+        threads, shared = source.placement.entries[name]
         assert rest[2:6] == (threads, 1, 1, shared)
-        read: list[Any] = [ctypes.c_void_p.from_address(pointers[k]) for k in range(_POINTERS[name])]
-        if name in (ENTRY, JOIN_ENTRY):  # a structure
-            read = [ctypes.c_void_p(pointers[0])]
-        if name in (SUM_ENTRY, JOIN_ENTRY):  # and how many parts there are
-            read.append(ctypes.c_int.from_address(pointers[len(read)]))
-        kernels.call(0, name, blocks, threads, shared, 0, *read)
+        self.built[n].call(0, name, blocks, threads, shared, 0, *_arguments(source, name, rest[7]))
+
+
+def _arguments(source: CudaSource, name: str, pointers: Any) -> list[Any]:
+    """What a kernel is called with: a structure, or pointers; then how many parts there are to add up."""
+    if isinstance(source.placement, CudaPolynomialPlacement):
+        return [ctypes.c_void_p(pointers[0])]
+    count = {COLLECT_ENTRY: 4, SUM_ENTRY: 2}.get(name, 0)
+    read: list[Any] = [ctypes.c_void_p.from_address(pointers[k]) for k in range(count)]
+    read = read or [ctypes.c_void_p(pointers[0])]
+    if name in (SUM_ENTRY, JOIN_ENTRY):
+        read.append(ctypes.c_int.from_address(pointers[len(read)]))
+    return read

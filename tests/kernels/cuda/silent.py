@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernels.cuda.fakes import FakeLibrary
+from tests.kernels.cuda.fakes import FakeDriver
 from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.cuda.driver import EntryPoints
 from tpgen.kernels.runtime.native.runtime import runtime
@@ -52,7 +52,7 @@ def use(silent: Any, stream: int = 7, code: int = 0, capture: int = 0) -> None:
     native.use_driver("cpu", EntryPoints(*addresses))
 
 
-class Silent(FakeLibrary):
+class Silent(FakeDriver):
     """Devices whose kernels compute nothing, for launches from Python."""
 
     def _cuLaunchKernel(self, handle: Any, blocks: int, *rest: Any) -> None:

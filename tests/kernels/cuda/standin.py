@@ -19,52 +19,45 @@ from torch import Tensor
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import EdgeRows, Launch, launches_of
-from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.launch import EdgeRows, Launch, plan_launches
+from tpgen.kernels.cuda.orders import sort_by_owner
 from tpgen.kernels.cuda.placement import AnyPlacement
-from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
+from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.planner.plan import Operand
 
 _HERE = Path(__file__).parent
 _MARGIN = 64  # numbers around every tensor that nobody may read or write
 
-_KERNEL = """
+_KERNELS = """
 #undef COPIES
 #define COPIES {copies}
-#define {entry} kernel_{n}
-#define {sum_entry} sum_{n}
-#define {join_entry} join_{n}
-#define {collect_entry} collect_{n}
+{renamed}
 namespace k{n} {{
 using namespace {names};
 {text}
 }}
-#undef {entry}
-#undef {sum_entry}
-#undef {join_entry}
-#undef {collect_entry}
-extern "C" const char* run_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
-                              const k{n}::Call* call) {{
-  return launch([=] {{ k{n}::kernel_{n}(*call); }}, blocks, count, shared, seed);
+{restored}
+{called}
+"""
+_CALLED = """extern "C" const char* run_{kernel}_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
+                                     {arguments}) {{
+  return launch([=] {{ k{n}::{kernel}_{n}({values}); }}, blocks, count, shared, seed);
 }}
 """
-_SUM = """extern "C" const char* add_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
-                              const k{n}::num* sums, k{n}::real* d_w, int parts) {{
-  return launch([=] {{ k{n}::sum_{n}(sums, d_w, parts); }}, blocks, count, shared, seed);
-}}
-"""
-_JOIN = """extern "C" const char* put_together_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
-                              const k{n}::Call* call, int runs) {{
-  return launch([=] {{ k{n}::join_{n}(*call, runs); }}, blocks, count, shared, seed);
-}}
-"""
-_COLLECT = """extern "C" const char* collect_of_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
-                                      const k{n}::real* parts, const k{n}::i64* first, const k{n}::i64* order,
-                                      k{n}::real* to) {{
-  return launch([=] {{ k{n}::collect_{n}(parts, first, order, to); }}, blocks, count, shared, seed);
-}}
-"""
+# what kernels take besides, of products and of polynomials
+_CALL = ("const k{n}::Call* call", "*call")
+_OF_PRODUCTS = {
+    ENTRY: _CALL,
+    JOIN_ENTRY: ("const k{n}::Call* call, int runs", "*call, runs"),
+    SUM_ENTRY: ("const k{n}::num* sums, k{n}::real* d_w, int parts", "sums, d_w, parts"),
+    COLLECT_ENTRY: (
+        "const k{n}::real* parts, const k{n}::i64* first, const k{n}::i64* order, k{n}::real* to",
+        "parts, first, order, to",
+    ),
+}
+_OF_POLYNOMIALS = dict.fromkeys((ENTRY, SUM_ENTRY, CHANNELS_ENTRY), _CALL)
 _NAMES = {2: "engine", 1: "async", 0: "standin"}
-_CALLED = {ENTRY: "run", SUM_ENTRY: "add", JOIN_ENTRY: "put_together", COLLECT_ENTRY: "collect_of"}
 _COUNTED = ("-DCOUNTED", "-fsanitize=thread", "-fsanitize-coverage=trace-pc")  # calls to traffic.cpp, no library's
 
 
@@ -130,6 +123,25 @@ def _compile(*options: str) -> None:
     assert done.returncode == 0, done.stderr[:3000]
 
 
+def _text(n: int, source: CudaSource, copies: int) -> str:
+    polynomial = isinstance(source.placement, CudaPolynomialPlacement)
+    takes = _OF_POLYNOMIALS if polynomial else _OF_PRODUCTS
+    kernels = {entry: entry.removeprefix("tpgen_") for entry in takes if f" {entry}(" in source.text}
+    called = (
+        _CALLED.format(n=n, kernel=name, arguments=takes[entry][0].format(n=n), values=takes[entry][1])
+        for entry, name in kernels.items()
+    )
+    return _KERNELS.format(
+        n=n,
+        copies=copies,
+        names="standin" if polynomial else _NAMES[copies],
+        text=source.text,
+        renamed="\n".join(f"#define {entry} {name}_{n}" for entry, name in kernels.items()),
+        restored="\n".join(f"#undef {entry}" for entry in kernels),
+        called="".join(called),
+    )
+
+
 class StandIn:
     """Kernels in one library; copies are made as on a device where ``copies`` is 2 (sm_90), 1 (sm_80) or 0."""
 
@@ -137,17 +149,8 @@ class StandIn:
         self, sources: Sequence[CudaSource], copies: Sequence[int], folder: Path, counted: bool = False
     ) -> None:
         self.sources = sources
-        text = []
-        for n, (source, way) in enumerate(zip(sources, copies, strict=True)):
-            entries = {"entry": ENTRY, "sum_entry": SUM_ENTRY, "join_entry": JOIN_ENTRY, "collect_entry": COLLECT_ENTRY}
-            text.append(_KERNEL.format(text=source.text, n=n, copies=way, names=_NAMES[way], **entries))
-            if source.placement.owner:
-                text.append(_JOIN.format(n=n))
-            if source.placement.scattered:
-                text.append(_COLLECT.format(n=n))
-            if source.placement.sums_weights:
-                text.append(_SUM.format(n=n))
-        self.library = Library("".join(text), folder, counted)
+        texts = (_text(n, source, way) for n, (source, way) in enumerate(zip(sources, copies, strict=True)))
+        self.library = Library("".join(texts), folder, counted)
 
     def run(
         self,
@@ -159,10 +162,10 @@ class StandIn:
     ) -> dict[str, Tensor]:
         """The open slots of one kernel, on so many blocks or as many as have work."""
         p, rows = self.sources[n].placement, len(operands["x2"])
-        launches, dtype = launches_of(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
+        launches, dtype = plan_launches(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
         given = {s: _inside(operands[s].to(dtype)) for s in p.given}
         room = {s: _inside(torch.full_like(operands[s], float("nan"), dtype=dtype)) for s in p.opened}
-        scratch = {name: x.fill_(float("nan")) for name, x in launches.scratch("cpu").items()}
+        scratch = {name: x.fill_(float("nan")) for name, x in launches.allocate_scratch("cpu").items()}
         gather = _gather(p, operands, edges)  # which holds the tensors that the calls point into
         inner = [{s: x for s, (_, x) in part.items()} for part in (given, room)]
         indices = {} if gather is None else {name: getattr(gather, name) for name in ("order", "src", "dst")}
@@ -187,7 +190,33 @@ class StandIn:
     def call(self, n: int, entry: str, *given: Any) -> None:
         """Call a kernel by its name with blocks, threads and shared memory, a seed, and its arguments."""
         structs = (ctypes.byref(x) if isinstance(x, ctypes.Array) else x for x in given)
-        self.library.call(f"{_CALLED[entry]}_{n}", *structs)
+        self.library.call(f"run_{entry.removeprefix('tpgen_')}_{n}", *structs)
+
+    def run_polynomial(
+        self, n: int, given: Sequence[Tensor], index: Tensor | None, sizes: CallSizes, at_once: int = 3, seed: int = 0
+    ) -> list[Tensor]:
+        """The open slots of a polynomial's call, in its order."""
+        p = self.sources[n].placement
+        launches, dtype = plan_launches(p, sizes, at_once), getattr(torch, p.dtype)
+        around = {slot: _inside(x.to(dtype)) for slot, x in zip(p.given, given, strict=True)}
+        shapes = {slot: shape_of(p.operands[slot], sizes) for slot in p.opened}
+        room = {slot: _inside(torch.full(shape, float("nan"), dtype=dtype)) for slot, shape in shapes.items()}
+        scratch = {name: _inside(x.fill_(float("nan"))) for name, x in launches.allocate_scratch("cpu").items()}
+        order = None if index is None else sort_by_owner(index, sizes.elements)
+        inner = [{name: x for name, (_, x) in part.items()} for part in (around, room, scratch)]
+        named = inner[0] | {f"d_{slot}": x for slot, x in inner[1].items()}
+        named |= {name if name == "sums" else f"sums of {name}": x for name, x in inner[2].items()}
+        with self.library.watching(named | ({} if order is None else {"first": order.first, "order": order.order})):
+            for one in launches.list_launches(*inner, order):
+                self.launch(n, one, seed)
+        inside = (pair for part in (around, room, scratch) for pair in part.values())
+        assert all(_untouched(*pair) for pair in inside), "written beside a tensor"
+        return [x.clone() for x in inner[1].values()]
+
+
+def shape_of(o: Operand, sizes: CallSizes) -> tuple[int, ...]:
+    """Shape of the tensor of a polynomial's operand."""
+    return (sizes.elements if o.weights else sizes.rows, o.dim * (sizes.channels if o.channels else 1))
 
 
 def _inside(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,6 +235,6 @@ def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, T
     if edges is None:
         return None
     owners = {name: len(operands[name]) for name in ("x1", "out")}
-    orders = {name: order_of(index, n) for index, (name, n) in zip(edges, owners.items(), strict=True)}
+    orders = {name: sort_by_owner(index, n) for index, (name, n) in zip(edges, owners.items(), strict=True)}
     order = orders[p.by].order if p.by else None
     return EdgeRows(order, *edges, owners.get(p.by or "", 0), collected=orders["x1"] if p.scattered else None)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import DecompositionInterpreter, make_fx
 
-from tests.kernels.cuda.fakes import Products
+from tests.kernels.cuda.fakes import FakeDriver
 from tests.kernels.cuda.test_captures import NODES, PLAN, WIDE, Network, count_sorts
 from tests.kernels.plans import call, operands
 from tests.machine import needs_compiler
@@ -27,7 +27,7 @@ BACKENDS = ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.
 
 
 @pytest.fixture
-def sorts(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def sorts(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The numbers of owners of all sorts, on a machine whose CPU is a GPU; nothing may be kept, as in lent memory."""
     made = count_sorts(monkeypatch)
     monkeypatch.setattr(orders, "_in_graph_pool", lambda index: True)
@@ -170,10 +170,10 @@ def test_operators_on_sorted_edges_are_operators() -> None:
         torch.library.opcheck(torch.ops.tpgen.order, (index, NODES, index.flip(0), 7), test_utils=UTILITIES)
     for opened in ("out", "x1 x2 w", "x1 x2 w out"):
         plain = call(opened, x1, given["x2"], given["w"], g, text=describe(PLAN), edges=(src, dst), nodes=NODES)
-        arguments = plain._replace(at=[src, dst, by_src, by_dst], ordered=EDGES).arguments()
-        assert [index.order for index in FormCall.read(*arguments).indices] == [by_src, by_dst]
+        arguments = plain._replace(at=[src, dst, by_src, by_dst], ordered=EDGES).to_arguments()
+        assert [index.order for index in FormCall.from_arguments(*arguments).indices] == [by_src, by_dst]
         torch.library.opcheck(torch.ops.tpgen.form, arguments, test_utils=UTILITIES)
         for found, wanted in zip(
-            torch.ops.tpgen.form(*arguments), torch.ops.tpgen.form(*plain.arguments()), strict=True
+            torch.ops.tpgen.form(*arguments), torch.ops.tpgen.form(*plain.to_arguments()), strict=True
         ):
             assert torch.equal(found, wanted)

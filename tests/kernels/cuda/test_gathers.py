@@ -17,6 +17,7 @@ from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 from tpgen.kernels.sweep.terms import BETWEEN
+from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS, find_problem
 
@@ -55,7 +56,7 @@ def test_every_number_is_summed_up_once(variant: tuple[str, bool, bool], layout:
 @pytest.mark.parametrize("name", ["article", "diffdock-l1"])
 def test_every_item_has_a_warp_in_a_phase_where_all_is_there(name: str, indexed: bool) -> None:
     placement = placed(find_problem(name).plan, BACKWARD, indexed)
-    seen = [(n, s.gather.number, s.chunk) for n, ws in enumerate(placement.phases) for shares in ws for s in shares]
+    seen = [(n, s.work.number, s.chunk) for n, ws in enumerate(placement.phases) for shares in ws for s in shares]
     assert len(seen) == len({(gather, chunk) for _, gather, chunk in seen})
     when = {gather: n for n, gather, _ in seen}
     for g in placement.gathers:
@@ -74,6 +75,14 @@ def test_large_matrices_are_left_to_the_library() -> None:
     mixing = [name for name, problem in PROBLEMS.items() if problem.suite in ("small", "connected")]
     left = [name for name in mixing if target.slower(forward_spec(find_problem(name).plan), chip_of(90))]
     assert left == ["self-connection"]
+
+
+def test_the_library_has_large_layers() -> None:
+    chip = chip_of(90)
+    narrow, wide = (forward_spec(make_linear_plan(irreps, irreps)) for irreps in ("8x0e+4x1o", "512x0e+512x1o"))
+    assert target.slower(narrow, chip) is None
+    assert "262144 weights that all rows share" in str(target.slower(wide, chip))
+    assert target.kernel_obstacle(narrow, chip) is None
 
 
 def test_auto_knows_which_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

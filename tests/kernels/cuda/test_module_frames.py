@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.cuda.fakes import Products
+from tests.kernels.cuda.fakes import FakeDriver
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.nn.conv import TensorProductConv
@@ -80,7 +80,7 @@ def counted() -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("where", ["cpu", "gpu"])
 def test_a_convolution_has_as_many_frames_as_a_product(where: str, request: pytest.FixtureRequest) -> None:
     """Its edges take one more on a GPU, and an `EdgeOrder` two, which takes them out and looks at them."""
-    driver: Products | None = request.getfixturevalue("native_gpu") if where == "gpu" else None
+    driver: FakeDriver | None = request.getfixturevalue("native_gpu") if where == "gpu" else None
     found, more = counted(), int(where == "gpu")
     assert bool(driver and driver.calls.count("cuLaunchKernel")) == (where == "gpu")
     forward, backward = found.pop("product")

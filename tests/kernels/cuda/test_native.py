@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.cuda.fakes import Products
+from tests.kernels.cuda.fakes import FakeDriver
 from tests.kernels.cuda.silent import silent_driver, use
 from tests.kernels.plans import call as call_on
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.base.errors import BackendError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.orders import sort_by_owner
 from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import FormCall, opening_text
@@ -52,7 +52,7 @@ def on_edges(call: FormCall, dtype: torch.dtype = torch.int64, nodes: int = 4) -
 
 
 def with_ends(call: FormCall, src: Tensor | None, dst: Tensor | None, nodes: int = 4) -> FormCall:
-    return call.found_by([RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes)])
+    return call.with_indices([RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes)])
 
 
 def ends_of(call: FormCall) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ def same(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("opened", [OUT, GRADIENTS, "w", ALL])
-def test_rows(name: str, opened: str, native_gpu: Products) -> None:
+def test_rows(name: str, opened: str, native_gpu: FakeDriver) -> None:
     by_python, by_runtime = both(call_of(name, opened))
     assert same(by_runtime, by_python)
 
@@ -92,7 +92,7 @@ def test_rows(name: str, opened: str, native_gpu: Products) -> None:
         *(("shared", GRADIENTS), ("mixed", ALL)),
     ],
 )
-def test_edges(name: str, opened: str, dtype: torch.dtype, native_gpu: Products) -> None:
+def test_edges(name: str, opened: str, dtype: torch.dtype, native_gpu: FakeDriver) -> None:
     """Every kind of owner; as many edges as take a second launch for those that lie across runs."""
     by_python, by_runtime = both(on_edges(call_of(name, opened, 300), dtype))
     assert same(by_runtime, by_python)
@@ -101,7 +101,7 @@ def test_edges(name: str, opened: str, dtype: torch.dtype, native_gpu: Products)
 
 
 @pytest.mark.parametrize("edges, nodes", [(0, 4), (0, 0), (5, 4)])
-def test_gradients_are_collected_of_senders_without_edges(edges: int, nodes: int, native_gpu: Products) -> None:
+def test_gradients_are_collected_of_senders_without_edges(edges: int, nodes: int, native_gpu: FakeDriver) -> None:
     """Zeros; of no sender at all nothing is launched, which the driver would refuse."""
     call = on_edges(call_of("wide", GRADIENTS))
     sizes = (nodes, edges, edges, nodes)
@@ -115,7 +115,7 @@ def test_gradients_are_collected_of_senders_without_edges(edges: int, nodes: int
 
 
 @pytest.fixture
-def silent(native_gpu: Products) -> Any:
+def silent(native_gpu: FakeDriver) -> Any:
     """A driver that does nothing, in C: for kernels that the other one has launched once."""
     return silent_driver()
 
@@ -140,7 +140,7 @@ def test_no_frame_of_python_between_an_operator_and_the_driver(silent: Any) -> N
     assert frames(operator, list(rows.tensors), number_of(rows)) == []
     assert silent.fake_count(0) == 2  # the rows, and the sum of their parts of the weights' gradient
     src, dst = ends_of(edges)
-    given = [*edges.tensors, src, dst, order_of(src, 4).whole]
+    given = [*edges.tensors, src, dst, sort_by_owner(src, 4).whole]
     assert frames(operator, given, number_of(edges), 4, 1, 7) == []
     assert silent.fake_count(0) == 4  # edges by sender, and the sums of runs that lie across blocks
     assert silent.fake_count(1) == 0
@@ -150,7 +150,7 @@ def test_no_frame_of_python_in_a_convolution_that_collects(silent: Any) -> None:
     call = on_edges(call_of("wide", GRADIENTS))
     forms.kernels_of(call.description).run(call)
     use(silent)
-    by_src, by_dst = (order_of(end, 4).whole for end in ends_of(call))
+    by_src, by_dst = (sort_by_owner(end, 4).whole for end in ends_of(call))
     given, number, operator = [*call.tensors, *ends_of(call)], number_of(call), torch.ops.tpgen_native.form.default._op
     assert frames(operator, [*given, by_src, by_dst], number, 4, 3) == []
     assert silent.fake_count(0) == 2  # the gradients by edge, and their sums
@@ -191,7 +191,7 @@ def test_frames_of_python_on_a_users_call(silent: Any) -> None:
     assert counted == {"rows": 1, "edges": 2, "edge_index": 2}
 
 
-def test_known_edges_are_those_of_a_version_a_part_and_a_size(native_gpu: Products) -> None:
+def test_known_edges_are_those_of_a_version_a_part_and_a_size(native_gpu: FakeDriver) -> None:
     """Of others nothing is launched, until Python has sorted them; and nothing is left of edges that are gone."""
     ends = Ends()
     ends.kernels.run(ends.taken())
@@ -260,7 +260,7 @@ def test_what_does_not_fit_is_left_to_python(silent: Any) -> None:
     assert silent.fake_count(0) == 3
 
 
-def test_what_the_driver_refuses_is_said_by_python(silent: Any, native_gpu: Products) -> None:
+def test_what_the_driver_refuses_is_said_by_python(silent: Any, native_gpu: FakeDriver) -> None:
     call = call_of("rows")
     kernels = forms.kernels_of(call.description)
     kernels.run(call)
@@ -271,7 +271,7 @@ def test_what_the_driver_refuses_is_said_by_python(silent: Any, native_gpu: Prod
         kernels.run(call)
 
 
-def test_no_rows_and_rows_that_begin_anywhere(native_gpu: Products) -> None:
+def test_no_rows_and_rows_that_begin_anywhere(native_gpu: FakeDriver) -> None:
     call = call_of("shared", GRADIENTS)
     x1, x2, w, g = call.tensors
     shifted = torch.cat([x1.flatten()[:1], x1.flatten()])[1:].view_as(x1)
@@ -281,7 +281,7 @@ def test_no_rows_and_rows_that_begin_anywhere(native_gpu: Products) -> None:
         assert same(by_runtime, by_python)
 
 
-def test_derivatives_of_two_orders_are_launched_in_cpp(native_gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derivatives_of_two_orders_are_launched_in_cpp(native_gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     call = call_of("rows")
     leaves = [x.requires_grad_() for x in call.tensors]
 
@@ -304,7 +304,7 @@ def test_a_gpu_has_operators_of_its_own() -> None:
     assert native.entry_points() is None or torch.version.cuda
 
 
-def test_gradients_are_compiled_beside_the_forward(native_gpu: Products) -> None:
+def test_gradients_are_compiled_beside_the_forward(native_gpu: FakeDriver) -> None:
     call = call_of("rows")
     x1, *rest = call.tensors
     kernel_product(x1.requires_grad_(), *rest, call.description)
@@ -313,21 +313,21 @@ def test_gradients_are_compiled_beside_the_forward(native_gpu: Products) -> None
     assert native_gpu.calls.count("cuLibraryLoadData") == 1
 
 
-def test_a_gradient_alone_is_compiled_ahead(native_gpu: Products) -> None:
+def test_a_gradient_alone_is_compiled_ahead(native_gpu: FakeDriver) -> None:
     call = call_of("rows")
     Kernels(call.description).build_together([opening_text("w")], call.tensors[0], ())
     assert [source.placement.opened for source in native_gpu.sources] == [("w",)]
     assert "cuLibraryLoadData" not in native_gpu.calls
 
 
-def test_a_first_call_inside_a_capture_is_refused(native_gpu: Products) -> None:
+def test_a_first_call_inside_a_capture_is_refused(native_gpu: FakeDriver) -> None:
     call, native_gpu.capture = call_of("rows"), 1
     with pytest.raises(BackendError, match="cannot be part of a CUDA graph: call it once before you capture, with its"):
         kernel_product(*call.tensors, call.description)
     assert "cuLibraryLoadData" not in native_gpu.calls
 
 
-def test_the_first_convolution_of_a_cuda_graph_is_left_to_python(silent: Any, native_gpu: Products) -> None:
+def test_the_first_convolution_of_a_cuda_graph_is_left_to_python(silent: Any, native_gpu: FakeDriver) -> None:
     """Which sorts for it; no order of outside may be pointed to, since a replay may find other edges."""
     call = on_edges(call_of("rows"))
     kernels = forms.kernels_of(call.description)

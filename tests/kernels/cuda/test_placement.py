@@ -32,7 +32,7 @@ def test_every_channel_of_every_row_is_computed_once(name: str, opened: tuple[st
     units = [unit for warp in placement.work for unit in warp]
     assert sorted(units, key=id) == sorted(placement.units, key=id)
     for group in placement.groups:
-        mine = {(u.chunk, u.rows) for u in units if u.group is group}
+        mine = {(u.chunk, u.rows) for u in units if u.work is group}
         sets = 1 if placement.serial else placement.sets(group)
         assert mine == {(chunk, rows) for chunk in range(group.chunks) for rows in range(sets)}
         assert group.chunks * LANES >= group.channels > (group.chunks - 1) * LANES
@@ -43,7 +43,7 @@ def test_every_channel_of_every_row_is_computed_once(name: str, opened: tuple[st
 
 
 def test_no_warp_has_much_more_than_another() -> None:
-    costs = [sum(unit.group.cost for unit in warp) for warp in placed("nequip-toluene", BACKWARD).work]
+    costs = [sum(unit.work.cost for unit in warp) for warp in placed("nequip-toluene", BACKWARD).work]
     assert max(costs) < 1.3 * min(costs)
 
 

@@ -15,6 +15,7 @@ from tests.interpreter import INTERPRETER, interpret
 from tests.kernels.cuda.standin import StandIn
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.form import form_of
+from tpgen.form.sampling import random_operands
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
@@ -25,6 +26,7 @@ from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import path_terms
+from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 
@@ -59,7 +61,8 @@ class Case:
     def operands(self) -> dict[str, Tensor]:
         """Random numbers that the dtype holds exactly."""
         kind = getattr(torch, self.dtype)
-        given = {name: x.to(kind).double() for name, x in operands(self.plan, self.rows).items()}
+        made = operands(self.plan, self.rows) if len(self.plan.inputs) == 2 else layer_operands(self.plan, self.rows)
+        given = {name: x.to(kind).double() for name, x in made.items()}
         if self.indexed:
             given |= {name: given[name][:NODES].clone() for name in ("x1", "out")}
         return given
@@ -85,6 +88,31 @@ def cases(indexed: bool, ways: Iterable[Way]) -> list[Case]:
     return made
 
 
+LAYERS = {
+    "narrow": ("8x0e+3x1o", "5x0e+40x1o"),
+    "several paths into one segment": ("3x0e+2x0e+4x1o", "6x0e+1x1o+2x1o"),
+    "a segment that no path reaches": ("4x0e+2x2e", "3x0e+7x1o"),
+}
+LAYERS_OPENED = (("out",), ("x1", "x2", "w"), ("x1",), ("w",), ("x1", "out"))
+
+
+def layer_operands(plan: Plan, rows: int) -> dict[str, Tensor]:
+    """Operands of a linear layer, whose second input has no numbers."""
+    given = random_operands(plan, rows, ("x1", "w", "out"))
+    return {**given, "x2": torch.empty(rows, 0, dtype=torch.float64)}
+
+
+def layers() -> list[Case]:
+    """Linear layers, shared weights and those of rows; dtypes, layouts and ways to copy take turns with them."""
+    turns = cycle(WAYS)
+    every = product(LAYERS.values(), (True, False), LAYERS_OPENED)
+    cases = []
+    for ends, shared, opened in every:
+        dtype, layout, copies = next(turns)
+        cases.append(Case(make_linear_plan(*ends, shared_weights=shared), layout, dtype, opened, copies))
+    return cases
+
+
 def edges() -> tuple[Tensor, Tensor]:
     """A node that nothing enters and one that nothing leaves, among others."""
     src, dst = torch.randint(NODES, (2, ROWS))
@@ -96,7 +124,8 @@ def wanted(case: Case, given: dict[str, Tensor], gather: tuple[Tensor, Tensor] |
     """The same by the interpreter, in float64."""
     if gather is None:
         form = form_of(case.plan, case.layout)
-        return interpret(make_sweep(path_terms(form), case.opened), form, given)
+        there = {operand.name for operand in form.operands}  # of a linear layer without x2
+        return interpret(make_sweep(path_terms(form), tuple(filter(there.__contains__, case.opened))), form, given)
     description = Description(case.plan, (case.layout,) * 3)
     spec = KernelSpec(description, call_of(case.opened), torch.float64, EDGES)
     results = {name: torch.empty_like(given[name]) for name in case.opened}
@@ -110,6 +139,10 @@ def wanted(case: Case, given: dict[str, Tensor], gather: tuple[Tensor, Tensor] |
 @pytest.mark.parametrize("indexed", [False, True], ids=["rows", "edges"])
 def test_kernels_agree_with_the_definition(indexed: bool, tmp_path: Path) -> None:
     check(cases(indexed, WAYS), tmp_path)
+
+
+def test_layers_agree_with_the_definition(tmp_path: Path) -> None:
+    check(layers(), tmp_path)
 
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["rows", "edges"])

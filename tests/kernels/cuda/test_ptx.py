@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.interpreter import interpret
-from tests.kernels.cuda.emulator.products import Emulated
+from tests.kernels.cuda.emulator.kernels import Emulated
 from tests.kernels.cuda.named import BACKWARD, FORWARD, Kernel
 from tests.machine import needs_nvrtc
 from tpgen.form.form import form_of

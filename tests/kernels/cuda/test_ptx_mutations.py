@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.kernels.cuda.emulator.kernels import Emulated
 from tests.kernels.cuda.emulator.memory import Fault
-from tests.kernels.cuda.emulator.products import Emulated
 from tests.kernels.cuda.test_products import Case, edges
 from tests.kernels.plans import mode_plan
 from tests.machine import needs_nvrtc

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.cuda.emulator.products import Emulated
+from tests.kernels.cuda.emulator.kernels import Emulated
 from tests.kernels.cuda.standin import StandIn
 from tests.kernels.cuda.test_products import Case, wanted
 from tests.kernels.plans import mode_plan, operands

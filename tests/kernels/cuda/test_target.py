@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from tests.kernels.cuda.fakes import ARCHITECTURES, Products
+from tests.kernels.cuda.fakes import ARCHITECTURES, FakeDriver
 from tests.kernels.plans import call, forward_spec, operands
 from tests.machine import needs_nvrtc
 from tpgen.base.errors import BackendError, InputError
@@ -18,7 +18,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
 from tpgen.form.reference import reference_product
 from tpgen.kernels.build import cache
-from tpgen.kernels.cuda import cubins, driver, target
+from tpgen.kernels.cuda import driver, nvrtc, target
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.runtime.ops import describe, kernel_product, kernel_supported
 from tpgen.kernels.runtime.runtime import Kernels
@@ -32,7 +32,7 @@ PLAN = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
 
 
 @pytest.mark.parametrize("plan", [PLAN, SHARED], ids=["rows", "shared"])
-def test_a_product_and_its_gradients(plan: Plan, gpu: Products) -> None:
+def test_a_product_and_its_gradients(plan: Plan, gpu: FakeDriver) -> None:
     given = operands(plan, 5)
     x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
     found = kernel_product(x1, x2, w, describe(plan))
@@ -44,7 +44,7 @@ def test_a_product_and_its_gradients(plan: Plan, gpu: Products) -> None:
     assert gpu.calls.count("cuLaunchKernel") == 2 + plan.shared_weights
 
 
-def test_a_launch_is_on_the_device_of_the_tensors(gpu: Products) -> None:
+def test_a_launch_is_on_the_device_of_the_tensors(gpu: FakeDriver) -> None:
     """In its context, on its stream, by code for its capability: the launch asserts them; the sum's does too."""
     given = operands(SHARED, 3)
     x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
@@ -58,7 +58,7 @@ def test_a_launch_is_on_the_device_of_the_tensors(gpu: Products) -> None:
     assert {s.placement.chip.arch for s in gpu.sources} == set(ARCHITECTURES)
 
 
-def test_a_linear_layer_and_its_gradients(gpu: Products) -> None:
+def test_a_linear_layer_and_its_gradients(gpu: FakeDriver) -> None:
     plan = make_linear_plan("6x0e+3x1o", "4x0e+5x1o")
     x1, w = torch.randn(5, 15, dtype=torch.float64), torch.randn(plan.weight_numel, dtype=torch.float64)
     layers = [Linear.from_plan(plan, False, strategy=strategy).double() for strategy in ("kernel", "einsum")]
@@ -80,7 +80,7 @@ def test_tensors_of_several_devices_are_refused() -> None:
         Kernels(describe(PLAN)).check(call("out", *given.values()))
 
 
-def test_a_slice_that_begins_anywhere_is_copied(gpu: Products) -> None:
+def test_a_slice_that_begins_anywhere_is_copied(gpu: FakeDriver) -> None:
     given = operands(PLAN, 4)
     inside = torch.zeros(given["x1"].numel() + 1, dtype=torch.float64)[1:].view_as(given["x1"]).copy_(given["x1"])
     text = describe(PLAN)
@@ -102,7 +102,7 @@ def test_a_slice_that_begins_anywhere_is_copied(gpu: Products) -> None:
         ("cuLaunchKernel", 908, "another thread has begun the capture of a CUDA graph: end it there"),
     ],
 )
-def test_what_the_driver_refuses_is_said(function: str, code: int, why: str, gpu: Products) -> None:
+def test_what_the_driver_refuses_is_said(function: str, code: int, why: str, gpu: FakeDriver) -> None:
     gpu.failing[function] = code
     given = operands(PLAN, 2)
     with pytest.raises(BackendError, match=f"{function} failed: what the driver says.*{why}|{function} failed: {why}"):
@@ -110,13 +110,13 @@ def test_what_the_driver_refuses_is_said(function: str, code: int, why: str, gpu
 
 
 def test_shared_memory_is_as_large_as_blocks_use_and_the_rest_caches(
-    gpu: Products, monkeypatch: pytest.MonkeyPatch
+    gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of it until it is known how many blocks run at once, then so much that these fit."""
     asked = list[int]()
     carveout = 9
     monkeypatch.setattr(
-        Products,
+        FakeDriver,
         "_cuKernelSetAttribute",
         lambda self, what, value, *_: asked.append(value) if what == carveout else None,
         raising=False,
@@ -131,11 +131,11 @@ def test_shared_memory_is_as_large_as_blocks_use_and_the_rest_caches(
 @needs_nvrtc
 def test_machine_code_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'extern "C" __global__ void tpgen_kernel() {}'
-    made = cubins.machine_code(text, 80)
+    made = nvrtc.compile_machine_code(text, 80)
     assert made.startswith(b"\x7fELF")
     assert {file.suffix for file in fresh.iterdir()} == {".cu", ".cubin", ".sha256", ".lock"}
     monkeypatch.setattr("tpgen.kernels.cuda.nvrtc.Nvrtc.compile", None)
-    assert cubins.machine_code(text, 80) == made
+    assert nvrtc.compile_machine_code(text, 80) == made
     assert cache.info().entries == 1
     assert cache.clear() == 1
     assert not list(fresh.iterdir())
@@ -144,9 +144,9 @@ def test_machine_code_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPa
 @needs_nvrtc
 def test_broken_machine_code_is_compiled_again(fresh: Path) -> None:
     text = 'extern "C" __global__ void tpgen_kernel() {}'
-    made = cubins.machine_code(text, 80)
+    made = nvrtc.compile_machine_code(text, 80)
     next(fresh.glob("*.cubin")).write_bytes(b"broken")
-    assert cubins.machine_code(text, 80) == made
+    assert nvrtc.compile_machine_code(text, 80) == made
 
 
 def test_without_a_gpu_nothing_is_missed_but_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from tests.kernels.cuda.named import QUICK, Kernel
-from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.kernels.cuda.polynomials.test_calls import CALLS, Case
 from tests.kernels.cuda.standin import Library, StandIn, Traffic
 from tests.machine import needs_compiler
@@ -73,10 +72,10 @@ def test_polynomials_ask_for_few_sectors(name: str, tmp_path: Path) -> None:
     problem = POLYNOMIALS[name]
     kinds = ("one", "elements", "rows") if problem.plan.weights else ("one",)
     calls = [Case(name, problem.plan, call, "float32", problem.channels, "one") for call in CALLS]
-    stand_in = PolynomialStandIn([case.source for case in calls], tmp_path, counted=True)
+    stand_in = StandIn([case.source for case in calls], [0] * len(calls), tmp_path, counted=True)
     for n, kind in product(range(len(calls)), kinds):
         case = replace(calls[n], weights=kind)
-        stand_in.run(n, case.given, case.index, case.sizes)
+        stand_in.run_polynomial(n, case.given, case.index, case.sizes)
         counts = stand_in.library.traffic
         tensors = [area for area in counts if area != "shared"]
         assert ratio(counts, *tensors) <= MORE.get(name, MOST), (case, counts)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from tests.kernels.cuda.fakes import Products
+from tests.kernels.cuda.fakes import FakeDriver
 from tests.kernels.plans import operands
 from tpgen.form.form import form_of
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.launch import RowLaunches, launches_of, order_bytes, workspace_of
+from tpgen.kernels.cuda.launch import RowLaunches, count_order_bytes, count_workspace_bytes, plan_launches
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda, place_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.rows import DESTINATIONS, EDGES, ELEMENTS, SOURCES, RowIndex
@@ -21,7 +21,7 @@ from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.call import call_of as slots_of
 from tpgen.kernels.runtime.ops import describe, kernel_product
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
-from tpgen.kernels.runtime.workspace import call_workspace
+from tpgen.kernels.runtime.workspace import count_call_workspace
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
@@ -43,7 +43,7 @@ def call_of(plan: Plan, opened: str, device: str, index: torch.dtype | None = No
 
 
 def bytes_of(opened: str, device: str, index: torch.dtype | None = None) -> int:
-    return call_workspace(call_of(SHARED, opened, device, index))
+    return count_call_workspace(call_of(SHARED, opened, device, index))
 
 
 def test_what_a_call_takes_is_asked_of_the_device_of_its_tensors() -> None:
@@ -61,10 +61,10 @@ def sizes_of(rows: int, sources: int = 0, destinations: int = 0) -> CallSizes:
     return CallSizes(torch.device("cuda"), rows, 1, edges if destinations else ())
 
 
-def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[dict[str, torch.Tensor]]()
-    room = RowLaunches.scratch
-    monkeypatch.setattr(RowLaunches, "scratch", lambda *given: made.append(room(*given)) or made[-1])
+    room = RowLaunches.allocate_scratch
+    monkeypatch.setattr(RowLaunches, "allocate_scratch", lambda *given: made.append(room(*given)) or made[-1])
     rows = 2  # so few that no device has too few blocks for them
     given = {name: x.float() for name, x in operands(SHARED, rows).items()}
     x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
@@ -73,7 +73,7 @@ def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeyp
     assert not forward
     schedule = plan_schedule(form_of(SHARED, "mul_ir"), cuda_target("float32"))
     placement = place_cuda(schedule, ("x1", "x2", "w"), chip_of(90))
-    assert workspace_of(placement, sizes_of(rows)) == sum(x.nbytes for x in backward.values()) > 0
+    assert count_workspace_bytes(placement, sizes_of(rows)) == sum(x.nbytes for x in backward.values()) > 0
 
 
 def test_there_is_room_for_owners_at_the_ends_of_runs() -> None:
@@ -81,17 +81,17 @@ def test_there_is_room_for_owners_at_the_ends_of_runs() -> None:
     placement = place_cuda(schedule, ("out",), chip_of(90), indexed=True)
     few = replace(placement, chip=replace(placement.chip, processors=2))
     ends = 2 * (2 * few.blocks_at_once) * few.dim["out"] * 4
-    assert workspace_of(few, sizes_of(ROWS, destinations=NODES)) == order_bytes(ROWS, [NODES], ends)
-    assert order_bytes(10, [3], 5_000) == 8 * (10 + 3 + 1) + 5_000
-    assert order_bytes(10, [3], 0) == 8 * 6 * 10  # while it is sorted
+    assert count_workspace_bytes(few, sizes_of(ROWS, destinations=NODES)) == count_order_bytes(ROWS, [NODES], ends)
+    assert count_order_bytes(10, [3], 5_000) == 8 * (10 + 3 + 1) + 5_000
+    assert count_order_bytes(10, [3], 0) == 8 * 6 * 10  # while it is sorted
 
 
 def test_there_is_room_for_gradients_of_edges_and_both_orders() -> None:
     schedule = plan_schedule(form_of(PROBLEMS["mace-large"].plan, "mul_ir"), cuda_target("float32"))
     placement = place_cuda(schedule, ("x1", "x2", "w"), chip_of(90), indexed=True)
     orders = 8 * ((ROWS + 30 + 1) + (ROWS + NODES + 1))
-    assert workspace_of(placement, sizes_of(ROWS, 30, NODES)) == orders + ROWS * placement.row_bytes("x1")
-    assert order_bytes(10, [3, 2], 0) == 8 * 2 * 6 * 10  # while both are sorted
+    assert count_workspace_bytes(placement, sizes_of(ROWS, 30, NODES)) == orders + ROWS * placement.row_bytes("x1")
+    assert count_order_bytes(10, [3, 2], 0) == 8 * 2 * 6 * 10  # while both are sorted
 
 
 def test_both_gradients_of_a_convolution_take_room_one_after_the_other() -> None:
@@ -109,14 +109,14 @@ def test_polynomials_have_sums_of_tasks() -> None:
     call = named_call(plan, "backward")
     sweep, parts = describe_polynomial(plan).sweep(call), list[int]()
     for dtype in ("float32", "bfloat16"):  # computed in float32
-        launches = launches_of(place_polynomial(plan, sweep, dtype, chip_of(90)), sizes)
+        launches = plan_launches(place_polynomial(plan, sweep, dtype, chip_of(90)), sizes)
         parts.append(launches.tasks * launches.placement.warp_gradients * problem.channels * 4)
-        assert workspace_of(launches.placement, sizes) == parts[-1]
+        assert count_workspace_bytes(launches.placement, sizes) == parts[-1]
     with FakeTensorMode():
         given = [plan.operand(slot.operand) for slot in call.given]
         counts = [sizes.elements if o.weights else sizes.rows for o in given]
         widths = [o.dim * (sizes.channels if o.channels else 1) for o in given]
         tensors = [torch.empty(shape, device="cuda") for shape in zip(counts, widths, strict=True)]
         index = torch.empty(sizes.rows, dtype=torch.int64, device="cuda")
-        found = call_workspace(FormCall(tensors, [index], plan.to_json(), str(call), (ELEMENTS,)))
+        found = count_call_workspace(FormCall(tensors, [index], plan.to_json(), str(call), (ELEMENTS,)))
     assert found == 8 * (512 + sizes.elements + 1) + parts[0]

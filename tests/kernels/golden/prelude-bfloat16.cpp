@@ -28,6 +28,28 @@ template <> struct Tile<1> {
     put(p + 0 * W, m[0]);
   }
 };
+template <> struct Tile<3> {
+  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {
+    vec m[3];
+    m[0] = fetch(p + 0 * W); m[1] = fetch(p + 1 * W); m[2] = fetch(p + 2 * W);
+    v[0] = __builtin_shufflevector(m[0], m[1], 0, 3, 6, 9, 12, 15, -1, -1);
+    v[0] = __builtin_shufflevector(v[0], m[2], 0, 1, 2, 3, 4, 5, 10, 13);
+    v[1] = __builtin_shufflevector(m[0], m[1], 1, 4, 7, 10, 13, -1, -1, -1);
+    v[1] = __builtin_shufflevector(v[1], m[2], 0, 1, 2, 3, 4, 8, 11, 14);
+    v[2] = __builtin_shufflevector(m[0], m[1], 2, 5, 8, 11, 14, -1, -1, -1);
+    v[2] = __builtin_shufflevector(v[2], m[2], 0, 1, 2, 3, 4, 9, 12, 15);
+  }
+  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {
+    vec m[3];
+    m[0] = __builtin_shufflevector(v[0], v[1], 0, 8, -1, 1, 9, -1, 2, 10);
+    m[0] = __builtin_shufflevector(m[0], v[2], 0, 1, 8, 3, 4, 9, 6, 7);
+    m[1] = __builtin_shufflevector(v[2], v[0], 2, 11, -1, 3, 12, -1, 4, 13);
+    m[1] = __builtin_shufflevector(m[1], v[1], 0, 1, 11, 3, 4, 12, 6, 7);
+    m[2] = __builtin_shufflevector(v[1], v[2], 5, 13, -1, 6, 14, -1, 7, 15);
+    m[2] = __builtin_shufflevector(m[2], v[0], 0, 1, 14, 3, 4, 15, 6, 7);
+    put(p + 0 * W, m[0]); put(p + 1 * W, m[1]); put(p + 2 * W, m[2]);
+  }
+};
 // staging.h
 typedef real piece2 __attribute__((vector_size(2 * sizeof(real)), aligned(sizeof(real)), may_alias));
 typedef real piece4 __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import tpgen
 from tests.interpreter import INTERPRETER
+from tests.kernels.test_products import identical, on_threads
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, mixed, operands_of, slow, symmetric
 from tpgen.base.errors import InputError, PlanError
@@ -139,16 +140,12 @@ def test_one_thread_and_many_give_the_same_bits() -> None:
     plan = symmetric()
     index = torch.randint(3, (300,))
     tensors = operands_of(plan, 300, 3, 40, torch.float32)
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 4):
-            torch.set_num_threads(threads)
-            y = kernel(plan, index, *tensors)
-            results.append([y, *torch.autograd.grad(y, tensors, torch.ones_like(y))])
-    finally:
-        torch.set_num_threads(before)
-    assert all(map(torch.equal, *results))
+
+    def compute() -> list[Tensor]:
+        y = kernel(plan, index, *tensors)
+        return [y, *torch.autograd.grad(y, tensors, torch.ones_like(y))]
+
+    assert identical(on_threads(1, compute), on_threads(4, compute))
 
 
 @pytest.mark.parametrize("weights_batch", [None, 0])
@@ -311,12 +308,12 @@ def test_targets_agree(name: str, index: Tensor | None) -> None:
         signature = kernels.signature(str(call), (ELEMENTS,))
         tensors += [torch.randn(s, dtype=torch.float64) for s in _more(plan, call, tensors)]
         own = FormCall(tensors, [] if index is None else [index], plan.to_json(), str(call), (ELEMENTS,))
-        counts = signature.sizes(own)
+        counts = signature.count_axes(own)
         spec = KernelSpec(kernels.description, call, torch.float64, (ELEMENTS,))
         indices = kernels.indices(own, counts)
         found = []
         for target in (KERNEL_TARGETS["cpp"], INTERPRETER):
-            results = [torch.empty(s, dtype=torch.float64) for s in signature.shapes(tensors, counts)]
+            results = [torch.empty(s, dtype=torch.float64) for s in signature.result_shapes(tensors, counts)]
             assert target.load(spec)(KernelCall(tensors, results, counts["rows"], counts["channels"], indices)) == 0
             found.append(results)
         torch.testing.assert_close(*found)

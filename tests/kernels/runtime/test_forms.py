@@ -118,7 +118,7 @@ def test_force_training_takes_one_kernel(monkeypatch: pytest.MonkeyPatch) -> Non
     run = Kernels.compute_in_cpp
 
     def counted(self: Kernels, call: FormCall) -> Sequence[Tensor]:
-        calls.add(self.description.read(call.slots)[1])
+        calls.add(self.description.opened_and_raised(call.slots)[1])
         return run(self, call)
 
     monkeypatch.setattr(Kernels, "compute_in_cpp", counted)

@@ -21,7 +21,7 @@ def network() -> nn.Module:
     return convert(Mixed().double())
 
 
-def found_by(network: nn.Module) -> tuple[int, list[Any]]:
+def with_indices(network: nn.Module) -> tuple[int, list[Any]]:
     """How many modules compute with tpgen, and numbers and a gradient: as lists, which need no shared memory."""
     torch.manual_seed(1)
     x, y, w = mixed_inputs(dtype=torch.float64)
@@ -31,7 +31,7 @@ def found_by(network: nn.Module) -> tuple[int, list[Any]]:
 
 
 def answer(network: nn.Module, answers: Any) -> None:
-    answers.put(found_by(network))
+    answers.put(with_indices(network))
 
 
 def assert_alike(found: tuple[int, list[Any]], wanted: tuple[int, list[Any]]) -> None:
@@ -44,9 +44,9 @@ def assert_alike(found: tuple[int, list[Any]], wanted: tuple[int, list[Any]]) ->
 def test_a_pool_of_workers_gets_converted_networks(start: str) -> None:
     converted = network()
     with multiprocessing.get_context(start).Pool(1) as pool:
-        found = pool.map(found_by, [converted, converted])
+        found = pool.map(with_indices, [converted, converted])
     for each in found:
-        assert_alike(each, found_by(converted))
+        assert_alike(each, with_indices(converted))
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -60,7 +60,7 @@ def test_a_process_of_torch_gets_a_converted_network(start: str) -> None:
     found = answers.get()
     process.join()
     assert process.exitcode == 0
-    assert_alike(found, found_by(converted))
+    assert_alike(found, with_indices(converted))
 
 
 class Computed(Dataset):

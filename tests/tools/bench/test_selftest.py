@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from tests.machine import needs_compiler
-from tpgen.kernels.build.compiler import compilers, need_compiler
+from tpgen.kernels.build.compiler import list_compilers, need_compiler
 from tpgen.tools.bench import selftest as module
 from tpgen.tools.bench.selftest import CHECKED, CHECKED_LAWS, selftest
 from tpgen.tools.cli import main
@@ -62,7 +62,7 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "CHECKED", {"elementwise": torch.bfloat16})  # of which no other test has a kernel
     (check,) = selftest().checks
     assert "no room" in check.why
-    assert compilers()[0] == (str(broken), "broken 1.0")
+    assert list_compilers()[0] == (str(broken), "broken 1.0")
 
 
 def test_without_a_compiler_graphs_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

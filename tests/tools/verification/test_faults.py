@@ -103,7 +103,7 @@ def spoilt(sweep, slot: str, change: Callable[[Accumulate], Accumulate]):
         for s, stage in reversed(list(enumerate(stages))):
             statements = list(stage.statements)
             for k, found in reversed(list(enumerate(statements))):
-                if isinstance(found, Accumulate) and found.component.operand == slot:
+                if isinstance(found, Accumulate) and found.target.operand == slot:
                     statements[k] = change(found)
                     stages[s] = replace(stage, statements=tuple(statements))
                     paths[n] = replace(path, stages=tuple(stages))
@@ -112,8 +112,8 @@ def spoilt(sweep, slot: str, change: Callable[[Accumulate], Accumulate]):
 
 
 def _elsewhere(found: Accumulate) -> Accumulate:
-    where = found.component
-    return replace(found, component=Component(where.operand, where.segment, (where.index + 1) % 3))
+    where = found.target
+    return replace(found, target=Component(where.operand, where.segment, (where.index + 1) % 3))
 
 
 def _scaled(found: Accumulate) -> Accumulate:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
-import json
 import os
 import subprocess
 import threading
@@ -39,7 +37,7 @@ from tpgen.kernels.cpp.parts import unit_flags
 _UNITS_PER_CORE, _MOST_UNITS = 4, 32
 
 
-def cores() -> int:
+def count_cores() -> int:
     """CPU cores of this process."""
     try:
         return len(os.sched_getaffinity(0))
@@ -48,7 +46,7 @@ def cores() -> int:
 
 
 # several kernels may be built at once, of several units each
-_compiler_slots = ForkedLock(lambda: threading.Semaphore(cores()))
+_compiler_slots = ForkedLock(lambda: threading.Semaphore(count_cores()))
 
 
 _loaded: dict[str, ctypes.CDLL] = {}
@@ -70,7 +68,7 @@ class LibraryRequest:
 
     def key(self, compiler: Compiler) -> str:
         """Name in the cache: a hash of source and compiler."""
-        return hashlib.sha256(json.dumps([self.text, *compiler.identity]).encode()).hexdigest()[:32]
+        return cache.key_of(self.text, *compiler.identity)
 
 
 def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[..., int]:
@@ -133,14 +131,14 @@ def _load_or_build(key: str, wanted: LibraryRequest, compiler: Compiler) -> ctyp
 
 def _build_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
     # compile, test and publish a library, unless another process was faster
-    with entry.locked():
-        if entry.intact():
+    with entry.hold_lock():
+        if entry.is_intact():
             with suppress(BackendError):  # whole and yet not to be loaded: once more
                 return _open_library(entry.library, wanted)
-        if refusal := entry.refusal():
+        if refusal := entry.read_refusal():
             raise KernelError(*refusal)
         _announce_once()
-        cache.write_whole(entry.source, wanted.text)
+        cache.write_atomically(entry.source, wanted.text)
         built = entry.new_file(entry.library.suffix)
         try:
             _compile_library(compiler, entry, built, wanted.links)
@@ -148,7 +146,7 @@ def _build_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ct
             entry.publish(built)
         except KernelError as error:
             if error.reason.startswith(f"{entry.source}:"):  # of the text: nothing else about this machine can mend it
-                entry.refuse(str(error), error.reason)
+                entry.record_refusal(str(error), error.reason)
             raise
         finally:
             built.unlink(missing_ok=True)
@@ -198,7 +196,7 @@ def _open_library(library: Path, wanted: LibraryRequest) -> ctypes.CDLL:
 
 def load_all(texts: Sequence[str]) -> None:
     """Compile and load several kernel sources in parallel."""
-    with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), cores())) as pool:
+    with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), count_cores())) as pool:
         for future in [pool.submit(load_kernel, text) for text in texts]:
             future.result()
 
@@ -242,7 +240,7 @@ def _compile_library(compiler: Compiler, entry: Entry, library: Path, links: Seq
 
     Raises `KernelError` if the compiler fails, `OSError` if the disk is full.
     """
-    units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * cores(), _MOST_UNITS) if cores() > 1 else 1)
+    units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * count_cores(), _MOST_UNITS) if count_cores() > 1 else 1)
     if len(units) == 1:
         _run_compiler(compiler.command([entry.source], library, links, *units), entry)
         return

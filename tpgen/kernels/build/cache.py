@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from tpgen.base.errors import BackendError
 from tpgen.base.text import quantity
-from tpgen.kernels.build.trust import check_private, links_followed, make_private, read_own
+from tpgen.kernels.build.trust import check_private, resolve_parents, make_private, read_own
 
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
 KERNEL, RUNTIME, CUBIN, PROGRAM = ".so", ".runtime", ".cubin", ".pt2"
@@ -56,21 +57,21 @@ class Entry:
     key: str
     kind: str = KERNEL
 
-    def file(self, suffix: str) -> Path:
+    def file_of(self, suffix: str) -> Path:
         return self.directory / (self.key + suffix)
 
     @property
     def library(self) -> Path:
-        return self.file(self.kind)
+        return self.file_of(self.kind)
 
     @property
     def source(self) -> Path:
-        return self.file(".cpp")
+        return self.file_of(".cpp")
 
-    def intact(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the library matches its checksum."""
         try:
-            return read_own(self.file(".sha256")) == _checksum(read_own(self.library))
+            return read_own(self.file_of(".sha256")) == _checksum(read_own(self.library))
         except OSError:
             return False
 
@@ -85,26 +86,26 @@ class Entry:
         built.chmod(0o700)  # a linker gives what the umask leaves
         checksum = _checksum(built.read_bytes())
         os.replace(built, self.library)
-        write_whole(self.file(".sha256"), checksum.decode())
+        write_atomically(self.file_of(".sha256"), checksum.decode())
 
-    def refuse(self, message: str, reason: str) -> None:
+    def record_refusal(self, message: str, reason: str) -> None:
         """Record that the compiler refuses the source."""
-        write_whole(self.file(_REFUSAL), f"{reason}\n{message}")
+        write_atomically(self.file_of(_REFUSAL), f"{reason}\n{message}")
 
-    def refusal(self) -> tuple[str, str] | None:
-        """Message and reason recorded by `refuse`, or None."""
+    def read_refusal(self) -> tuple[str, str] | None:
+        """Message and reason recorded by `record_refusal`, or None."""
         with suppress(OSError):
-            reason, _, message = read_own(self.file(_REFUSAL)).decode("utf-8", "replace").partition("\n")
+            reason, _, message = read_own(self.file_of(_REFUSAL)).decode("utf-8", "replace").partition("\n")
             return message, reason
         return None
 
-    def locked(self, wait: bool = True) -> AbstractContextManager[bool]:
-        """Hold the entry's lock; see `lock`."""
-        return lock(self.file(_LOCK), wait)
+    def hold_lock(self, wait: bool = True) -> AbstractContextManager[bool]:
+        """Hold the entry's lock; see `hold_lock`."""
+        return hold_lock(self.file_of(_LOCK), wait)
 
 
 @contextmanager
-def lock(path: Path, wait: bool = True) -> Iterator[bool]:
+def hold_lock(path: Path, wait: bool = True) -> Iterator[bool]:
     """Hold a lock file; yield whether the lock is held.
 
     Without ``wait``, yield False if another process holds the lock.
@@ -121,11 +122,16 @@ def lock(path: Path, wait: bool = True) -> Iterator[bool]:
         file.release()
 
 
+def key_of(*parts: str | int) -> str:
+    """Name of an entry: a hash of all that determines the entry."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
 def _checksum(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically, by renaming."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{_NEW}{path.name}-")
     try:
@@ -141,12 +147,12 @@ def default_directory() -> Path:
     """Return ``$TPGEN_CACHE_DIR/kernels``, else ``tpgen/kernels`` in the user's cache directory."""
     named = os.environ.get("TPGEN_CACHE_DIR")
     if named:
-        return links_followed(Path(named) / "kernels")
+        return resolve_parents(Path(named) / "kernels")
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # a user without a home: no place of their own, see `current_directory`
         base = os.devnull
-    return links_followed(Path(base) / "tpgen" / "kernels")
+    return resolve_parents(Path(base) / "tpgen" / "kernels")
 
 
 def _why_unwritable(wanted: Path) -> str:
@@ -234,7 +240,7 @@ def finished_entry(key: str, kind: str = KERNEL) -> Entry | None:
         check_private(wanted.directory)
     except OSError:
         return None
-    return wanted if wanted.intact() else None
+    return wanted if wanted.is_intact() else None
 
 
 def _cache_files_by_key(path: Path) -> Iterator[tuple[str, Path]]:
@@ -269,13 +275,13 @@ def clear() -> int:
 
 def _remove_entry(entry: Entry, files: list[Path]) -> bool:
     # whether the entry had a library
-    with entry.locked(wait=False) as held:
+    with entry.hold_lock(wait=False) as held:
         if not held:
             return False
-        found = entry.library.exists() or entry.file(CUBIN).exists()
+        found = entry.library.exists() or entry.file_of(CUBIN).exists()
         # the lock goes last: as long as it stands, nobody else can begin this entry
-        for file in (*files, *map(entry.file, _SUFFIXES)):
+        for file in (*files, *map(entry.file_of, _SUFFIXES)):
             if file.suffix != _LOCK:
                 file.unlink(missing_ok=True)
-        entry.file(_LOCK).unlink(missing_ok=True)
+        entry.file_of(_LOCK).unlink(missing_ok=True)
         return found

@@ -100,7 +100,7 @@ def find_compiler() -> Compiler | None:
     return found and Compiler(*found, openmp_runtime(), instruction_set())
 
 
-def compilers() -> tuple[tuple[str, str], ...]:
+def list_compilers() -> tuple[tuple[str, str], ...]:
     """List (command, version) of installed compilers; tpgen uses the first recent one."""
     named, cxx, path = (os.environ.get(name, "") for name in ("TPGEN_CXX", "CXX", "PATH"))
     tried = [*([_split_command(named)] if named else []), *_compiler_commands_to_try(cxx)]

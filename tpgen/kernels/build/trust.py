@@ -13,7 +13,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NO_FOLLOW = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def links_followed(path: Path) -> Path:
+def resolve_parents(path: Path) -> Path:
     """Resolve links in a path's parents, not in its last name."""
     return Path(os.path.realpath(path.parent)) / path.name
 

@@ -63,7 +63,7 @@ class BatchText:
 
     def _write_move_of_segment(self, call: str, operand: str, s: ScratchSegment) -> None:
         # move a segment: scratch is copy-major, memory may be either
-        with self.w.paths(*self.s.serving(operand, s.start)):
+        with self.w.paths(*self.s.paths_of_segment(operand, s.start)):
             if s.mul_first or s.dim == 1:
                 self.w.line(call.format(operand, s.start, s.mul * s.dim, s.start, 1))
                 return
@@ -97,13 +97,13 @@ class BatchText:
         place = ""
         if term.weighted and self.p.row_weights:
             copies = vectors.block_with_staged_weights(first, "0", str(term.size(first)))
-            place = f"{vectors.position(term.mode.weight, f'({first} - {first}2)')} * R + r"
+            place = f"{vectors.copy_index_text(term.mode.weight, f'({first} - {first}2)')} * R + r"
         else:
-            copies = self.w.block(vectors.loops(first))
+            copies = self.w.block(vectors.loop_heads(first))
             if term.weighted:
-                place = f"{vectors.start('w')} + {vectors.position(term.mode.weight)}"
-        with copies, vectors.each(vectors.loops(rest), ROW_LOOP):
-            vectors.body(path.stages[0].statements, place)
+                place = f"{vectors.segment_start('w')} + {vectors.copy_index_text(term.mode.weight)}"
+        with copies, vectors.open_block(vectors.loop_heads(rest), ROW_LOOP):
+            vectors.write_statements(path.stages[0].statements, place)
 
     def write_weights(self) -> None:
         """Write the copy of shared weights to scratch."""

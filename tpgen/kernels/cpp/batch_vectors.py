@@ -37,14 +37,14 @@ class BatchVectors:
         arrays = {o: f"{name}[{{}}]" for o, name in LOCAL.items()}
         self.spelling = Spelling(placement.schedule.target.dtype, arrays)
 
-    def start(self, operand: str) -> int:
+    def segment_start(self, operand: str) -> int:
         """Start of the path's segment in an operand's row."""
         return self.p.schedule.start(self.term, operand)
 
-    def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
+    def write_statements(self, statements: tuple[Statement, ...], weight: str = "") -> None:
         """Write statements and stores of their sums; ``weight`` is a weight's address."""
         sums = RegisterSums(self.w)
-        sums.write(statements, self.spelling, partial(self._write_load, weight))
+        sums.write_statements(statements, self.spelling, partial(self._write_load, weight))
         for operand, values in sums.found.items():
             for n, value in values.items():
                 place = f"{self._copy_address(operand)} + {n} * R + r" if operand != "w" else weight
@@ -74,38 +74,40 @@ class BatchVectors:
         mode = self.term.mode
         if self.term.pairs and operand != "out":
             return f"pair_{'a' if operand == 'x1' else 'b'}[p]"
-        return self.position({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
+        return self.copy_index_text({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
 
     def _copy_address(self, operand: str) -> str:
         # start of ``[irrep axis][R]`` of the current copy; P and D hold a block of copies
         if operand in BETWEEN:
             copies = self.sides.copies
             first = copies[0]
-            return f"{self.position(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
-        return f"({self.start(operand)} + {self._copy_index(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
+            return f"{self.copy_index_text(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
+        return (
+            f"({self.segment_start(operand)} + {self._copy_index(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
+        )
 
-    def position(self, letters: str, first: str = "") -> str:
+    def copy_index_text(self, letters: str, first: str = "") -> str:
         """Flat index of copies ``letters``; ``first`` replaces the first letter."""
         text = first or letters[0]
         for a in letters[1:]:
             text = f"({text} * {self.term.size(a)} + {a})"
         return text
 
-    def loops(self, letters: str) -> str:
+    def loop_heads(self, letters: str) -> str:
         """Heads of nested C++ loops over copies."""
         return " ".join(f"for (int {a} = 0; {a} < {self.term.size(a)}; ++{a})" for a in letters)
 
-    def each(self, *parts: str) -> AbstractContextManager[None]:
+    def open_block(self, *parts: str) -> AbstractContextManager[None]:
         """Open a C++ block headed by ``parts``."""
         return self.w.block(" ".join(part for part in parts if part))
 
     @contextmanager
     def block_with_staged_weights(self, first: str, start: str, end: str) -> Iterator[None]:
         """Write a loop over first copies, with each row's weights in scratch."""
-        chunk, step = self.p.chunk(self.term), self.p.staged(self.term)
+        chunk, step = self.p.weights_per_copy(self.term), self.p.count_copies_staged(self.term)
         with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
             self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")
-            place = f"n, {self.start('w')} + {first}2 * {chunk}, ({first}3 - {first}2) * {chunk}"
+            place = f"n, {self.segment_start('w')} + {first}2 * {chunk}, ({first}3 - {first}2) * {chunk}"
             if "w" in self.p.given:
                 self.w.line(f"stage_rows(p_w, R, {place}, s_w, 1);")
             with self.w.block(f"for (int {first} = {first}2; {first} < {first}3; ++{first})"):

@@ -8,11 +8,11 @@ from functools import partial
 
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.channel_rows import GroupBlocks, RowBlocks, RowGroup, row_arguments
-from tpgen.kernels.cpp.expressions import RegisterSums, Spelling, components
+from tpgen.kernels.cpp.expressions import RegisterSums, Spelling, components_read
 from tpgen.kernels.cpp.parts import PartFunctions, parameter_list
 from tpgen.kernels.cpp.prelude import header_text
 from tpgen.kernels.cpp.text import Writer, write_sum_of_blocks
-from tpgen.kernels.placement.channel import ChannelPlacement, identifier, table_area, weights_area
+from tpgen.kernels.placement.channel import ChannelPlacement, cpp_name, table_area, weights_area
 from tpgen.kernels.placement.values import PlacedTable, View
 from tpgen.kernels.sweep.statements import Accumulate, SweepStage, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep
@@ -41,8 +41,8 @@ class ChannelText:
         # a function for each table and for some paths each; a group of rows takes one path after the other
         parts, group = PartFunctions(self.w), RowGroup(self.p)
         for placed in self._needed_tables():
-            filled = [slot for slot in self.p.tabulated_slots if self.p.filling(placed, slot)]
-            arguments = [("num*", name) for slot in filled for name in (table_area(slot), f"t_{identifier(slot)}")]
+            filled = [slot for slot in self.p.tabulated_slots if self.p.statements_that_fill(placed, slot)]
+            arguments = [("num*", name) for slot in filled for name in (table_area(slot), f"t_{cpp_name(slot)}")]
             with self.w.part("function tabulate"), parts.part(arguments):
                 self._write_entries_of_table(placed)
         tables = len(parts.calls)
@@ -68,7 +68,7 @@ class ChannelText:
             size = view.outer * view.channels * view.inner
             for slot in self.p.given:
                 if operand_of(slot) == view.operand:
-                    self.w.line(f"will_read<{size}>({identifier(slot)} + {view.start});")
+                    self.w.line(f"will_read<{size}>({cpp_name(slot)} + {view.start});")
             if view.operand in self.p.opened:
                 self.w.line(f"will_write<{size}>(d_{view.operand} + {view.start});")
 
@@ -78,12 +78,12 @@ class ChannelText:
     def _write_tabulate_function(self, calls: Sequence[str] = ()) -> None:
         slots = self.p.tabulated_slots
         arguments = "".join(f", num* {name}" for name in self.p.table_areas)
-        arguments += "".join(f", const real* const* p_{o}, num* t_{o}" for o in map(identifier, slots))
+        arguments += "".join(f", const real* const* p_{o}, num* t_{o}" for o in map(cpp_name, slots))
         with self.w.part("function tabulate"), self.w.block(f"static void tabulate(int n{arguments})"):
             for slot in slots:
-                o = identifier(slot)
+                o = cpp_name(slot)
                 with self.w.block("for (int r = 0; r < W; ++r)"):
-                    for start, size in self.p.scalars(operand_of(slot)):
+                    for start, size in self.p.tabulated_ranges(operand_of(slot)):
                         with self._attributed_to_paths_of_segment(operand_of(slot), start):
                             self.w.line(
                                 f"for (int e = {start}; e < {start + size}; ++e) "
@@ -96,7 +96,7 @@ class ChannelText:
 
     def _write_entries_of_table(self, placed: PlacedTable) -> None:
         for slot in self.p.tabulated_slots:
-            if statements := self.p.filling(placed, slot):
+            if statements := self.p.statements_that_fill(placed, slot):
                 self._write_entries_from_slot(placed, slot, statements)
 
     def _write_entries_from_slot(self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]) -> None:
@@ -105,12 +105,12 @@ class ChannelText:
             many = "s" * (len(paths) > 1)
             self.w.line(f"// T[{placed.table.letter}, k] of path{many} {', '.join(map(str, paths))}")
             with self.w.block(f"for (int v = 0; v < {placed.copies}; ++v)"):
-                self.w.line(f"const num* x = t_{identifier(slot)} + ({placed.start} + v * {placed.copy_stride}) * W;")
+                self.w.line(f"const num* x = t_{cpp_name(slot)} + ({placed.start} + v * {placed.copy_stride}) * W;")
                 self.w.line(f"num* t = {table_area(slot)} + ({placed.offset} + v * {placed.entries}) * W;")
-                for n in sorted({c.index for s in statements for c in components(s.terms)}):
+                for n in sorted({c.index for s in statements for c in components_read(s.terms)}):
                     self.w.line(f"const vec x{n} = load(x + {n * placed.index_stride} * W);")
                 for s in statements:
-                    self.w.line(f"store(t + {s.entry.index} * W, {spelling.sum(s.terms)});")
+                    self.w.line(f"store(t + {s.target.index} * W, {spelling.sum_text(s.terms)});")
 
     def _write_row_function(self) -> None:
         with self.w.part("function row"), self.w.block(f"static void row({parameter_list(row_arguments(self.p))})"):
@@ -121,8 +121,8 @@ class ChannelText:
 
     def _write_start_of_row(self) -> None:
         for slot in self.p.given:
-            for v in self.p.stages(slot):
-                shape, name = f"<{v.outer}, {v.channels}, {v.inner}>", identifier(slot)
+            for v in self.p.segments_to_stage(slot):
+                shape, name = f"<{v.outer}, {v.channels}, {v.inner}>", cpp_name(slot)
                 with self._attributed_to_paths_of_segment(v.operand, v.start):
                     self.w.line(f"stage{shape}({name} + {v.start}, s_{name} + {v.scratch});")
         self._write_zeros_to_sums()
@@ -133,24 +133,24 @@ class ChannelText:
                 self._write_stores_of_slot(operand, f"a_{operand}")
 
     def _write_zeros_to_sums(self) -> None:
-        for view in self.p.cleared:
+        for view in self.p.views_to_clear:
             self.w.line(f"clear(a_{view.operand} + {view.scratch}, {view.size});")
         for operand in self.s.scalar_operands:
             if operand in self.p.opened and not self.p.summed_over_rows(operand):
-                for start, size in self.p.scalars(operand):
+                for start, size in self.p.tabulated_ranges(operand):
                     with self._attributed_to_paths_of_segment(operand, start):
                         self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
 
     def _write_stores_of_slot(self, operand: str, source: str) -> None:
         # scratch to memory for one operand's open slot, and zeros where no path writes
-        for start, size in self.p.scalars(operand) if operand in self.s.scalar_operands else []:
+        for start, size in self.p.tabulated_ranges(operand) if operand in self.s.scalar_operands else []:
             with self._attributed_to_paths_of_segment(operand, start):
                 self.w.line(
                     f"for (int e = {start}; e < {start + size}; ++e) "
                     f"d_{operand}[e] = narrow(lane_sum(load(r_{operand} + e * W)));"
                 )
         for v in self.s.views_of(operand):
-            if self.p.staged(v):
+            if self.p.goes_through_scratch(v):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
                 with self._attributed_to_paths_of_segment(operand, v.start):
                     self.w.line(f"unstage{shape}({source} + {v.scratch}, d_{operand} + {v.start});")
@@ -159,21 +159,21 @@ class ChannelText:
 
     def _attributed_to_paths_of_segment(self, operand: str, start: int) -> AbstractContextManager[None]:
         # lines inside move a segment, for all paths that have to do with it
-        return self.w.paths(*self.s.serving(operand, start))
+        return self.w.paths(*self.s.paths_of_segment(operand, start))
 
     def _write_path_loops(self, path: PathSweep) -> None:
         term, placed = path.term, self.s.table(path.term)
         inside, *behind = path.stages
         with self.w.paths(term.path):
             self.w.line(f"// path {term.path}: {term.text}")
-            with self.w.block(f"for (int v = 0; v < {self.s.loop(term)[1]}; ++v)"):
+            with self.w.block(f"for (int v = 0; v < {self.s.copy_loop(term)[1]}; ++v)"):
                 for slot in self.p.tabulated_slots if placed else ():
-                    if placed and self.p.filling(placed, slot):
+                    if placed and self.p.statements_that_fill(placed, slot):
                         t, area = table_area(slot).replace("T", "t"), table_area(slot)
                         self.w.line(f"const num* {t} = {area} + ({placed.offset} + v * {placed.entries}) * W;")
                 if placed and behind:
                     self.w.line(f"vec s[{placed.entries}] = {{}};")
-                with self.w.block(f"for (int c = 0; c < {self.s.padded(term)}; c += W)"):
+                with self.w.block(f"for (int c = 0; c < {self.s.count_padded_channels(term)}; c += W)"):
                     self._write_channel_loop_body(term, inside)
                 for stage in behind:
                     self._write_additions_of_channel_sums(placed, stage)
@@ -183,7 +183,7 @@ class ChannelText:
         sums = RegisterSums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
         if placed := self.s.table(term):
             sums.found[S] = {n: f"s[{n}]" for n in range(placed.entries)}  # declared before the loop over channels
-        sums.write(stage.statements, spelling, partial(_write_loads_of_components, self.w, self.p, term))
+        sums.write_statements(stage.statements, spelling, partial(_write_loads_of_components, self.w, self.p, term))
         for operand, values in sums.found.items():
             if operand != S:
                 _write_stores_of_components(self.w, self.p, term, operand, values)
@@ -194,8 +194,8 @@ class ChannelText:
         spelling = Spelling(self.dtype, {S: "s[{}]"})
         for s in stage.statements:
             assert isinstance(s, Accumulate)
-            place = f"{placed.start} + v * {placed.copy_stride} + {s.component.index * placed.index_stride}"
-            self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum(s.terms)});")
+            place = f"{placed.start} + v * {placed.copy_stride} + {s.target.index * placed.index_stride}"
+            self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum_text(s.terms)});")
 
     def write_weights(self) -> None:
         """Write the copy of shared weights to scratch."""
@@ -203,7 +203,7 @@ class ChannelText:
             for v in self.s.views_of("w"):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
                 with self._attributed_to_paths_of_segment("w", v.start):
-                    self.w.line(f"stage{shape}({identifier(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
+                    self.w.line(f"stage{shape}({cpp_name(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
 
     def write_weight_sums(self) -> None:
         """Write the sum of the blocks' weight gradients."""
@@ -227,16 +227,16 @@ def _vector_array(slot: str) -> str:
     ('x', 'x_1')
     """
     operand = operand_of(slot)
-    return identifier(_LOCAL[operand] + slot[len(operand) :])
+    return cpp_name(_LOCAL[operand] + slot[len(operand) :])
 
 
 def _write_loads_of_components(w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[int]) -> None:
     # declare the vectors of a slot
     view = p.schedule.view(term, operand_of(slot))
     assert view is not None
-    name, memory = _vector_array(slot), identifier(slot)
+    name, memory = _vector_array(slot), cpp_name(slot)
     array = f"{name}[{view.components}]"
-    if p.staged(view):
+    if p.goes_through_scratch(view):
         values = [(n, f"load({_vector_address(p, view, term, n, f's_{memory}')})") for n in indices]
     elif view.inner == 1:
         values = [(n, f"fetch({_vector_address(p, view, term, n, memory)})") for n in indices]
@@ -254,8 +254,8 @@ def _write_stores_of_components(
     view = p.schedule.view(term, operand)
     assert view is not None
     listed = [values.get(n, "vec{}") for n in range(view.components)]
-    if p.staged(view):
-        stores = p.stores(view, term)
+    if p.goes_through_scratch(view):
+        stores = p.writes_first(view, term)
         for n, value in enumerate(listed):
             if stores or n in values:
                 w.line(f"{'store' if stores else 'add'}({_vector_address(p, view, term, n, f'a_{operand}')}, {value});")
@@ -270,9 +270,9 @@ def _write_stores_of_components(
 def _vector_address(p: ChannelPlacement, view: View, term: Term, index: int, base: str) -> str:
     # Address of vector ``c`` of one component, in scratch or, for segments that are not staged, in memory.
     # In memory the address may be that of a tile.
-    staged = p.staged(view)
+    staged = p.goes_through_scratch(view)
     strides, start = (view.strides(), view.scratch) if staged else (view.memory_strides(), view.start)
     offset = start + index * strides.get(INDEX.get(view.operand, ""), 0)
-    loop = strides.get(p.schedule.loop(term)[0], 0)
+    loop = strides.get(p.schedule.copy_loop(term)[0], 0)
     channel = "c" if staged or view.inner == 1 else f"c * {view.inner}"
     return f"{base} + {offset} + " + (f"v * {loop} + " if loop else "") + channel

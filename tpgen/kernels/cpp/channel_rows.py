@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from tpgen.kernels.cpp.parts import Arguments
 from tpgen.kernels.cpp.text import Writer, row_index_text
-from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
+from tpgen.kernels.placement.channel import ChannelPlacement, cpp_name, weights_area
 from tpgen.kernels.sweep.terms import SLOTS
 
 
 def row_arguments(p: ChannelPlacement) -> Arguments:
     """Arguments of a row's C++ function: operands, results, scratch."""
-    arguments = [("const real*", identifier(slot)) for slot in p.given]
+    arguments = [("const real*", cpp_name(slot)) for slot in p.given]
     arguments += [("real*", f"d_{o}") for o in p.opened]
     arguments += [("const num*" if name in p.table_areas else "num*", name) for name in p.scratch]
-    arguments += [("const num*", f"s_{identifier(slot)}") for slot in p.given_weights if p.reads_scratch(slot)]
+    arguments += [("const num*", f"s_{cpp_name(slot)}") for slot in p.given_weights if p.reads_scratch(slot)]
     if p.sums_weights:
         arguments.append(("num*", "a_w"))
     return arguments
@@ -101,7 +101,7 @@ class RowBlocks:
 
     def write_tile_setup(self, row: str) -> None:
         """Write the tables of a tile."""
-        for o in map(identifier, self.p.tabulated_slots):
+        for o in map(cpp_name, self.p.tabulated_slots):
             self.w.line(f"const real* p_{o}[W] = {{}};")
             self.write_row_pointers(o, row, f"p_{o}")
         self.write_tabulate_call()
@@ -110,13 +110,13 @@ class RowBlocks:
         # a kernel of `uuu` paths has no tables
         if not self.p.tabulated_slots:
             return
-        places = [part for o in map(identifier, self.p.tabulated_slots) for part in (f"p_{o}", f"t_{o}")]
+        places = [part for o in map(cpp_name, self.p.tabulated_slots) for part in (f"p_{o}", f"t_{o}")]
         self.w.line(f"tabulate({', '.join(['n', *self.p.table_areas, *places])});")
 
     def shared_arguments(self, row: str) -> dict[str, str]:
         """C++ values of arguments that rows share, by name."""
         areas = {name: f"{name} + {row}" for name in self.p.table_areas}
-        return areas | {f"s_{identifier(slot)}": weights_area(slot) for slot in self.p.given_weights}
+        return areas | {f"s_{cpp_name(slot)}": weights_area(slot) for slot in self.p.given_weights}
 
     def write_row_loop(self) -> None:
         with self.w.block("for (int r = 0; r < n; ++r)"):
@@ -131,7 +131,7 @@ class RowBlocks:
             self._write_row_call("(q - first[from]) % W")
 
     def _write_row_call(self, lane: str) -> None:
-        names = [*map(identifier, self.p.call_slots), *(f"d_{o}" for o in self.p.opened)]
+        names = [*map(cpp_name, self.p.call_slots), *(f"d_{o}" for o in self.p.opened)]
         values = self.shared_arguments(lane) | {name: self.row_address(name) for name in names}
         paired = _PairedGradient("state", "gradient", "second_w", self.p.dim["w"])
         if self.p.pair_gradient_size:

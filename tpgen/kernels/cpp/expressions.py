@@ -8,7 +8,7 @@ from itertools import groupby
 
 from tpgen.form.call import Slot
 from tpgen.kernels.cpp.text import Writer, scaled_text, sum_text
-from tpgen.kernels.placement.channel import identifier
+from tpgen.kernels.placement.channel import cpp_name
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, Statement, Sum, TableEntry, Value
 
 
@@ -25,16 +25,16 @@ class Spelling:
     components: dict[str, str]  # with a place for the index
     one: str = ""
 
-    def value(self, value: Value) -> str:
+    def value_text(self, value: Value) -> str:
         if isinstance(value, Component):
             return self.components[value.operand].format(value.index)
         if isinstance(value, TableEntry):
-            return f"t{identifier(str(Slot('', value.levels)))}[{value.index} * W]"
+            return f"t{cpp_name(str(Slot('', value.levels)))}[{value.index} * W]"
         assert isinstance(value, Local)
         return value.name
 
-    def sum(self, terms: Sum) -> str:
-        return sum_of_products_text(terms, self.value, self.dtype, self.one)
+    def sum_text(self, terms: Sum) -> str:
+        return sum_of_products_text(terms, self.value_text, self.dtype, self.one)
 
 
 class RegisterSums:
@@ -44,18 +44,18 @@ class RegisterSums:
         self.w = w
         self.found: dict[str, dict[int, str]] = {o: {} for o in operands}
 
-    def write(
+    def write_statements(
         self, statements: Iterable[Statement], spelling: Spelling, load: Callable[[str, list[int]], None]
     ) -> None:
         """Write statements in order; ``load`` writes the loads of an operand's components."""
         for kind, operand, run in _group_statements(statements):
             if kind is Load:
-                load(operand, [s.component.index for s in run])
+                load(operand, [s.target.index for s in run])
             elif kind is Define:
                 for s in run:
-                    self.w.line(f"const vec {s.name} = {spelling.sum(s.terms)};")
+                    self.w.line(f"const vec {s.target} = {spelling.sum_text(s.terms)};")
             elif kind is Accumulate:
-                self._write_additions_to_sums(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
+                self._write_additions_to_sums(operand, [(s.target.index, spelling.sum_text(s.terms)) for s in run])
 
     def _write_additions_to_sums(self, operand: str, values: list[tuple[int, str]]) -> None:
         found = self.found.setdefault(operand, {})
@@ -71,12 +71,12 @@ def _group_statements(statements: Iterable[Statement]) -> Iterator[tuple[type, s
     # consecutive statements of one kind, and of one operand if these load or accumulate
 
     def kind_and_operand(s: Statement) -> tuple[type, str]:
-        return type(s), s.component.operand if isinstance(s, Load | Accumulate) else ""
+        return type(s), s.target.operand if isinstance(s, Load | Accumulate) else ""
 
     for (kind, operand), group in groupby(statements, kind_and_operand):
         yield kind, operand, list(group)
 
 
-def components(terms: Sum) -> Iterator[Component]:
+def components_read(terms: Sum) -> Iterator[Component]:
     """Components that a sum reads."""
     return (f for term in terms for f in term.factors if isinstance(f, Component))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 from tpgen.kernels.cpp.batch import BatchText
 from tpgen.kernels.cpp.channel import ChannelText
@@ -24,31 +24,18 @@ from tpgen.kernels.cpp.text import (
     write_allocation,
 )
 from tpgen.kernels.placement.batch import BatchPlacement
-from tpgen.kernels.placement.blocks import MOST_BLOCKS, WORTH_THREADS
-from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
+from tpgen.kernels.placement.channel import ChannelPlacement, cpp_name, weights_area
 from tpgen.kernels.placement.matrix import MatrixPlacement
-from tpgen.kernels.placement.place import Placement
-from tpgen.kernels.sweep.sweep import raised_text
+from tpgen.kernels.placement.planning import Placement
+from tpgen.kernels.placement.values import MOST_BLOCKS, WORTH_THREADS
+from tpgen.kernels.rows import BEYOND
+from tpgen.kernels.sweep.sweep import cotangents_text
 from tpgen.kernels.sweep.terms import operand_of
 
 ENTRY = "tpgen_kernel"
-BEYOND = 2  # the fault of the first index, then of the next; 1 is no scratch space
 
 
-class KernelText(Protocol):
-    """Writer of a schedule's parts of the entry point."""
-
-    def write_functions(self) -> None:
-        """Write the C++ functions that compute rows."""
-
-    def write_weights(self) -> None:
-        """Write the copy of shared weights to scratch."""
-
-    def write_weight_sums(self) -> None:
-        """Write the sum of the blocks' weight gradients."""
-
-    def write_rows(self) -> None:
-        """Write the loop over a block's rows."""
+ScheduleText = ChannelText | BatchText | MatrixText  # each writes its parts of the entry point
 
 
 def generate(placement: Placement) -> GeneratedSource:
@@ -59,9 +46,8 @@ def generate(placement: Placement) -> GeneratedSource:
             with w.paths(*paths):
                 w.line(f"// {line}")
         rules = f" with {', '.join(map(str, placement.rules))}" if placement.rules else ""
-        w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rules}")
-    tails = placement.tail_widths_and_items
-    w.raw(prelude_text(schedule.target, placement.transpose_widths, getattr(schedule, "rows", 0), tails))
+        w.line(f"// opens {', '.join(placement.opened)}{cotangents_text(placement.raised)}{rules}")
+    w.raw(prelude_text(schedule.target, placement.transposed_segments, getattr(schedule, "rows", 0)))
     if isinstance(placement, MatrixPlacement):
         w.raw(header_text("matrices"))
     text = _TEXTS[type(placement)](placement, w)
@@ -69,10 +55,10 @@ def generate(placement: Placement) -> GeneratedSource:
     in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
     with block_of_one_unit(w) if in_parts else nullcontext(), w.part("driver"):
         _write_entry_point(w, placement, text)
-    return w.done()
+    return w.finish()
 
 
-_TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
+_TEXTS: dict[type[Placement], Callable[[Any, Writer], ScheduleText]] = {
     ChannelPlacement: ChannelText,
     MatrixPlacement: MatrixText,
     BatchPlacement: BatchText,
@@ -82,7 +68,7 @@ _TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
 # -- the entry point ---------------------------------------------------------------------------------------------------
 
 
-def _write_entry_point(w: Writer, p: Placement, text: KernelText) -> None:
+def _write_entry_point(w: Writer, p: Placement, text: ScheduleText) -> None:
     # sums over rows add in row order inside a block, then in the order of blocks
     finds = any(rule.takes_index for rule in p.rules)
     needed = {"indices": p.rules, "order": finds, "tasks": p.by_element, "paired": p.pair_gradient_size}
@@ -90,7 +76,7 @@ def _write_entry_point(w: Writer, p: Placement, text: KernelText) -> None:
         w.raw(header_text(name))
     with w.block(entry_head(bool(p.rules))):
         for slot in p.given:
-            w.line(f"const real* const {identifier(slot)} = given[{p.call_slots.index(slot)}];")
+            w.line(f"const real* const {cpp_name(slot)} = given[{p.call_slots.index(slot)}];")
         for n, operand in enumerate(p.opened):
             w.line(f"real* const d_{operand} = opened[{n}];")
         w.line("int fault = 0;")
@@ -147,7 +133,7 @@ def _write_declarations_of_blocks(w: Writer, p: Placement) -> None:
         w.line("const i64 blocks = rows ? (rows + span - 1) / span : 0;")
 
 
-def _write_weight_scratch(w: Writer, p: Placement, text: KernelText) -> None:
+def _write_weight_scratch(w: Writer, p: Placement, text: ScheduleText) -> None:
     # shared weights in scratch once; room for each block's part of their gradient
     shared = p.weight_scratch and not p.by_element
     slots = [slot for slot in p.given if operand_of(slot) == "w" and shared]
@@ -159,7 +145,7 @@ def _write_weight_scratch(w: Writer, p: Placement, text: KernelText) -> None:
         write_allocation(w, "num", "sums", f"(blocks + 1) * {p.block_sums}")
 
 
-def _write_block_loop(w: Writer, p: Placement, text: KernelText) -> None:
+def _write_block_loop(w: Writer, p: Placement, text: ScheduleText) -> None:
     held, areas = sum(p.scratch.values()), scratch_area_declarations(p.scratch)
     if p.pair_gradient_size:
         areas.append(f"real* const second_w = (real*)(scratch + {held});")

@@ -21,7 +21,7 @@ class MatrixText:
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.staged:
                 self._write_moves_of_rows(
-                    f"stage<{{0}}>({self._row_address(f'p_{o}')} + {{1}}, s_{o} + {{2}});", self.p.stages(o)
+                    f"stage<{{0}}>({self._row_address(f'p_{o}')} + {{1}}, s_{o} + {{2}});", self.p.segments_to_stage(o)
                 )
             written: set[tuple[str, int]] = set()
             for term in self.s.terms:
@@ -99,7 +99,7 @@ class MatrixText:
 
     def _input_address_and_row_stride(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
         # address of a given segment, [row, component][copy], and the distance of its rows
-        if operand in self.p.staged and segment not in self.p.stages(operand):
+        if operand in self.p.staged and segment not in self.p.segments_to_stage(operand):
             return f"p_{operand} + {segment.start}", self.p.dim[operand]
         return self._scratch_address(f"s_{operand}", segment), segment.padded
 

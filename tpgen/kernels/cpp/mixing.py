@@ -43,17 +43,16 @@ class MixingText:
         self.inner = path.term.size(sides.copies[1:])  # copies that share their first one
         self.k, self.mixed = path.term.size(sides.axis), path.term.size(sides.mixed)
         self.steps = [path.term.size(path.term.mode.weight.partition(a)[2]) for a in (sides.copies[-1], sides.mixed)]
-        self.far_address = (
-            f"_{sides.far} + {self.vectors.start(sides.far)} * (i64)R"  # follows s of a given operand, a of an open one
-        )
+        # follows s of a given operand, a of an open one
+        self.far_address = f"_{sides.far} + {self.vectors.segment_start(sides.far)} * (i64)R"
         self.adds = sides.far in placement.opened
         self.needs_p, self.needs_d = placement.needs_p(path.term), placement.needs_d(path.term)
         self.mixes_first = placement.mixes_first(path.term)
 
     def write(self) -> None:
         """Write loops over blocks of copies: coupling, mixing, gradients' coupling."""
-        first, size, step = self.first, self.term.size(self.first), self.p.block(self.term) // self.inner
-        whole = self.p.flipped(self.term)
+        first, size, step = self.first, self.term.size(self.first), self.p.copies_per_block(self.term) // self.inner
+        whole = self.p.count_copies_flipped(self.term)
         if whole and not self.mixes_first:
             self.w.line(f"flip(s{self.far_address}, G, {whole}, {self.k} * R);")
         with self.w.block(f"for (int {first}0 = 0; {first}0 < {size}; {first}0 += {step})"):
@@ -67,11 +66,11 @@ class MixingText:
     def _block_for_each_copy(self) -> AbstractContextManager[None]:
         first = self.first
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
-        return self.vectors.each(loop, self.vectors.loops(self.sides.copies[1:]), ROW_LOOP)
+        return self.vectors.open_block(loop, self.vectors.loop_heads(self.sides.copies[1:]), ROW_LOOP)
 
     def _write_coupling_stage(self, stage: SweepStage) -> None:
         with self._block_for_each_copy():
-            self.vectors.body(stage.statements)
+            self.vectors.write_statements(stage.statements)
 
     def _write_mixing(self) -> None:
         if not self.term.weighted:
@@ -83,7 +82,7 @@ class MixingText:
 
     def _write_mixing_without_weights(self) -> None:
         # unweighted mixing: every input copy goes to the single output copy
-        position = self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
+        position = self.vectors.copy_index_text(self.term.inputs, f"({self.first} - {self.first}0)")
         with self._block_for_each_copy():
             for n in range(self.k):
                 place = f"({position} * {self.k} + {n}) * R + r"
@@ -95,7 +94,7 @@ class MixingText:
     def _write_mixing_by_shared_weights(self) -> None:
         first, mixed, columns, (step, far_step) = self.first, self.mixed, f"{self.k} * R", self.steps
         self.w.line(f"const int count = ({first}1 - {first}0) * {self.inner};")
-        at = f"{self.vectors.start('w')} + {first}0 * {self.inner * step}"
+        at = f"{self.vectors.segment_start('w')} + {first}0 * {self.inner * step}"
         if self.adds:
             self._write_matrix_product(
                 f"a{self.far_address}", f"weights + {at}, {far_step}, {step}", "P", f"{mixed}, count", columns
@@ -108,7 +107,7 @@ class MixingText:
 
     def _write_weight_gradient(self, into: str, columns: str) -> None:
         # rows of weights are copies of input 1: those of P, or of the far side where copies mix first
-        far, whole = f"s{self.far_address}", self.p.flipped(self.term)
+        far, whole = f"s{self.far_address}", self.p.count_copies_flipped(self.term)
         if not self.mixes_first:
             _write_addition_to_weight_gradient(self.w, self.term, whole, into, ("P", "count"), (far, "G"), columns)
             return
@@ -135,7 +134,7 @@ class MixingText:
                 write_loads_of_columns(self.w, "c", k, f"P + {block} * R")
             if self.needs_d:
                 self.w.line(f"vec d[{k}] = {{}};")
-            with self.w.block(self.vectors.loops(self.sides.mixed)):
+            with self.w.block(self.vectors.loop_heads(self.sides.mixed)):
                 self._write_products_with_one_row_weight(
                     f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.sides.mixed}) * R + r"
                 )
@@ -144,7 +143,7 @@ class MixingText:
                     self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
     def _write_products_with_one_row_weight(self, at: str) -> None:
-        out = f"({self.vectors.start('out')} + {self.sides.mixed} * {self.k}) * (i64)R"
+        out = f"({self.vectors.segment_start('out')} + {self.sides.mixed} * {self.k}) * (i64)R"
         if self.p.opened != ("w",):
             self.w.line(f"const vec weight = load(s_w + {at});")
         if self.p.opened != ("out",):
@@ -165,8 +164,8 @@ class OwnWeightsText:
         self.p, self.term, self.w = placement, term, w
         self.k, self.v, self.mixed = term.size("k"), term.size("v"), term.size("w")
         starts = BatchVectors(placement, term, w)
-        self.at = f"{starts.start('w')} + u * {self.v * self.mixed}"
-        self.x, self.y, self.out = (f"{starts.start(o)} * (i64)R" for o in ("x1", "x2", "out"))
+        self.at = f"{starts.segment_start('w')} + u * {self.v * self.mixed}"
+        self.x, self.y, self.out = (f"{starts.segment_start(o)} * (i64)R" for o in ("x1", "x2", "out"))
         self.c = number_literal(term.entries[0].value, placement.schedule.target.dtype)
         self.opened = placement.opened
 
@@ -210,7 +209,7 @@ class OwnWeightsText:
             self.w.line(f"store(d_own + w * R + r, {' + '.join(f'x[{n}] * g[{n}]' for n in range(self.k))});")
 
     def _write_gradient_of_own_weights(self) -> None:
-        whole = self.p.flipped(self.term)
+        whole = self.p.count_copies_flipped(self.term)
         if whole:
             self.w.line(f"flip(d_own, flipped, {whole}, R);")
         y, own = (f"s_x2 + {self.y}", str(self.v)), ("d_own", "flipped")

@@ -16,8 +16,8 @@ from tpgen.kernels.cpp.text import (
     write_allocation,
 )
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
-from tpgen.kernels.sweep.monomials import merge_by_component, stored_value
-from tpgen.kernels.sweep.statements import Component, Local, Statement
+from tpgen.kernels.sweep.monomials import merge_by_component
+from tpgen.kernels.sweep.statements import Component, Computation, Local
 from tpgen.planner.polynomial_plan import format_terms
 
 # Sums have one order for any number of threads: rows alone determine the tasks, and a task has all rows of an element
@@ -75,8 +75,8 @@ class RowText:
         for slot in self.at.row_slots:
             self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
-    def write_statement(self, statement: Statement) -> None:
-        text, target = self.spelling.sum(statement.terms), stored_value(statement)
+    def write_statement(self, statement: Computation) -> None:
+        text, target = self.spelling.sum_text(statement.terms), statement.target
         if isinstance(target, Local):
             self.w.line(f"const {self.words.number} {target} = {text};")
             return
@@ -115,7 +115,7 @@ class _PolynomialText:
         """Write functions and entry point; return the source."""
         for line in [*format_terms(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
-        self.w.raw(prelude_text(self.at.target, self.at.transpose_widths, self.at.target.lanes))
+        self.w.raw(prelude_text(self.at.target, self.at.transposed_segments, self.at.target.lanes))
         for name in ("indices", "order", "tasks", "channels"):
             self.w.raw(header_text(name))
         if self.at.coefficients:
@@ -124,7 +124,7 @@ class _PolynomialText:
         if self.at.open_weights:
             self._write_epilogue_function()
         self._write_entry_point()
-        return self.w.done()
+        return self.w.finish()
 
     def _write_row_function(self) -> None:
         at = self.at
@@ -146,7 +146,7 @@ class _PolynomialText:
         arguments = _declarations("const num*", "", self.at.weights) + _declarations("num*", "", self.at.coefficients)
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
             for target, terms in merge_by_component(self.sweep.prologue).items():
-                value = self.row.spelling.sum(terms)
+                value = self.row.spelling.sum_text(terms)
                 self.w.line(f"store({slot_name(target.operand)} + {target.index} * W, {value});")
 
     def _write_epilogue_function(self) -> None:
@@ -155,7 +155,7 @@ class _PolynomialText:
         sums = merge_by_component(self.sweep.epilogue)
         with self.w.block(f"static void epilogue({', '.join([*arguments, 'i64 C', 'int n'])})"):
             for slot, i in ((s, i) for s in self.at.open_weights for i in range(self.dim[s])):
-                text = self.row.spelling.sum(sums.get(Component(slot, 0, i), ())) or "vec{}"
+                text = self.row.spelling.sum_text(sums.get(Component(slot, 0, i), ())) or "vec{}"
                 self.w.line(f"set_some(o_{slot_name(slot)} + {i} * C, n, {text});")
 
     def _write_entry_point(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from tpgen.kernels.cpp.text import read_header
@@ -23,8 +22,12 @@ def header_text(name: str) -> str:
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
-def prelude_text(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:
-    """C++ before the functions; ``rows`` of a tile, or 0 without matrix products."""
+def prelude_text(target: Target, transposed: set[tuple[int, int]], rows: int) -> str:
+    """C++ before the functions, with transposes of segments (width, items).
+
+    ``rows`` are those of a tile, or 0 without matrix products.
+    """
+    tails = {(width, items % target.lanes) for width, items in transposed if items % target.lanes}
     parts = [
         number_type_definitions(target),
         header_text("system"),
@@ -34,9 +37,9 @@ def prelude_text(target: Target, tiles: set[int], rows: int, tails: Iterable[tup
         _lane_sum_function_text(target.lanes),
     ]
     parts += ["template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items"]
-    parts += [tile_transposes_text(target.lanes, d) for d in sorted(tiles | {1})]
+    parts += [tile_transposes_text(target.lanes, d) for d in sorted({1, *(width for width, _ in transposed)})]
     parts += [header_text("staging")]
-    parts += [tail_texts(target.lanes, target.dtype, set(tails))] if tails else []
+    parts += [tail_texts(target.lanes, target.dtype, tails)] if tails else []
     if rows:
         parts += [
             f"enum {{ R = {rows} }};  // rows in a tile",

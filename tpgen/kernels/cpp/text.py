@@ -93,7 +93,7 @@ class Writer:
         yield
         self._part = before
 
-    def done(self) -> GeneratedSource:
+    def finish(self) -> GeneratedSource:
         return GeneratedSource("\n".join(self._lines) + "\n", tuple(self._paths), tuple(self._parts))
 
 

@@ -123,12 +123,12 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     def sum_ranges(self, operand: str) -> list[tuple[int, int]]:
         """(start, size) of a slot's parts that are sums over channels."""
-        return self.scalars(operand) if self.schedule.views_of(operand) else [(0, self.dim[operand])]
+        return self.tabulated_ranges(operand) if self.schedule.views_of(operand) else [(0, self.dim[operand])]
 
     def __str__(self) -> str:
         lines = self.head
         for n, units in enumerate(self.work):
-            lines.append(f"  warp {n}: " + ", ".join(f"group {u.group.number}.{u.chunk} rows {u.rows}" for u in units))
+            lines.append(f"  warp {n}: " + ", ".join(f"group {u.work.number}.{u.chunk} rows {u.rows}" for u in units))
         for group in self.groups:
             paths = ", ".join(str(p.term.path) for p in group.paths)
             lines.append(f"  group {group.number}: paths {paths}; {group.channels} channels, {group.width} lanes a row")

@@ -9,7 +9,7 @@ from tpgen.kernels.cpp.text import Writer, number_literal
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.group_text import GroupText, lane_sums
-from tpgen.kernels.cuda.groups import power_of_two
+from tpgen.kernels.cuda.groups import next_power_of_two
 from tpgen.kernels.cuda.tables import TableSet
 
 
@@ -21,18 +21,7 @@ class StepChannelText:
         self.dtype = placement.schedule.target.dtype
 
     def write_constants(self) -> None:
-        self._write_table_constants()
-
-    def write_functions(self) -> None:
-        with self.w.part("function group"):
-            for group in self.p.groups:
-                GroupText(self.p, group, self.w).write()
-        with self.w.part("which warp does what"):
-            self._write_unit_dispatch()
-        with self.w.part("tables"):
-            self._write_tabulate()
-
-    def _write_table_constants(self) -> None:
+        """Write coefficients of tables, and places of the numbers that they multiply."""
         for n, tables in enumerate(self.p.table_sets):
             for d in range(tables.depth):
                 with self.w.paths(*tables.paths):
@@ -42,6 +31,15 @@ class StepChannelText:
                     self.w.line(f"static __device__ const num value_{n}_{d}[] = {{{values}}};")
                     kind = _index_type(place for _, place in column)
                     self.w.line(f"static __device__ const {kind} place_{n}_{d}[] = {{{places}}};")
+
+    def write_functions(self) -> None:
+        with self.w.part("function group"):
+            for group in self.p.groups:
+                GroupText(self.p, group, self.w).write()
+        with self.w.part("which warp does what"):
+            self._write_unit_dispatch()
+        with self.w.part("tables"):
+            self._write_tabulate()
 
     def _write_tabulate(self) -> None:
         if not self.p.table_sets:
@@ -69,7 +67,7 @@ class StepChannelText:
         w.line(f"struct Unit {{ {kind} group, chunk, set; }};")
         with w.block(f"static __constant__ const Unit work[{p.warps}][{depth}] =", "};"):
             for units in p.work:
-                listed = [f"{{{u.group.number}, {u.chunk}, {u.rows}}}" for u in units]
+                listed = [f"{{{u.work.number}, {u.chunk}, {u.rows}}}" for u in units]
                 w.line(f"{{{', '.join(listed + [nothing] * (depth - len(units)))}}},")
         with w.block("DEVICE void compute_units(const Step& s)"):
             w.line("const int warp = this_warp();")
@@ -92,7 +90,7 @@ class StepChannelText:
         # the sum over lanes of what a warp has added up
         values = ", ".join(f"y_{operand}[{n}]" for n in range(start, start + size))
         with self.w.block(""):
-            self.w.line(f"num y[{power_of_two(size)}] = {{{values}}};")
+            self.w.line(f"num y[{next_power_of_two(size)}] = {{{values}}};")
             part = f"s.p_{operand} + warp * {self.p.dim[operand]} + {start}"
             self.w.line(f"fold_lanes<{LANES}>(y, threadIdx.x % {LANES}, {size}, {part}, 1);")
 

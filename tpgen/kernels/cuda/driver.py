@@ -73,7 +73,7 @@ class Driver:
         return self._contexts[device]
 
     @contextmanager
-    def on(self, device: int) -> Iterator[None]:
+    def use_device(self, device: int) -> Iterator[None]:
         """Make a device's context current on this thread."""
         self("cuCtxPushCurrent_v2", self.context(device))
         try:
@@ -113,16 +113,16 @@ class Function:
     def address(self) -> int:
         return self.handle.value or 0
 
-    def at_once(self) -> int:
+    def count_concurrent_blocks(self) -> int:
         """Concurrent blocks of one multiprocessor."""
         count = ctypes.c_int()
         occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         self.driver(occupancy, ctypes.byref(count), self.handle, self.threads, ctypes.c_size_t(self.shared))
         return max(1, count.value)
 
-    def carveout(self, room: int) -> int:
+    def shared_memory_percentage(self, room: int) -> int:
         """Percentage of ``room`` bytes that concurrent blocks need."""
-        return min(_ALL, -(-_ALL * self.at_once() * (self.shared + _RESERVED) // room))
+        return min(_ALL, -(-_ALL * self.count_concurrent_blocks() * (self.shared + _RESERVED) // room))
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
         """Launch the kernel; a structure passes by value."""
@@ -143,7 +143,13 @@ def load_function(
     driver("cuKernelGetFunction", ctypes.byref(ctypes.c_void_p()), handle)
     made = Function(driver, handle, threads, shared)
     if shared:
-        driver("cuKernelSetAttribute", _CARVEOUT, made.carveout(driver.shared_memory(device)), handle, device)
+        driver(
+            "cuKernelSetAttribute",
+            _CARVEOUT,
+            made.shared_memory_percentage(driver.shared_memory(device)),
+            handle,
+            device,
+        )
     return made
 
 
@@ -239,3 +245,31 @@ def stream_of(device: int) -> int:
     """Handle of torch's current stream on a device."""
     find = getattr(_torch, "raw_stream", None)
     return find(device) if find else torch.cuda.current_stream(device).cuda_stream
+
+
+# -- graphs that record ------------------------------------------------------------------------------------------------
+
+
+_TREES = "torch._inductor.cudagraph_trees"  # loaded by the first compilation that asks for CUDA graphs
+
+
+def captured_graph_number(device: int) -> int:
+    """Number of the CUDA graph that captures a device's current stream, or 0."""
+    stream = stream_of(device)
+    return need_driver().capture(stream) if stream else 0
+
+
+def borrows_memory(device: int) -> bool:
+    """Whether torch.compile(mode="reduce-overhead") warms up or captures on a device."""
+    find = getattr(_torch, "graph_trees", None) if _TREES in sys.modules else None
+    trees = find(device, create_if_none_exists=False) if find else None
+    return trees is not None and trees.stream.cuda_stream == stream_of(device)
+
+
+def refuse_while_capturing(device: int) -> None:
+    """Raise `BackendError` while a CUDA graph is captured."""
+    if captured_graph_number(device):
+        raise BackendError(
+            "a kernel is loaded by its first call, which cannot be part of a CUDA graph: call it once before you "
+            "capture, with its backward if that is captured too"
+        )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tpgen.base.locks import cached_property
 from tpgen.form.form import Term
 from tpgen.kernels.cuda.chips import KIB, Chip
-from tpgen.kernels.cuda.gathers import Gather, Share, intermediate_dims, make_gathers
-from tpgen.kernels.cuda.groups import assign_units_to_warps
+from tpgen.kernels.cuda.gathers import Gather, intermediate_dims, make_gathers
+from tpgen.kernels.cuda.groups import Unit, assign_units_to_warps
 from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.sweep.terms import SLOTS
@@ -29,12 +29,12 @@ class GatherPlacement(BatchPlacement, RowSteps):
     small = _SMALL
 
     def mixes_first(self, term: Term) -> bool:
-        """Never: gathers couple first."""
-        return False  # gathers are of P before weights
+        """Never: gathers are of P before weights."""
+        return False
 
     def owns_weights(self, term: Term) -> bool:
-        """Never for gathers."""
-        return False  # all paths go through P and D here
+        """Never: all paths go through P and D."""
+        return False
 
     def has_sum_area(self, operand: str) -> bool:
         """Whether an opened slot is summed over rows."""
@@ -69,9 +69,9 @@ class GatherPlacement(BatchPlacement, RowSteps):
         return {(g.target, g.parts[0].term.path): g.place for g in self.gathers}
 
     @cached_property
-    def phases(self) -> tuple[tuple[tuple[Share, ...], ...], ...]:
-        """Shares of each warp, by phase."""
-        return tuple(assign_units_to_warps(self._phase_shares(phase), self.warps) for phase in self._phase_keys)
+    def phases(self) -> tuple[tuple[tuple[Unit, ...], ...], ...]:
+        """Units of each warp, by phase."""
+        return tuple(assign_units_to_warps(self._units_of_phase(phase), self.warps) for phase in self._phase_keys)
 
     @cached_property
     def _phase_keys(self) -> list[tuple[int, bool]]:
@@ -84,13 +84,13 @@ class GatherPlacement(BatchPlacement, RowSteps):
     def adds_to_owners(self, phase: int) -> bool:
         return self._phase_keys[phase][1]
 
-    def _phase_shares(self, phase: tuple[int, bool]) -> list[Share]:
-        return [Share(g, chunk) for g in self.gathers if self._phase_key(g) == phase for chunk in range(g.chunks)]
+    def _units_of_phase(self, phase: tuple[int, bool]) -> list[Unit]:
+        return [Unit(g, chunk) for g in self.gathers if self._phase_key(g) == phase for chunk in range(g.chunks)]
 
     @property
     def unit_count(self) -> int:
         """Units of a step."""
-        return sum(len(shares) for phase in self.phases for shares in phase)
+        return sum(len(units) for phase in self.phases for units in phase)
 
     def _step_bytes(self, rows: int) -> int:
         # P, D and results with areas of their own are added

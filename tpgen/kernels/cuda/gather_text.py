@@ -48,14 +48,14 @@ class GathersText:
         for n, warps in enumerate(p.phases):
             depth = max(map(len, warps))
             with w.block(f"static __device__ const Share shares_{n}[{p.warps}][{depth}] =", "};"):
-                for shares in warps:
-                    listed = [f"{{{s.gather.number}, {s.chunk}}}" for s in shares]
-                    w.line(f"{{{', '.join(listed + ['{~0u, 0}'] * (depth - len(shares)))}}},")
+                for units in warps:
+                    listed = [f"{{{u.work.number}, {u.chunk}}}" for u in units]
+                    w.line(f"{{{', '.join(listed + ['{~0u, 0}'] * (depth - len(units)))}}},")
             head = f"DEVICE void phase_{n}(const Step& s, const int warp)"
             with w.block(head), w.block(f"for (int n = 0; n < {depth}; ++n)"):
                 w.line(f"const Share share = shares_{n}[warp][n];")
                 with w.block("switch (share.gather)"):
-                    for number in sorted({s.gather.number for shares in warps for s in shares}):
+                    for number in sorted({u.work.number for units in warps for u in units}):
                         w.line(f"case {number}: gather_{number}(s, share.chunk); break;")
 
     def write_step(self) -> None:
@@ -141,12 +141,9 @@ class _GatherText:
         size = self.p.intermediate_dims[g.target] if between else self.p.dim[g.target]
         w.line(f"{'num' if between or carried else 'real'}* const to = s.{to}{'' if carried else f' + row * {size}'};")
         copy, component = g.strides
+        put = "to[{0}] += sum[{1}];" if carried else "to[{0}] = sum[{1}];" if between else "to[{0}] = narrow(sum[{1}]);"
         for n in range(g.components):
-            place = place_text(g.place + n * component, [("copy", copy)])
-            w.line(f"to[{place}] += sum[{n}];" if carried else f"to[{place}] = {self._narrowed(f'sum[{n}]', between)};")
-
-    def _narrowed(self, value: str, between: bool) -> str:
-        return value if between else f"narrow({value})"
+            w.line(put.format(place_text(g.place + n * component, [("copy", copy)]), n))
 
     # -- one path --
 
@@ -190,12 +187,12 @@ class _GatherText:
         for s in part.statements:
             match s:
                 case Load():
-                    name = self.spelling.value(s.component)
-                    self.w.line(f"const num {name} = {self._load_text(part.term, s.component)};")
+                    name = self.spelling.value_text(s.target)
+                    self.w.line(f"const num {name} = {self._load_text(part.term, s.target)};")
                 case Define():
-                    self.w.line(f"const num {s.name} = {self.spelling.sum(s.terms)};")
+                    self.w.line(f"const num {s.target} = {self.spelling.sum_text(s.terms)};")
                 case Accumulate():
-                    self.w.line(f"sum[{s.component.index}] += {self.spelling.sum(s.terms)};")
+                    self.w.line(f"sum[{s.target.index}] += {self.spelling.sum_text(s.terms)};")
 
     def _load_text(self, term: Term, c: Component) -> str:
         if c.operand not in BETWEEN:

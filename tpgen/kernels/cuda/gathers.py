@@ -41,7 +41,7 @@ class GatherPart:
     @property
     def reads(self) -> tuple[str, ...]:
         """Operands, P and D included, once per number read."""
-        return tuple(s.component.operand for s in self.statements if isinstance(s, Load))
+        return tuple(s.target.operand for s in self.statements if isinstance(s, Load))
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,6 @@ class Gather:
         return f"{self.target} + {self.place}: paths {paths}; {self.items} items, {self.width} lanes each"
 
 
-@dataclass(frozen=True)
-class Share:
-    """One warp's work: a chunk of a gather's items."""
-
-    gather: Gather
-    chunk: int
-
-    @property
-    def cost(self) -> int:
-        return self.gather.cost
-
-
 def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
@@ -154,7 +142,7 @@ def _add_part(parts: dict[tuple[str, int], list[GatherPart]], term: Term, stage:
 
 
 def _target_operand_and_segment(stage: SweepStage) -> tuple[str, int]:
-    return next((s.component.operand, s.component.segment) for s in stage.statements if isinstance(s, Accumulate))
+    return next((s.target.operand, s.target.segment) for s in stage.statements if isinstance(s, Accumulate))
 
 
 def _copy_letters(term: Term, target: str) -> str:

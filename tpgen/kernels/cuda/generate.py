@@ -29,7 +29,7 @@ class CudaSource:
 def generate_cuda(placement: Any) -> CudaSource:
     w = Writer()
     _TEXTS[type(placement)](placement, w).write()
-    return CudaSource(w.done(), placement)
+    return CudaSource(w.finish(), placement)
 
 
 _TEXTS: dict[type, Callable[[Any, Writer], StepsText | PolynomialText]] = {

@@ -9,7 +9,7 @@ from tpgen.kernels.cpp.expressions import sum_of_products_text
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_placement import CudaPlacement, has_copy_axis
 from tpgen.kernels.cuda.chips import LANES
-from tpgen.kernels.cuda.groups import Group, HeldSegment, power_of_two
+from tpgen.kernels.cuda.groups import Group, HeldSegment, next_power_of_two
 from tpgen.kernels.cuda.tables import LONG, TableSet, entries_of
 from tpgen.kernels.placement.values import PlacedTable
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Local, Statement, Sum, TableEntry, Value
@@ -109,7 +109,7 @@ class GroupText:
     # -- one path --
 
     def _write_path(self, n: int, path: PathSweep) -> None:
-        term, (_, copies) = path.term, self.s.loop(path.term)
+        term, (_, copies) = path.term, self.s.copy_loop(path.term)
         held = [h for h in self.group.held if any(h.view is self.s.view(term, leg.operand) for leg in term.legs)]
         inside = [h for h in held if copies > 1 and has_copy_axis(h.view)]
         outside = [h for h in held if h not in inside]
@@ -121,7 +121,7 @@ class GroupText:
                 self._write_table_reads(term)
                 summed = self._table_summed_per_copy_and_size(term)
                 if summed:
-                    self.w.line(f"num y[{power_of_two(summed[1])}] = {{}};")
+                    self.w.line(f"num y[{next_power_of_two(summed[1])}] = {{}};")
                 for stage in path.stages:
                     for statement in stage.statements:
                         self._write_statement(term, statement)
@@ -163,7 +163,7 @@ class GroupText:
         # address of a component in its row
         leg = term.leg(held.view.operand)
         assert leg is not None
-        letter, copies = self.s.loop(term)
+        letter, copies = self.s.copy_loop(term)
         variables = {self.s.channel(term): "c", letter: "v" if copies > 1 else "0"}
         variables[INDEX.get(leg.operand, "")] = str(component)
         return place_text(
@@ -205,11 +205,11 @@ class GroupText:
         self._write_quads(self.entries[entry.index] // 4 for entry in entries_of(statement))
         match statement:
             case Define():
-                self.w.line(f"const num {statement.name} = {self._sum_text(statement.terms)};")
-            case Accumulate() if statement.component.operand == S:
-                self.w.line(f"const num {self._value_text(statement.component)} = {self._sum_text(statement.terms)};")
+                self.w.line(f"const num {statement.target} = {self._sum_text(statement.terms)};")
+            case Accumulate() if statement.target.operand == S:
+                self.w.line(f"const num {self._value_text(statement.target)} = {self._sum_text(statement.terms)};")
             case Accumulate():
-                self.w.line(f"{self._target_text(term, statement.component)} += {self._sum_text(statement.terms)};")
+                self.w.line(f"{self._target_text(term, statement.target)} += {self._sum_text(statement.terms)};")
 
     def _target_text(self, term: Term, c: Component) -> str:
         if self.s.view(term, c.operand):
@@ -240,16 +240,11 @@ class GroupText:
     def _channel_sums(self) -> Iterator[tuple[str, int, int]]:
         # operand, start and size (at most 32) of each sum over channels
         for operand in self.p.channel_sums:
-            tables = [
-                t for path in self.group.paths if (t := self._table_if_of_operand(path.term, operand)) and t.copies == 1
-            ]
+            found = (self.s.table(path.term) for path in self.group.paths)
+            tables = [t for t in found if t and t.operand == operand and t.copies == 1]
             if tables:
                 start, stop = min(t.start for t in tables), max(t.start + self._component_count(t) for t in tables)
                 yield from ((operand, n, min(_MOST, stop - n)) for n in range(start, stop, _MOST))
-
-    def _table_if_of_operand(self, term: Term, operand: str) -> PlacedTable | None:
-        table = self.s.table(term)
-        return table if table and table.operand == operand else None
 
     def _component_count(self, table: PlacedTable) -> int:
         return table.table.terms[0].size(INDEX[table.operand])
@@ -267,7 +262,7 @@ class GroupText:
                 continue
             values = [f"alive ? y_{operand}_{n} : 0" for n in range(start, start + size)]
             with self.w.block(""):
-                self.w.line(f"num y[{power_of_two(size)}] = {{{', '.join(values)}}};")
+                self.w.line(f"num y[{next_power_of_two(size)}] = {{{', '.join(values)}}};")
                 self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, p_{operand} + {start}, 1);")
 
     def _table_summed_per_copy_and_size(self, term: Term) -> tuple[PlacedTable, int] | None:
@@ -278,14 +273,10 @@ class GroupText:
 
     def _write_copy_sum(self, table: PlacedTable, size: int) -> None:
         # the sum over channels for the copy at hand
-        if not self._all_lanes_active:
+        if self._has_idle_lanes or (self.p.rows > 1 and not self.p.serial):
             self.w.line(f"for (int n = 0; n < {size}; ++n) y[n] = alive ? y[n] : 0;")
         place = f"p_{table.operand} + {table.start} + v * {table.copy_stride}"
         self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, {place}, {table.index_stride});")
-
-    @property
-    def _all_lanes_active(self) -> bool:
-        return not self._has_idle_lanes and (self.p.rows == 1 or self.p.serial)
 
     @property
     def _has_idle_lanes(self) -> bool:

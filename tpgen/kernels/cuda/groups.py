@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple
 
 from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import LANES
+from tpgen.kernels.cuda.gathers import Gather
 from tpgen.kernels.placement.values import ChannelSchedule, View
 from tpgen.kernels.sweep.statements import Accumulate, Load
 from tpgen.kernels.sweep.sweep import PathSweep
@@ -53,27 +54,12 @@ class Group:
         return sum(len(stage.statements) for path in self.paths for stage in path.stages)
 
 
-@dataclass(frozen=True)
-class Unit:
-    """One warp's work: 32 channels of a group, for one set of rows, or for all rows."""
+class Unit(NamedTuple):
+    """One warp's work: a chunk of a gather's items, or of a group's channels for one set of rows or all."""
 
-    group: Group
+    work: Group | Gather
     chunk: int
-    rows: int  # the first set of rows
-
-    @property
-    def cost(self) -> int:
-        return self.group.cost
-
-
-class Costly(Protocol):
-    """Work with a cost."""
-
-    @property
-    def cost(self) -> int: ...
-
-
-AnyWork = TypeVar("AnyWork", bound=Costly)
+    rows: int = 0  # the first set of rows
 
 
 def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[Group, ...]:
@@ -82,17 +68,17 @@ def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: i
     slot = 0
     for members in _connected_paths(schedule, paths):
         channels = members[0].term.size(schedule.channel(members[0].term))
-        width = max(min(power_of_two(channels), LANES), LANES // rows)
+        width = max(min(next_power_of_two(channels), LANES), LANES // rows)
         group = Group(len(groups), members, _held_segments(schedule, members), channels, width, slot)
         groups.append(group)
         slot += group.chunks
     return tuple(groups)
 
 
-def power_of_two(size: int) -> int:
+def next_power_of_two(size: int) -> int:
     """Next power of two.
 
-    >>> power_of_two(5), power_of_two(8)
+    >>> next_power_of_two(5), next_power_of_two(8)
     (8, 8)
     """
     return 1 << (size - 1).bit_length()
@@ -126,17 +112,17 @@ def _held_segments(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> t
 def _held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> HeldSegment:
     key = (view.operand, view.segment)
     touching = (s for path in paths for s in path.stages[0].statements if isinstance(s, Load | Accumulate))
-    mine = [s for s in touching if (s.component.operand, s.component.segment) == key]
-    loads = sorted({s.component.index for s in mine if isinstance(s, Load)})
+    mine = [s for s in touching if (s.target.operand, s.target.segment) == key]
+    loads = sorted({s.target.index for s in mine if isinstance(s, Load)})
     return HeldSegment(view, positions[0], positions[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
 
 
-def assign_units_to_warps(units: Iterable[AnyWork], warps: int) -> tuple[tuple[AnyWork, ...], ...]:
+def assign_units_to_warps(units: Iterable[Unit], warps: int) -> tuple[tuple[Unit, ...], ...]:
     """Assign units to warps: the costliest first, to the least loaded warp."""
-    taken: list[list[AnyWork]] = [[] for _ in range(warps)]
+    taken: list[list[Unit]] = [[] for _ in range(warps)]
     load = [0] * warps
-    for unit in sorted(units, key=lambda u: -u.cost):
+    for unit in sorted(units, key=lambda u: -u.work.cost):
         least = load.index(min(load))
         taken[least].append(unit)
-        load[least] += unit.cost
+        load[least] += unit.work.cost
     return tuple(map(tuple, taken))

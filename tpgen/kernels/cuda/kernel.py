@@ -12,12 +12,12 @@ from torch import Tensor
 
 from tpgen.base.locks import cached_property
 from tpgen.kernels.arguments import KernelCall, KernelSpec
-from tpgen.kernels.cuda import captures, driver
+from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import Chip, chip_of
-from tpgen.kernels.cuda.cubins import machine_code
 from tpgen.kernels.cuda.driver import Function, load_function, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.launch import launches_of
+from tpgen.kernels.cuda.launch import plan_launches
+from tpgen.kernels.cuda.nvrtc import compile_machine_code
 from tpgen.kernels.cuda.prelude import ENTRY
 from tpgen.kernels.rows import RowIndex
 
@@ -86,14 +86,14 @@ class CudaKernel(ABC):
     def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
         """Sort edges by owner, or rows by element; return a fault code (0: none) and the order."""
 
-    def on(self, device: int) -> Loaded:
+    def load_on_device(self, device: int) -> Loaded:
         """Kernels loaded on a device.
 
         Raises `BackendError` for a first use inside a CUDA graph capture.
         """
         if device not in self._loaded:
-            captures.refuse_while_capturing(device)
-            with need_driver().on(device):
+            driver.refuse_while_capturing(device)
+            with need_driver().use_device(device):
                 self._loaded[device] = self._load_on(device)
         return self._loaded[device]
 
@@ -101,17 +101,17 @@ class CudaKernel(ABC):
         """Compile the kernels for a tensor's device."""
         self._compiled_for(driver.capability(cuda_device_of([like])))
 
-    def launch(self, like: Tensor) -> tuple[int, list[int]]:
+    def launch_parameters(self, like: Tensor) -> tuple[int, list[int]]:
         """A tensor's device, and launch parameters for C++."""
         device = cuda_device_of([like])
-        return device, self.launch_fields(self.on(device))
+        return device, self.launch_fields(self.load_on_device(device))
 
     def __call__(self, call: KernelCall) -> int:
         """Launch the kernels on the current stream; return a fault code or 0."""
-        loaded = self.on(cuda_device_of(call.given))
+        loaded = self.load_on_device(cuda_device_of(call.given))
         fault, order = self.find_order(loaded, call)
         if not fault:
-            with need_driver().on(loaded.device):
+            with need_driver().use_device(loaded.device):
                 self._launch_all(loaded, call, order)
         return fault
 
@@ -119,8 +119,8 @@ class CudaKernel(ABC):
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
         given = [_aligned(x, loaded.placement.alignment) for x in call.given]
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
-        launches = launches_of(loaded.placement, call, loaded.at_once)
-        scratch = launches.scratch(given[0].device)  # which must live until all is launched
+        launches = plan_launches(loaded.placement, call.sizes, loaded.at_once)
+        scratch = launches.allocate_scratch(given[0].device)  # which must live until all is launched
         for one in launches.list_launches(*tensors, scratch, row_order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
 
@@ -130,12 +130,17 @@ class CudaKernel(ABC):
         placement = built.source.placement
         entries = placement.entries.items()
         functions = {name: load_function(need_driver(), built.library, device, name, *block) for name, block in entries}
-        return Loaded(placement, device, functions, functions[ENTRY].at_once() * driver.count_multiprocessors(device))
+        return Loaded(
+            placement,
+            device,
+            functions,
+            functions[ENTRY].count_concurrent_blocks() * driver.count_multiprocessors(device),
+        )
 
     def _compiled_for(self, arch: int) -> _CompiledKernels:
         if arch not in self._built:
             source = generate_cuda(self.place_on_chip(self.spec, chip_of(arch)))
-            self._built[arch] = _CompiledKernels(source, machine_code(source.text, arch))
+            self._built[arch] = _CompiledKernels(source, compile_machine_code(source.text, arch))
         return self._built[arch]
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tpgen.base.locks import cached_property
-from tpgen.kernels.arguments import CallSizes, KernelCall
+from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.chips import LANES
-from tpgen.kernels.cuda.groups import power_of_two
+from tpgen.kernels.cuda.groups import next_power_of_two
 from tpgen.kernels.cuda.orders import Order
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.polynomial_text import COUNT_ARGUMENTS
@@ -53,7 +53,7 @@ class Launches(ABC):
     """Kernel launches of a call, sized for a device."""
 
     placement: Any
-    sizes: CallSizes | KernelCall
+    sizes: CallSizes
     at_once: int
 
     @abstractmethod
@@ -64,7 +64,7 @@ class Launches(ABC):
     def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[Launch]:
         """List the launches for tensors by slot, scratch by name, and an order of rows."""
 
-    def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
+    def allocate_scratch(self, device: torch.device | str) -> dict[str, Tensor]:
         """Allocate the scratch tensors, in the precision of registers."""
         number = torch.float64 if self.placement.number == torch.float64.itemsize else torch.float32
         return {name: torch.empty(shape, dtype=number, device=device) for name, shape in self.scratch_shapes().items()}
@@ -84,12 +84,12 @@ class RowLaunches(Launches):
         found = {"sums": (self.runs, p.dim["w"])} if p.sums_weights and p.dim["w"] else {}
         return found | ({"ends": (2 * self.runs, p.dim[p.owner])} if p.owner and self.runs > 1 else {})
 
-    def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
+    def allocate_scratch(self, device: torch.device | str) -> dict[str, Tensor]:
         """Allocate scratch tensors, and results by edge for a later sum."""
         # besides partial sums, gradients per edge that a kernel adds per node
         p, dtype = self.placement, getattr(torch, self.placement.dtype)
         parts = {f"d_{o}": torch.empty(self.sizes.rows, p.dim[o], dtype=dtype, device=device) for o in p.scattered}
-        return super().scratch(device) | parts
+        return super().allocate_scratch(device) | parts
 
     def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> list[Launch]:
         """List the kernel's launch, and launches that sum partial results."""
@@ -127,7 +127,7 @@ class TaskLaunches(Launches):
     @property
     def width(self) -> int:
         """Lanes of one row."""
-        return min(LANES, power_of_two(self.sizes.channels))
+        return min(LANES, next_power_of_two(self.sizes.channels))
 
     @property
     def chunks(self) -> int:
@@ -177,7 +177,7 @@ class TaskLaunches(Launches):
         return [Launch(name, blocks, (struct,)) for name, blocks in self.blocks.items()]
 
 
-def launches_of(placement: Any, sizes: CallSizes | KernelCall, at_once: int = 0) -> Any:
+def plan_launches(placement: Any, sizes: CallSizes, at_once: int = 0) -> Any:
     """Launches of a placement; ``at_once`` 0 estimates concurrent blocks from the chip."""
     kind = TaskLaunches if isinstance(placement, CudaPolynomialPlacement) else RowLaunches
     return kind(placement, sizes, at_once or placement.blocks_at_once * placement.chip.processors)
@@ -199,7 +199,7 @@ def _address(tensor: Tensor | None) -> int:
 # -- bytes beside operands and results ---------------------------------------------------------------------------------
 
 
-def workspace_of(placement: Any, sizes: CallSizes) -> int:
+def count_workspace_bytes(placement: Any, sizes: CallSizes) -> int:
     """Scratch bytes of a call: partial sums, orders of rows, int64 copies of int32 indices.
 
     >>> from tpgen.form.form import form_of
@@ -207,17 +207,17 @@ def workspace_of(placement: Any, sizes: CallSizes) -> int:
     >>> from tpgen.kernels.cuda.placement import place_form
     >>> from tpgen.planner.problems import find_problem
     >>> placement = place_form(form_of(find_problem("mace-large").plan), "float32", ("out",), chip_of(90))
-    >>> workspace_of(placement, CallSizes(torch.device("cuda"), 40_000))
+    >>> count_workspace_bytes(placement, CallSizes(torch.device("cuda"), 40_000))
     0
     """
-    parts = sum(x.nbytes for x in launches_of(placement, sizes).scratch("meta").values())
+    parts = sum(x.nbytes for x in plan_launches(placement, sizes).allocate_scratch("meta").values())
     grouped = [x.size for x in sizes.indices if x.rule.way == GROUPED and x.tensor is not None]
     narrow = sum(x.flags & NARROW > 0 for x in sizes.indices)
     owners = [*map(sizes.owners, placement.sorted_by), *grouped]
-    return order_bytes(sizes.rows, owners, parts) + narrow * sizes.rows * _INDEX
+    return count_order_bytes(sizes.rows, owners, parts) + narrow * sizes.rows * _INDEX
 
 
-def order_bytes(rows: int, owners: Sequence[int], working: int) -> int:
+def count_order_bytes(rows: int, owners: Sequence[int], working: int) -> int:
     """Peak bytes of orders of rows: while sorting, or beside ``working`` bytes."""
     kept = [rows + n + 1 for n in owners]
     making = _SORTED * rows * len(kept)

@@ -18,6 +18,9 @@ from typing import NamedTuple
 
 from tpgen.base.errors import BackendError, KernelError
 from tpgen.base.locks import cached_property
+from tpgen.kernels.build.cache import CUBIN, Entry, finished_entry, key_of, with_fallback_directory, write_atomically
+from tpgen.kernels.build.trust import read_own
+from tpgen.kernels.cuda.driver import driver_cuda_version
 
 OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
 
@@ -197,3 +200,35 @@ def _candidate_files() -> tuple[str, ...]:
 def _version_in_name(file: str) -> tuple[int, ...]:
     # libnvrtc.so.12 is (12,)
     return tuple(map(int, re.findall(r"\d+", file.rpartition(".so")[2])))
+
+
+# -- in the kernel cache -----------------------------------------------------------------------------------------------
+
+
+def compile_machine_code(text: str, arch: int) -> bytes:
+    """Machine code of a CUDA source, cached or compiled; PTX for a device newer than NVRTC.
+
+    Raises `BackendError` without a working NVRTC.
+    """
+    compiler = need_nvrtc(arch, driver_cuda_version())
+    key = key_of(text, arch, *compiler.identity)
+    found = finished_entry(key, CUBIN)
+    if found:
+        return read_own(found.library)
+    return with_fallback_directory(
+        lambda directory: _compile_and_publish(Entry(directory, key, CUBIN), text, arch, compiler)
+    )
+
+
+def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
+    # another process may have published the entry meanwhile
+    with entry.hold_lock():
+        if not entry.is_intact():
+            write_atomically(entry.file_of(".cu"), text)
+            built = entry.new_file(CUBIN)
+            try:
+                built.write_bytes(compiler.compile(text, arch).code)
+                entry.publish(built)
+            finally:
+                built.unlink(missing_ok=True)
+        return read_own(entry.library)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpgen.kernels.cuda.captures import borrows_memory
-from tpgen.kernels.cuda.driver import stream_of
+from tpgen.kernels.cuda.driver import borrows_memory, stream_of
 
 
 class Order(NamedTuple):
@@ -26,7 +25,7 @@ class Order(NamedTuple):
     whole: Tensor  # both, side by side, as operators hand them on
 
     @staticmethod
-    def of(whole: Tensor, owners: int) -> Order:
+    def split(whole: Tensor, owners: int) -> Order:
         """Split first positions from sorted edges."""
         return Order(whole[: owners + 1], whole[owners + 1 :], whole)
 
@@ -54,7 +53,7 @@ class Memory(Generic[Known]):
     on_device: bool = False
     _facts_by_capture: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
 
-    def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
+    def recall_or_find(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
         """Fact about an index into ``rows`` rows, computed once by ``find``."""
         if index.is_inference() or (self.on_device and _in_graph_pool(index)):  # writes to the former are not counted
             return find(index, rows)
@@ -103,23 +102,23 @@ _ranges, _ascending = Memory[bool](), Memory[bool]()
 _NARROW = 2**31
 
 
-def order_of(index: Tensor, owners: int) -> Order:
+def sort_by_owner(index: Tensor, owners: int) -> Order:
     """Sort edges stably by owner.
 
-    >>> first, order, whole = order_of(torch.tensor([2, 0, 2]), 3)
+    >>> first, order, whole = sort_by_owner(torch.tensor([2, 0, 2]), 3)
     >>> first.tolist(), order.tolist(), whole.tolist()
     ([0, 1, 1, 3], [1, 0, 2], [0, 1, 1, 3, 1, 0, 2])
     """
     keys = index.to(torch.int32 if owners < _NARROW else torch.int64)
     found, order = torch.sort(keys, stable=True)
     first = torch.searchsorted(found, torch.arange(owners + 1, device=index.device, dtype=keys.dtype))
-    return Order.of(torch.cat([first, order]), owners)
+    return Order.split(torch.cat([first, order]), owners)
 
 
-def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
+def sort_by_both_ends(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
     """Sort edges by receiver and by sender at once; an index out of range has no owner.
 
-    >>> by_dst, by_src = orders_of_both_ends(orders_of(torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), 3, 2), 3, 2)
+    >>> by_dst, by_src = split_orders(sort_by_both_ends(torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), 3, 2), 3, 2)
     >>> by_dst.whole.tolist(), by_src.whole.tolist()
     ([0, 1, 3, 2, 0, 1], [0, 1, 1, 3, 1, 0, 2])
     """
@@ -131,20 +130,20 @@ def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
     return torch.cat([first[: nodes + 1], order[:edges], first[nodes + 2 :] - edges, order[edges:] - edges])
 
 
-def orders_of_both_ends(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
-    """Split a result of `orders_of`: orders by receiver and by sender."""
+def split_orders(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
+    """Split a result of `sort_by_both_ends`: orders by receiver and by sender."""
     size = nodes + 1 + (len(whole) - nodes - sources - 2) // 2
-    return Order.of(whole[:size], nodes), Order.of(whole[size:], sources)
+    return Order.split(whole[:size], nodes), Order.split(whole[size:], sources)
 
 
-def in_range(index: Tensor, rows: int) -> bool:
+def compute_in_range(index: Tensor, rows: int) -> bool:
     """Whether all indices are in ``[0, rows)``; waits for the device."""
     return bool(((index >= 0) & (index < rows)).all())
 
 
-def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
+def sort_unless_known(index: Tensor, owners: int, capture: int = 0) -> Order:
     """Order of an index tensor, sorted only if new or changed."""
-    return _orders.of(index, owners, order_of, capture)
+    return _orders.recall_or_find(index, owners, sort_by_owner, capture)
 
 
 def remember_both_orders(
@@ -157,17 +156,17 @@ def remember_both_orders(
     ends = (dst, nodes), (src, sources)
     if any(is_known_to_ascend(x) or not is_kept(x) or recall_order(x, owners, capture) for x, owners in ends):
         return
-    made = orders_of_both_ends(orders_of(src, dst, sources, nodes), sources, nodes)
+    made = split_orders(sort_by_both_ends(src, dst, sources, nodes), sources, nodes)
     for (x, owners), order in zip(ends, made, strict=True):
-        _orders.of(x, owners, lambda *_, order=order: order, capture)
+        _orders.recall_or_find(x, owners, lambda *_, order=order: order, capture)
     if check and not capture:
         bounds = torch.stack([order.first[end] for order in made for end in (0, -1)]).tolist()
         for (x, owners), found in zip(ends, (bounds[:2], bounds[2:]), strict=True):
-            _ranges.of(x, owners, lambda *_, found=found: found == [0, len(dst)])
+            _ranges.recall_or_find(x, owners, lambda *_, found=found: found == [0, len(dst)])
 
 
 def note_ascending(index: Tensor) -> None:
-    _ascending.of(index, 0, lambda *_: True)
+    _ascending.recall_or_find(index, 0, lambda *_: True)
 
 
 def is_known_to_ascend(index: Tensor) -> bool:
@@ -181,16 +180,16 @@ def is_known_to_ascend(index: Tensor) -> bool:
     return _ascending.recall(index, 0) is True
 
 
-def known_wide(index: Tensor, capture: int = 0) -> Tensor:
+def widen_index(index: Tensor, capture: int = 0) -> Tensor:
     """Index as int64; a copy of int32 is remembered.
 
     >>> index = torch.tensor([2, 0], dtype=torch.int32)
-    >>> known_wide(index).dtype, known_wide(index) is known_wide(index)
+    >>> widen_index(index).dtype, widen_index(index) is widen_index(index)
     (torch.int64, True)
     """
     if index.dtype == torch.int64:  # kept by what is known of it, it would live for ever
         return index
-    return _wide.of(index, 0, lambda index, _: index.long(), capture)
+    return _wide.recall_or_find(index, 0, lambda index, _: index.long(), capture)
 
 
 def recall_order(index: Tensor, owners: int, capture: int = 0) -> Order | None:
@@ -198,12 +197,12 @@ def recall_order(index: Tensor, owners: int, capture: int = 0) -> Order | None:
     return _orders.recall(index, owners, capture)
 
 
-def recall_wide(index: Tensor, capture: int = 0) -> Tensor | None:
+def recall_widened_index(index: Tensor, capture: int = 0) -> Tensor | None:
     """Index as int64, or None without a remembered copy."""
     return index if index.dtype == torch.int64 else _wide.recall(index, 0, capture)
 
 
-def recall_inside(index: Tensor, rows: int) -> bool:
+def recall_in_range(index: Tensor, rows: int) -> bool:
     """Whether an index is remembered to be in range."""
     return _ranges.recall(index, rows) is True
 
@@ -221,6 +220,6 @@ def _in_graph_pool(index: Tensor) -> bool:
     return index.is_cuda and borrows_memory(index.get_device())
 
 
-def is_inside(index: Tensor, rows: int) -> bool:
+def is_in_range(index: Tensor, rows: int) -> bool:
     """Whether an index is in range; the first check waits for the device."""
-    return _ranges.of(index, rows, in_range)
+    return _ranges.recall_or_find(index, rows, compute_in_range)

@@ -15,8 +15,7 @@ from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.steps import check_room, has_room
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
-from tpgen.kernels.placement.place import place
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.planning import place, plan_schedule
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.rows import EDGES
 from tpgen.kernels.sweep.monomials import PolynomialSweep

@@ -8,16 +8,15 @@ from torch import Tensor
 
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.cpp.generate import BEYOND
-from tpgen.kernels.cuda import captures, driver
+from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import LANES, Chip
 from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, Loaded, cuda_device_of
 from tpgen.kernels.cuda.launch import SPAN
-from tpgen.kernels.cuda.orders import Order, is_inside, is_kept, known_order, recall_inside, recall_order
+from tpgen.kernels.cuda.orders import Order, is_in_range, is_kept, recall_in_range, recall_order, sort_unless_known
 from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
-from tpgen.kernels.rows import RowIndex
+from tpgen.kernels.rows import BEYOND, RowIndex
 
 _MOST_SLOTS = 64  # as form.h has it
 
@@ -53,10 +52,10 @@ class PolynomialKernel(CudaKernel):
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
         """Remembered orders of a call's indices; None for new indices."""
         (index,), device = indices, cuda_device_of([like])
-        capture, x = captures.capture_of(device), index.tensor
+        capture, x = driver.captured_graph_number(device), index.tensor
         if x is None:
             return None
-        order = recall_order(x, index.size, capture) if capture or recall_inside(x, index.size) else None
+        order = recall_order(x, index.size, capture) if capture or recall_in_range(x, index.size) else None
         if order is None:
             return None
         return KnownRows([x], [order.whole], None if capture or not is_kept(x) else driver.stream_of(device))
@@ -73,6 +72,6 @@ class PolynomialKernel(CudaKernel):
         index = call.indices[0]
         if index.tensor is None:
             return 0, None
-        capture = captures.capture_of(loaded.device)
-        order = known_order(index.tensor, index.size, capture)
-        return (0 if capture or is_inside(index.tensor, index.size) else BEYOND), order
+        capture = driver.captured_graph_number(loaded.device)
+        order = sort_unless_known(index.tensor, index.size, capture)
+        return (0 if capture or is_in_range(index.tensor, index.size) else BEYOND), order

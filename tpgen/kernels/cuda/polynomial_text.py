@@ -143,7 +143,7 @@ class PolynomialText:
             for i in used:
                 self.w.line(f"t_{name}[{i}] = widen(call.p_{name}[(e * {dim} + {i}) * call.channels + c]);")
         for place, terms in sums:
-            self.w.line(put(place).format(self.row.spelling.sum(terms) or "0"))
+            self.w.line(put(place).format(self.row.spelling.sum_text(terms) or "0"))
 
     # -- the kernels --
 

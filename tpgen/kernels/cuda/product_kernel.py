@@ -8,25 +8,24 @@ from torch import Tensor
 
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.cpp.generate import BEYOND
-from tpgen.kernels.cuda import captures
+from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, Loaded, cuda_device_of
 from tpgen.kernels.cuda.launch import EdgeRows
 from tpgen.kernels.cuda.orders import (
     Order,
-    is_inside,
+    is_in_range,
     is_kept,
     is_known_to_ascend,
-    known_order,
-    known_wide,
-    recall_inside,
+    recall_in_range,
     recall_order,
-    recall_wide,
+    recall_widened_index,
+    sort_unless_known,
+    widen_index,
 )
 from tpgen.kernels.cuda.placement import AnyPlacement, place_form
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
-from tpgen.kernels.rows import RowIndex, index_at
+from tpgen.kernels.rows import BEYOND, RowIndex, find_index
 from tpgen.kernels.sweep.terms import SLOTS
 
 
@@ -36,7 +35,9 @@ class ProductKernel(CudaKernel):
     @staticmethod
     def place_on_chip(spec: KernelSpec, chip: Chip) -> AnyPlacement:
         description = spec.description
-        return place_form(description.form, DTYPES[spec.dtype], description.read(spec.call)[0], chip, bool(spec.rules))
+        return place_form(
+            description.form, DTYPES[spec.dtype], description.opened_and_raised(spec.call)[0], chip, bool(spec.rules)
+        )
 
     def launch_fields(self, loaded: Loaded) -> list[int]:
         """Fields of the C++ ``struct Launch``."""
@@ -65,13 +66,13 @@ class ProductKernel(CudaKernel):
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
         """Remembered orders of a call's indices; None for new indices."""
         device = cuda_device_of([like])
-        loaded, capture = self._loaded.get(device), captures.capture_of(device)
+        loaded, capture = self._loaded.get(device), driver.captured_graph_number(device)
         if loaded is None:
             return None
         wide, orders = list[Tensor](), list[Tensor | None]()
         for index in indices:
             x, order = index.tensor, index.order
-            if x is None or (index.check and not capture and not recall_inside(x, index.size)):
+            if x is None or (index.check and not capture and not recall_in_range(x, index.size)):
                 return None
             sorts = index.rule.operand in loaded.placement.sorted_by
             if sorts and order is None:
@@ -79,7 +80,7 @@ class ProductKernel(CudaKernel):
                 if found is None and not is_known_to_ascend(x):
                     return None
                 order = found and found.whole
-            known = recall_wide(x, capture)
+            known = recall_widened_index(x, capture)
             if known is None:
                 return None
             wide.append(known)
@@ -97,13 +98,13 @@ def ordered_edges(
     owner: str | None, indices: Sequence[RowIndex], device: int, scattered: bool = False
 ) -> tuple[int, EdgeRows | None]:
     """Return (0, edges by owner), or the fault of an index out of range; a capture skips the check."""
-    capture = captures.capture_of(device)
-    own = index_at(indices, owner) if owner else None
+    capture = driver.captured_graph_number(device)
+    own = find_index(indices, owner) if owner else None
     order = _given_or_known_order(own, capture).order if own and not is_known_to_ascend(_index_tensor(own)) else None
     for place, index in enumerate(indices):
-        if index.check and not capture and not is_inside(_index_tensor(index), index.size):
+        if index.check and not capture and not is_in_range(_index_tensor(index), index.size):
             return BEYOND + place, None
-    src, dst = (known_wide(_index_tensor(index), capture) for index in indices)
+    src, dst = (widen_index(_index_tensor(index), capture) for index in indices)
     collected = _given_or_known_order(indices[0], capture) if scattered else None
     return 0, EdgeRows(order, src, dst, own.size if own else 0, collected)
 
@@ -115,5 +116,5 @@ def _index_tensor(index: RowIndex) -> Tensor:
 
 def _given_or_known_order(index: RowIndex, capture: int) -> Order:
     if index.order is not None:
-        return Order.of(index.order, index.size)
-    return known_order(_index_tensor(index), index.size, capture)
+        return Order.split(index.order, index.size)
+    return sort_unless_known(_index_tensor(index), index.size, capture)

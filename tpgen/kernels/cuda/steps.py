@@ -198,19 +198,10 @@ class RowSteps(OnChip, OpenedSlots):
         """Byte offset of each permanent area."""
         return _area_offsets(self._area_sizes, 8 * (self.stage_count + 1))
 
-    @property
-    def slots_at(self) -> int:
-        """Byte offset of the edges of later steps."""
-        return self.areas[SLOTS_AREA]
-
-    @property
-    def _areas_bytes(self) -> int:
-        return _areas_end(self._area_sizes, 64)
-
     @cached_property
     def stage_count(self) -> int:
         """Stages: two if both fit."""
-        return 2 if self._areas_bytes + 2 * self.stage_bytes <= self.chip.block_shared else 1
+        return 2 if _areas_end(self._area_sizes, 64) + 2 * self.stage_bytes <= self.chip.block_shared else 1
 
     @property
     def stages_at(self) -> int:

@@ -144,7 +144,7 @@ class StepsText:
         w, p = self.w, self.p
         w.line("const i64 begin = run_begin(call, blockIdx.x, gridDim.x), by = ROWS;")
         w.line("const i64 end = run_begin(call, blockIdx.x + 1, gridDim.x);")
-        w.line(f"Ends* const slots = (Ends*)(shared + {p.slots_at});")
+        w.line(f"Ends* const slots = (Ends*)(shared + {p.areas[SLOTS_AREA]});")
         if p.owner:
             w.line("clear(owned(s), OWNED);")
             w.line("Run run = owners_of(call, begin, end);")

@@ -72,7 +72,7 @@ def _in_read_order(table: tuple[Tabulate, ...], ranks: dict[TableEntry, int]) ->
     # entries of a table in the order in which they stand
     if len(table) <= LONG:
         return table
-    return tuple(sorted(table, key=lambda s: ranks.get(s.entry, len(ranks))))
+    return tuple(sorted(table, key=lambda s: ranks.get(s.target, len(ranks))))
 
 
 def _first_read_ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
@@ -95,7 +95,7 @@ def _make_table_set(
         firsts.append(len(rows))
         rows += [_entry_terms(placed, statement) for statement in statements]
         rows += [()] * (-len(rows) % 4)
-    places = tuple({s.entry.index: n for n, s in enumerate(statements)} for _, statements in members)
+    places = tuple({s.target.index: n for n, s in enumerate(statements)} for _, statements in members)
     return TableSet(operand, copies, stride, offset, tuple(p for p, _ in members), tuple(firsts), places, tuple(rows))
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from tpgen.base.errors import TpgenError
-from tpgen.kernels.arguments import CallSizes, KernelSpec, by_form
+from tpgen.kernels.arguments import CallSizes, KernelSpec, choose_by_form
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
 from tpgen.kernels.cuda.driver import why_no_driver
 from tpgen.kernels.cuda.generate import generate_cuda
-from tpgen.kernels.cuda.launch import workspace_of
+from tpgen.kernels.cuda.launch import count_workspace_bytes
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
 from tpgen.kernels.cuda.placement import cuda_target, place_form, why_no_room
 from tpgen.kernels.cuda.polynomial_kernel import PolynomialKernel
@@ -47,13 +47,10 @@ def chip_at(device: torch.device) -> Chip:
     return chip_of(driver.capability(driver.device_number(device)))
 
 
-def _chip_expected(device: torch.device) -> Chip:
-    return chip_at(device) if torch.cuda.is_available() else chip_of(90)
-
-
-def scratch_bytes(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
+def scratch_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Scratch bytes of a call."""
-    return workspace_of(place_kernel(spec, chip or _chip_expected(sizes.device)), sizes)
+    chip = chip_at(sizes.device) if torch.cuda.is_available() else chip_of(90)
+    return count_workspace_bytes(place_kernel(spec, chip), sizes)
 
 
 # -- by what a form consists of ----------------------------------------------------------------------------------------
@@ -81,7 +78,7 @@ def _product_text(spec: KernelSpec, chip: Chip) -> str:
     # empty for a call that is expanded into other calls
     form = spec.description.form
     there = {o.name for o in form.operands if o.dim}
-    opened = tuple(name for name in spec.description.read(spec.call)[0] if name in there)
+    opened = tuple(name for name in spec.description.opened_and_raised(spec.call)[0] if name in there)
     if spec.call.levels or not opened:
         return ""
     return generate_cuda(place_form(form, DTYPES[spec.dtype], opened, chip, bool(spec.rules))).text
@@ -107,8 +104,10 @@ def taken_rules(description: Any, rules: RowRules) -> RowRules:
     return EDGES if set(EDGES) <= set(rules) else ()
 
 
-load_gpu_kernel = by_form(ProductKernel, PolynomialKernel)
-place_kernel = by_form(ProductKernel.place_on_chip, PolynomialKernel.place_on_chip)
-kernel_obstacle = by_form(_product_obstacle, _polynomial_obstacle)
-kernel_text = by_form(_product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place_on_chip(spec, chip)).text)
-slower = by_form(_why_slower_than_graphs, lambda *_: None)
+load_gpu_kernel = choose_by_form(ProductKernel, PolynomialKernel)
+place_kernel = choose_by_form(ProductKernel.place_on_chip, PolynomialKernel.place_on_chip)
+kernel_obstacle = choose_by_form(_product_obstacle, _polynomial_obstacle)
+kernel_text = choose_by_form(
+    _product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place_on_chip(spec, chip)).text
+)
+slower = choose_by_form(_why_slower_than_graphs, lambda *_: None)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tpgen.base.locks import cached_property
 from tpgen.form.form import Term
-from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
-from tpgen.kernels.placement.values import BatchSchedule
-from tpgen.kernels.rows import RowRules
+from tpgen.kernels.placement.values import BatchSchedule, Blocks, areas_text
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
-from tpgen.kernels.sweep.terms import Sides, sides_of
+from tpgen.kernels.sweep.terms import Sides, find_sides
 
 _BLOCK = 48 * 1024  # numbers in a block of P
 _OF_SCALARS = 12  # copies of a scalar input from which on a row's own weights are computed of them first
@@ -24,9 +22,6 @@ class BatchPlacement(OpenedSlots):
     """A batch schedule with some slots open."""
 
     schedule: BatchSchedule
-    opened: tuple[str, ...]
-    owner: str | None
-    rules: RowRules = field(default=(), kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:
@@ -51,7 +46,7 @@ class BatchPlacement(OpenedSlots):
     @property
     def weight_scratch(self) -> int:
         """Size of scratch for shared weights, else 0."""
-        return self.schedule.target.whole(self.dim["w"]) if self.schedule.shared_weights else 0
+        return self.schedule.target.round_up(self.dim["w"]) if self.schedule.shared_weights else 0
 
     @cached_property
     def scratch(self) -> dict[str, int]:
@@ -62,39 +57,38 @@ class BatchPlacement(OpenedSlots):
         own = [t for t in self.schedule.terms if self.owns_weights(t)]
         mixing = [t for t in self.schedule.terms if t.mode.mixing and t not in own]
         for name, needs in (("P", self.needs_p), ("D", self.needs_d)):
-            areas[name] = (
-                max((self.block(t) * t.size(self.sides(t).axis) for t in mixing if needs(t)), default=0) * rows
-            )
-        areas["G"] = max((self.flipped(t) * t.size(self.sides(t).axis) for t in mixing), default=0) * rows
+            held = (self.copies_per_block(t) * t.size(self.sides(t).axis) for t in mixing if needs(t))
+            areas[name] = max(held, default=0) * rows
+        areas["G"] = max((self.count_copies_flipped(t) * t.size(self.sides(t).axis) for t in mixing), default=0) * rows
         one = max((t.size("w") for t in own), default=0) * rows
         areas["own"] = one if "out" in self.opened or "x1" in self.opened else 0
         areas["d_own"] = one if "w" in self.opened or "x2" in self.opened else 0
-        areas["flipped"] = max(map(self.flipped, own), default=0) * rows
+        areas["flipped"] = max(map(self.count_copies_flipped, own), default=0) * rows
         if self.row_weights:
             weighted = [t for t in self.schedule.terms if t.weighted]
-            chunk = max((self.chunk(t) * self.staged(t) for t in weighted), default=0) * rows
+            chunk = max((self.weights_per_copy(t) * self.count_copies_staged(t) for t in weighted), default=0) * rows
             areas["s_w"] = chunk if "w" in self.given else 0
             areas["a_w"] = chunk if "w" in self.opened else 0
         return {name: size for name, size in areas.items() if size}
 
     # -- how much at a time --
 
-    def block(self, term: Term) -> int:
+    def copies_per_block(self, term: Term) -> int:
         """Copies of P per block: whole sets with the same first copy."""
         sides = self.sides(term)
         inner = term.size(sides.copies[1:])
         first = max(1, _BLOCK // max(1, inner * term.size(sides.axis) * self.schedule.rows))
         return inner * min(term.size(sides.copies[0]), first)
 
-    def chunk(self, term: Term) -> int:
+    def weights_per_copy(self, term: Term) -> int:
         """Weights of one first copy."""
         return term.size(term.mode.weight[1:])
 
-    def staged(self, term: Term) -> int:
+    def count_copies_staged(self, term: Term) -> int:
         """First copies whose row weights are in scratch together."""
         size = term.size(term.mode.weight[0])
         # as many each time, or nearly
-        times = -(-size // max(1, _STAGED // self.chunk(term)))
+        times = -(-size // max(1, _STAGED // self.weights_per_copy(term)))
         return -(-size // times)
 
     def mixes_first(self, term: Term) -> bool:
@@ -107,7 +101,7 @@ class BatchPlacement(OpenedSlots):
         return term.weighted and (term.mode.in1, term.mode.in2, term.mode.out) == ("u", "v", "w")
 
     def sides(self, term: Term) -> Sides:
-        return sides_of(term, self.mixes_first(term))
+        return find_sides(term, self.mixes_first(term))
 
     def needs_p(self, term: Term) -> bool:
         return self.sides(term).far in self.opened or (term.weighted and "w" in self.opened)
@@ -123,7 +117,7 @@ class BatchPlacement(OpenedSlots):
         # input copy and an output copy, and v * k if the inputs are multiplied first
         return term.size("j") == 1 and term.size("k") > 1 and term.size("v") >= _OF_SCALARS
 
-    def flipped(self, term: Term) -> int:
+    def count_copies_flipped(self, term: Term) -> int:
         """Output copies whose weight gradients are vectors over copies; the rest are sums over lanes."""
         if self.row_weights or not (term.mode.mixing and term.weighted and "w" in self.opened):
             return 0
@@ -152,7 +146,8 @@ class BatchPlacement(OpenedSlots):
         how = "rows of weights" if self.row_weights else "matrix products"
         if self.owns_weights(term):
             return f"  path {term.path}: copies {copies}, a first one at a time by each row's own weights"
-        flipped = ", the cotangent flipped" if self.flipped(term) else ""
+        flipped = ", the cotangent flipped" if self.count_copies_flipped(term) else ""
         if self.mixes_first(term):
             return f"  path {term.path}: copies {copies}, input 1 by {how} before it is coupled{flipped}"
-        return f"  path {term.path}: copies {copies}, {self.block(term)} of the inputs at a time by {how}{flipped}"
+        block = self.copies_per_block(term)
+        return f"  path {term.path}: copies {copies}, {block} of the inputs at a time by {how}{flipped}"

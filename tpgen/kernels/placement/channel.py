@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from tpgen.base.locks import cached_property
 from tpgen.form.call import Slot
 from tpgen.form.form import Term
-from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
-from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, View
-from tpgen.kernels.rows import EDGE_PAIRS, RowRules
+from tpgen.kernels.placement.values import Blocks, ChannelSchedule, PlacedTable, View, areas_text
+from tpgen.kernels.rows import EDGE_PAIRS
 from tpgen.kernels.sweep.statements import Load, Tabulate
-from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep, raised_text
+from tpgen.kernels.sweep.sweep import PathSweep, Sweep, cotangents_text, make_sweep
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, given_slots, operand_of
 
 _TOGETHER = 4  # paths in one function, where there are many: compilers need more than twice the time for twice as many
@@ -28,10 +27,6 @@ class ChannelPlacement(OpenedSlots):
     """A channel schedule with some slots open."""
 
     schedule: ChannelSchedule
-    opened: tuple[str, ...]
-    owner: str | None
-    raised: tuple[str, ...] = field(default=(), kw_only=True)
-    rules: RowRules = field(default=(), kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:
@@ -42,19 +37,12 @@ class ChannelPlacement(OpenedSlots):
         """Slots that the kernel reads."""
         if not self.raised:
             return given_slots(self.opened)
-        read = {s.component.operand for s in self.sweep.statements if isinstance(s, Load)}
+        read = {s.target.operand for s in self.sweep.statements if isinstance(s, Load)}
         return tuple(slot for slot in self.call_slots if slot in read or self.tabulated(slot))
 
     @property
-    def transpose_widths(self) -> set[int]:
-        """Widths of transposes between memory and vectors."""
-        return {v.inner for v in self.schedule.views}
-
-    @property
-    def tail_widths_and_items(self) -> set[tuple[int, int]]:
-        """(width, items) of transposes at segment ends."""
-        lanes = self.schedule.target.lanes
-        return {(v.inner, v.channels % lanes) for v in self.schedule.views if v.channels % lanes}
+    def transposed_segments(self) -> set[tuple[int, int]]:
+        return {(v.inner, v.channels) for v in self.schedule.views}
 
     @property
     def blocks(self) -> Blocks:
@@ -73,19 +61,19 @@ class ChannelPlacement(OpenedSlots):
 
     # -- what lives where --
 
-    def staged(self, view: View) -> bool:
+    def goes_through_scratch(self, view: View) -> bool:
         """Whether a segment goes through scratch."""
         return view.staged or self.summed_over_rows(view.operand)
 
     def tabulated(self, slot: str) -> bool:
         """Whether the kernel needs tables of a slot."""
-        return any(self.filling(placed, slot) for placed in self.schedule.tables)
+        return any(self.statements_that_fill(placed, slot) for placed in self.schedule.tables)
 
     @cached_property
     def tabulated_slots(self) -> list[str]:
         return [slot for slot in self.call_slots if self.tabulated(slot)]
 
-    def filling(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
+    def statements_that_fill(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
         """Statements that fill a table from a slot."""
         return self._fillings.get((placed.table.number, slot), ())
 
@@ -94,11 +82,11 @@ class ChannelPlacement(OpenedSlots):
         found: dict[tuple[int, str], tuple[Tabulate, ...]] = {}
         for placed in self.schedule.tables:
             number = placed.table.number
-            for levels, filled in groupby(self.sweep.tables[number], key=lambda s: s.entry.levels):
+            for levels, filled in groupby(self.sweep.tables[number], key=lambda s: s.target.levels):
                 found[number, str(Slot(placed.operand, levels))] = tuple(filled)
         return found
 
-    def scalars(self, operand: str) -> list[tuple[int, int]]:
+    def tabulated_ranges(self, operand: str) -> list[tuple[int, int]]:
         """(start, size) of an operand's tabulated segments."""
         letter = INDEX[operand]
         found = {
@@ -109,14 +97,14 @@ class ChannelPlacement(OpenedSlots):
         return sorted(found.items())
 
     def reads_scratch(self, slot: str) -> bool:
-        return slot in self.given and any(map(self.staged, self.schedule.views_of(operand_of(slot))))
+        return slot in self.given and any(map(self.goes_through_scratch, self.schedule.views_of(operand_of(slot))))
 
-    def stages(self, slot: str) -> list[View]:
+    def segments_to_stage(self, slot: str) -> list[View]:
         """Segments that each row copies into scratch."""
         operand = operand_of(slot)
         if slot not in self.given or (self.summed_over_rows(slot) and operand != self.owner):
             return []
-        return [v for v in self.schedule.views_of(operand) if self.staged(v)]
+        return [v for v in self.schedule.views_of(operand) if self.goes_through_scratch(v)]
 
     @property
     def weight_scratch(self) -> int:
@@ -132,7 +120,8 @@ class ChannelPlacement(OpenedSlots):
     def scratch(self) -> dict[str, int]:
         """Sizes of a thread's scratch areas."""
         rows = self.group if self.in_parts else 1
-        return {name: size * (rows if self.by_row(name) else 1) for name, size in self._scratch_sizes_of_row.items()}
+        sizes = self._scratch_sizes_of_row.items()
+        return {name: size * (rows if self.has_area_per_row(name) else 1) for name, size in sizes}
 
     @cached_property
     def _scratch_sizes_of_row(self) -> dict[str, int]:
@@ -142,17 +131,17 @@ class ChannelPlacement(OpenedSlots):
             if operand_of(slot) == "w" and s.shared_weights:
                 continue
             if self.reads_scratch(slot):
-                areas[f"s_{identifier(slot)}"] = s.scratch_size(operand_of(slot))
-            if slot in self.opened and any(map(self.staged, s.views_of(slot))):
+                areas[f"s_{cpp_name(slot)}"] = s.scratch_size(operand_of(slot))
+            if slot in self.opened and any(map(self.goes_through_scratch, s.views_of(slot))):
                 areas[f"a_{slot}"] = s.scratch_size(slot)
         for slot in self.call_slots:
             if self.tabulated(slot):
-                areas[f"t_{identifier(slot)}"] = self.dim[slot] * lanes
+                areas[f"t_{cpp_name(slot)}"] = self.dim[slot] * lanes
             if slot in self.opened and slot in s.scalar_operands:
                 areas[f"r_{slot}"] = self.dim[slot] * lanes
         for name in self.table_areas:
             areas[name] = sum(t.size for t in s.tables) * lanes
-        return {name: s.target.whole(size) for name, size in areas.items() if size}
+        return {name: s.target.round_up(size) for name, size in areas.items() if size}
 
     @property
     def pair_gradient_size(self) -> int:
@@ -185,22 +174,22 @@ class ChannelPlacement(OpenedSlots):
         terms = [path.term for path in self.sweep.paths]
         behind = terms[terms.index(term) + 1 :][:1]
         seen = [self.schedule.view(t, leg.operand) for t in behind for leg in t.legs]
-        return [view for view in seen if view and not self.staged(view)]
+        return [view for view in seen if view and not self.goes_through_scratch(view)]
 
-    def by_row(self, name: str) -> bool:
+    def has_area_per_row(self, name: str) -> bool:
         """Whether each row of a group has a scratch area ``name``."""
         return name in self._scratch_sizes_of_row and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
 
     def row_stride(self, name: str) -> int:
         """Distance of a group's rows in scratch area ``name``."""
         # tables have a row in each lane
-        return self._scratch_sizes_of_row[name] if self.by_row(name) else int(name in self.table_areas)
+        return self._scratch_sizes_of_row[name] if self.has_area_per_row(name) else int(name in self.table_areas)
 
     # -- who writes first --
 
-    def assigns(self, view: View, term: Term) -> bool:
+    def writes_once(self, view: View, term: Term) -> bool:
         """Whether a path writes each vector of a view once."""
-        letter, size = self.schedule.loop(term)
+        letter, size = self.schedule.copy_loop(term)
         return not self.summed_over_rows(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
 
     @cached_property
@@ -213,22 +202,22 @@ class ChannelPlacement(OpenedSlots):
                     first.setdefault(view, term)
         return first
 
-    def stores(self, view: View, term: Term) -> bool:
+    def writes_first(self, view: View, term: Term) -> bool:
         """Whether a path writes a view first, and stores instead of adding."""
-        return self._first_writers[view] is term and self.assigns(view, term)
+        return self._first_writers[view] is term and self.writes_once(view, term)
 
     @property
-    def cleared(self) -> list[View]:
+    def views_to_clear(self) -> list[View]:
         """Views that a row clears before paths add."""
         return [
             view
             for view, term in self._first_writers.items()
-            if view.operand in self.opened and not self.summed_over_rows(view.operand) and not self.assigns(view, term)
+            if view.operand in self.opened and not (self.summed_over_rows(view.operand) or self.writes_once(view, term))
         ]
 
     def used_ranges(self, operand: str) -> list[tuple[int, int]]:
         """(start, size) of each segment that paths use."""
-        tabulated = self.scalars(operand) if operand in self.schedule.scalar_operands else []
+        tabulated = self.tabulated_ranges(operand) if operand in self.schedule.scalar_operands else []
         return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 
     @property
@@ -236,7 +225,7 @@ class ChannelPlacement(OpenedSlots):
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         yield (
-            f"channel placement: opens {', '.join(self.opened)}{raised_text(self.raised)}{owned}; "
+            f"channel placement: opens {', '.join(self.opened)}{cotangents_text(self.raised)}{owned}; "
             f"{t.lanes} lanes of {t.dtype}",
             (),
         )
@@ -248,26 +237,32 @@ class ChannelPlacement(OpenedSlots):
         yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
 
     def _path_text(self, term: Term) -> str:
-        letter, size = self.schedule.loop(term)
+        letter, size = self.schedule.copy_loop(term)
         seen = [v for leg in term.legs if (v := self.schedule.view(term, leg.operand))]
         parts = [f"{v.operand}[{v.segment}] {self._access_text(v, term)}" for v in seen if self._access_text(v, term)]
         loop = f"{size} x " if letter else ""
-        vectors = self.schedule.padded(term) // self.schedule.target.lanes
+        vectors = self.schedule.count_padded_channels(term) // self.schedule.target.lanes
         return f"  path {term.path}: {loop}{vectors} vectors; {', '.join(parts)}"
 
     def _access_text(self, view: View, term: Term) -> str:
         # text of a path's access to a segment: reads, then writes
-        place = "in scratch" if self.staged(view) else "in memory" if view.inner == 1 else "in tiles of memory"
+        place = (
+            "in scratch"
+            if self.goes_through_scratch(view)
+            else "in memory"
+            if view.inner == 1
+            else "in tiles of memory"
+        )
         verbs = ["read"] * (view.operand in self.given and self.opened != (view.operand,))
         if view.operand in self.opened:
-            verbs.append("stored" if not self.staged(view) or self.stores(view, term) else "added")
+            verbs.append("stored" if not self.goes_through_scratch(view) or self.writes_first(view, term) else "added")
         return f"{' and '.join(verbs)} {place}" if verbs else ""
 
 
-def identifier(slot: str) -> str:
+def cpp_name(slot: str) -> str:
     """C++ name of a slot.
 
-    >>> identifier("x1.1")
+    >>> cpp_name("x1.1")
     'x1_1'
     """
     return slot.replace(".", "_")
@@ -279,7 +274,7 @@ def weights_area(slot: str) -> str:
     >>> weights_area("w"), weights_area("w.1")
     ('weights', 'weights_1')
     """
-    return identifier("weights" + slot[1:])
+    return cpp_name("weights" + slot[1:])
 
 
 def table_area(slot: str) -> str:
@@ -288,4 +283,4 @@ def table_area(slot: str) -> str:
     >>> table_area("x2"), table_area("x2.1")
     ('T', 'T_1')
     """
-    return identifier("T" + slot[len(operand_of(slot)) :])
+    return cpp_name("T" + slot[len(operand_of(slot)) :])

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from tpgen.base.locks import cached_property
 from tpgen.form.form import Form, Term
-from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
-from tpgen.kernels.placement.values import Schedule, ScratchSegment, Target, touched_segments
-from tpgen.kernels.rows import RowRules
+from tpgen.kernels.placement.values import Blocks, Schedule, ScratchSegment, Target, areas_text, touched_segments
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import path_terms, row_lengths
 from tpgen.planner.plan import ELEMENT, SHARED
@@ -128,7 +126,7 @@ def _segments(
     at = 0
     for index, s in touched_segments(form, terms, operand).items():
         plain = shared and s.dim == 1 and target.dtype != "bfloat16"
-        padded = target.whole(s.mul)
+        padded = target.round_up(s.mul)
         found[index] = made = MatrixSegment(s.start, s.mul, s.dim, s.mul_first, index, padded, at, plain)
         at += 0 if made.whole else made.size
     return found
@@ -159,27 +157,15 @@ class MatrixPlacement(OpenedSlots):
     """A matrix schedule with some slots open."""
 
     schedule: MatrixSchedule
-    opened: tuple[str, ...]
-    owner: None = None
-    rules: RowRules = ()
 
     @property
     def sweep(self) -> _MatrixSweep:
         return _MatrixSweep(self.opened, self.schedule.terms)
 
     @property
-    def transpose_widths(self) -> set[int]:
-        """Widths of transposes between memory and vectors."""
-        used = (s for o in ("x1", "out") for s in self.schedule.segments(o) if not s.whole)
-        return {s.dim if s.mul_first else 1 for s in used}
-
-    @property
-    def tail_widths_and_items(self) -> set[tuple[int, int]]:
-        """(width, items) of transposes at segment ends."""
-        lanes = self.schedule.target.lanes
-        used = {(s.dim if s.mul_first else 1, s.mul % lanes) for o in ("x1", "out") for s in self.schedule.segments(o)}
-        rest = {(1, t.target.mul % lanes) for t in self.schedule.terms}
-        return {(width, items) for width, items in used | rest if items}
+    def transposed_segments(self) -> set[tuple[int, int]]:
+        used = {(s.dim if s.mul_first else 1, s.mul) for o in ("x1", "out") for s in self.schedule.segments(o)}
+        return used | {(1, term.target.mul) for term in self.schedule.terms}
 
     @property
     def staged(self) -> tuple[str, ...]:
@@ -192,7 +178,7 @@ class MatrixPlacement(OpenedSlots):
         """Open slots with rows: x1, out."""
         return tuple(slot for slot in ("x1", "out") if slot in self.opened)
 
-    def stages(self, operand: str) -> list[MatrixSegment]:
+    def segments_to_stage(self, operand: str) -> list[MatrixSegment]:
         """Segments of an operand copied into scratch."""
         # scalars are read in memory, as vectors if memory has whole vectors
         vectors = operand == "out" and "w" in self.opened
@@ -227,7 +213,7 @@ class MatrixPlacement(OpenedSlots):
     def scratch(self) -> dict[str, int]:
         """Sizes of a thread's scratch areas."""
         s = self.schedule
-        areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged if self.stages(o)}
+        areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged if self.segments_to_stage(o)}
         areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.open_row_slots}
         if not s.shared_weights:
             areas["s_w"] = max((p.source.padded * p.target.padded for p in s.terms), default=0)

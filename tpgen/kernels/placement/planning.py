@@ -6,11 +6,14 @@ from collections import Counter
 from itertools import accumulate
 from math import comb, prod
 
-from tpgen.base.errors import EmitError
+from tpgen.base.errors import EmitError, unknown
 from tpgen.base.remember import remembered
 from tpgen.form.form import Form, Term
-from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedule
+from tpgen.kernels.placement.batch import BatchPlacement
+from tpgen.kernels.placement.channel import ChannelPlacement
+from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement, MatrixSchedule, is_linear, matrix_schedule
 from tpgen.kernels.placement.values import BatchSchedule, ChannelSchedule, PlacedTable, Target, View, touched_segments
+from tpgen.kernels.rows import EDGE_PAIRS, EDGES, RowRules, select_summed_operands
 from tpgen.kernels.sweep.tables import Table, make_tables
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, path_terms, row_lengths
 
@@ -132,3 +135,36 @@ def _batch_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> Batc
     largest = max((t.size(t.mode.weight) for t in terms if t.mode.mixing), default=0)
     rows = target.lanes * (4 if shared and largest >= _LARGE else 1)
     return BatchSchedule(target, row_lengths(form), shared, terms, starts, segments, rows)
+
+
+Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
+
+
+def place(
+    schedule: AnySchedule, opened: tuple[str, ...], rules: RowRules = (), raised: tuple[str, ...] = ()
+) -> Placement:
+    """Place a kernel that computes the slots ``opened``.
+
+    At most one open operand may have an index.  Only channel kernels take cotangents of operands ``raised``, or edge
+    pairs that share weights.
+    Raises `EmitError` for other combinations, unknown slots, or none.
+    """
+    for slot in opened:
+        if slot not in SLOTS:
+            raise EmitError(unknown("slot", slot, SLOTS))
+    opened = tuple(slot for slot in SLOTS if slot in opened)
+    owners = select_summed_operands(opened, () if isinstance(schedule, MatrixSchedule) else rules)
+    if not opened or len(owners) > 1:
+        raise EmitError(f"a kernel opens one slot or more, and an index finds the rows of one at most; got {opened}")
+    owner = owners[0] if owners else None
+    if isinstance(schedule, ChannelSchedule):
+        return ChannelPlacement(schedule, opened, owner, raised=raised, rules=rules)
+    if raised:
+        raise EmitError("only channel kernels take cotangents of gradients; see tpgen.form.call.expanded")
+    if EDGE_PAIRS in rules:
+        raise EmitError("only channel kernels let two edges share their weights")
+    if isinstance(schedule, MatrixSchedule):
+        if not {*EDGES}.isdisjoint(rules):
+            raise EmitError("a linear layer has no edges: its kernels are not indexed")
+        return MatrixPlacement(schedule, opened, None, rules=rules)
+    return BatchPlacement(schedule, opened, owner, rules=rules)

@@ -117,10 +117,10 @@ class PolynomialPlacement(TextOfPaths):
         return f"{operand.dim}" + f" * {channels}" * operand.channels
 
     @property
-    def transpose_widths(self) -> set[int]:
-        """Sizes of segments transposed into vectors."""
+    def transposed_segments(self) -> set[tuple[int, int]]:
+        """(width, items) of segments transposed into vectors, of whole vectors."""
         sizes = {size for o in self.operands.values() if o.channels for _, size in component_runs(o)}
-        return {size for size in sizes if size < self.target.lanes}
+        return {(size, self.target.lanes) for size in sizes if size < self.target.lanes}
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:

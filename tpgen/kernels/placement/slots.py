@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass, field
 from typing import Any
 
 from tpgen.base.locks import cached_property
@@ -11,14 +12,15 @@ from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_call
 
 
+@dataclass(frozen=True)
 class OpenedSlots(TextOfPaths):
     """Base of placements: slots, row lengths, ranges."""
 
     schedule: Any
     opened: tuple[str, ...]
     owner: str | None  # the open slot that is summed over the rows of a gather
-    raised: tuple[str, ...] = ()  # operands that are given at level 1 too: cotangents of gradients
-    rules: RowRules = ()  # by which rows find those of operands
+    raised: tuple[str, ...] = field(default=(), kw_only=True)  # given at level 1 too: cotangents of gradients
+    rules: RowRules = field(default=(), kw_only=True)  # by which rows find those of operands
 
     def rule(self, operand: str) -> RowRule | None:
         return next((rule for rule in self.rules if rule.operand == operand), None)
@@ -77,13 +79,8 @@ class OpenedSlots(TextOfPaths):
         return 0
 
     @property
-    def transpose_widths(self) -> set[int]:
-        """Widths of transposes between memory and vectors."""
-        return set()
-
-    @property
-    def tail_widths_and_items(self) -> set[tuple[int, int]]:
-        """(width, items) of transposes at segment ends."""
+    def transposed_segments(self) -> set[tuple[int, int]]:
+        """(width, items) of segments transposed between memory and vectors."""
         return set()
 
     @abstractmethod

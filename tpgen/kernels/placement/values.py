@@ -12,6 +12,42 @@ from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.tables import Table
 from tpgen.kernels.sweep.terms import INDEX
 
+_GRAIN = 16384  # numbers a block should touch at least: handing a block to a thread costs about as much as 200 of them
+_SUMS = 2**24  # numbers in the blocks' parts of a sum over all rows: 64 MB
+MOST_BLOCKS = 32  # where each has such a part
+WORTH_THREADS = 65536  # numbers that a call touches
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Sizes of a CPU's blocks of rows; up to ``most_blocks`` if each sums over rows."""
+
+    tile: int  # rows taken at a time
+    touched: int  # numbers that one row touches
+    part: int  # numbers summed over all rows
+
+    @property
+    def rows_of_block(self) -> int:
+        return self.tile * max(1, _GRAIN // max(1, self.tile * self.touched))
+
+    def __str__(self) -> str:
+        if self.part:
+            return f"rows in up to {min(MOST_BLOCKS, self.most_blocks)} blocks, tiles of {self.tile}"
+        return f"blocks of {self.rows_of_block} rows, tiles of {self.tile}"
+
+    @property
+    def most_blocks(self) -> int:
+        return max(1, _SUMS // max(1, self.part))
+
+
+def areas_text(areas: dict[str, int]) -> str:
+    """Format scratch areas and sizes.
+
+    >>> areas_text({"s_x1": 64, "T": 16})
+    's_x1[64], T[16], 80 numbers a thread'
+    """
+    return ", ".join([*(f"{name}[{size}]" for name, size in areas.items()), f"{sum(areas.values())} numbers a thread"])
+
 
 @dataclass(frozen=True)
 class Target:
@@ -25,7 +61,7 @@ class Target:
     def itemsize(self) -> int:
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
-    def whole(self, size: int) -> int:
+    def round_up(self, size: int) -> int:
         """Round up to whole vectors."""
         return -(-size // self.lanes) * self.lanes
 
@@ -139,15 +175,15 @@ class ChannelSchedule(TextOfPaths):
     def table(self, term: Term) -> PlacedTable | None:
         return self._table_of_path.get(term.path)
 
-    def loop(self, term: Term) -> tuple[str, int]:
+    def copy_loop(self, term: Term) -> tuple[str, int]:
         """Letter and size of the loop around the channels."""
         return next(((a, n) for a, n in term.copies if a != self.channel(term)), ("", 1))
 
-    def padded(self, term: Term) -> int:
+    def count_padded_channels(self, term: Term) -> int:
         """Channels of a path, in whole vectors."""
-        return self.target.whole(term.size(self.channel(term)))
+        return self.target.round_up(term.size(self.channel(term)))
 
-    def serving(self, operand: str, start: int) -> tuple[int, ...]:
+    def paths_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
         """Paths that use the segment at ``start``."""
         found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == start]
         tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, start))
@@ -215,7 +251,7 @@ class BatchSchedule(TextOfPaths):
         """Start of a path's segment in an operand's row."""
         return self._start_of_segment[operand, term.segment(operand)]
 
-    def serving(self, operand: str, start: int) -> tuple[int, ...]:
+    def paths_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
         """Paths that use the segment at ``start``."""
         return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
 

@@ -28,9 +28,7 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     kernels, count = kernels_of(call.description), len(call.tensors)
     signature = kernels.signature(call.call, call.rules)
     shapes, kept = [g.shape for g in signature.given], _shared_axes(call)
-    counts = {
-        s.counts: _rows_per_sample(x, d) for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])
-    }
+    counts = {s.counts: x.shape[int(d == 0)] for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])}
     counts.setdefault(DESTINATIONS.into, call.nodes)
     # a set of weights for each row
     each = any(i.tensor is None and counts.get(i.rule.into, 1) == counts[ROWS] != 1 for i in call.indices)
@@ -68,7 +66,9 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
         description=kernels.product.per_row if spread and shared else call.description,
     )
     indices = call.indices
-    return made.found_by([index_of_folded_rows(i, None if i.tensor is None else next(own)) for i in indices]), unfold
+    return made.with_indices(
+        [index_of_folded_rows(i, None if i.tensor is None else next(own)) for i in indices]
+    ), unfold
 
 
 def _fold_single_sample(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
@@ -82,7 +82,7 @@ def _fold_paired_weights(size: int, dims: Dims, call: FormCall) -> tuple[FormCal
     signature = kernels_of(call.description).signature(call.call, call.rules)
     count = len(call.tensors)
     given = [*zip(signature.given, call.tensors, dims[:count], strict=True)]
-    counts = {g.shape.counts: _rows_per_sample(x, d) for g, x, d in reversed(given)}
+    counts = {g.shape.counts: x.shape[int(d == 0)] for g, x, d in reversed(given)}
     pairs = {rule.into for rule in call.rules if rule.way == PAIRED}
     tensors = [rows_of_edges(x, counts[ROWS], int(d == 0)) if g.shape.counts in pairs else x for g, x, d in given]
     below = call._replace(tensors=tensors, rules=tuple(rule for rule in call.rules if rule.way != PAIRED))
@@ -109,11 +109,6 @@ def _repeat_per_row(x: Tensor, rows: int) -> Tensor:
 
 def _batch_first(x: Tensor, dim: int | None, size: int) -> Tensor:
     return x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-
-
-def _rows_per_sample(x: Tensor, dim: int | None) -> int:
-    shape = x.shape if dim is None else x.movedim(dim, 0).shape[1:]
-    return shape[0]
 
 
 def _offset_indices(index: Tensor | None, dim: int | None, size: int, rows: int) -> Tensor | None:

@@ -63,7 +63,7 @@ class FormCall(NamedTuple):
             for rule in self.rules
         )
 
-    def found_by(self, indices: Sequence[RowIndex]) -> FormCall:
+    def with_indices(self, indices: Sequence[RowIndex]) -> FormCall:
         """The call with other row indices."""
         ordered = [index for index in indices if index.order is not None]
         at = [x for x in (*[index.tensor for index in indices], *[index.order for index in ordered]) if x is not None]
@@ -71,13 +71,13 @@ class FormCall(NamedTuple):
         rules = tuple(index.rule for index in indices)
         return self._replace(at=at, rules=rules, nodes=nodes, ordered=tuple(index.rule for index in ordered))
 
-    def arguments(self) -> tuple[Any, ...]:
+    def to_arguments(self) -> tuple[Any, ...]:
         """The operator's arguments, with rules by name."""
         tensors, at, description, call, rules, nodes, ordered = self
         return list(tensors), list(at), description, call, names_of_rules(rules), nodes, names_of_rules(ordered)
 
     @staticmethod
-    def read(
+    def from_arguments(
         tensors: Sequence[Any],
         at: Sequence[Any] | None,
         description: str,

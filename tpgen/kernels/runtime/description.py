@@ -18,10 +18,9 @@ from tpgen.kernels.build.compiler import DTYPES, target
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixSchedule, is_linear
-from tpgen.kernels.placement.place import Placement, place
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.planning import Placement, place, plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.rows import EDGE_PAIRS, ELEMENTS, ROWS, SHARED, RowRule, RowRules, summed_by
+from tpgen.kernels.rows import EDGE_PAIRS, ELEMENTS, ROWS, SHARED, RowRule, RowRules, select_summed_operands
 from tpgen.kernels.runtime.call import OperandShape, call_of
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
@@ -89,7 +88,7 @@ class Description:
 
     def placement(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> Placement:
         """Place a call's values in registers, scratch and memory."""
-        opened, raised = self.read(call)
+        opened, raised = self.opened_and_raised(call)
         return place(self.schedule(dtype), opened, rules, raised)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
@@ -100,7 +99,7 @@ class Description:
         """C++ of a call."""
         return generate(self.placement(call, dtype, rules))
 
-    def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def opened_and_raised(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Operands that a call opens, and operands with cotangents at level 1.
 
         Raises `InputError` unless the call is a first or second derivative of a product.
@@ -116,21 +115,21 @@ class Description:
             )
         return opened, raised
 
-    def places(self, call: Call) -> int:
+    def opened_bits(self, call: Call) -> int:
         """Operands opened by a call without levels, as bits."""
         return 0 if call.levels else sum(1 << SLOTS.index(slot.operand) for slot in call.opened)
 
-    def parts(self, call: Call, rules: RowRules) -> tuple[Call, ...]:
+    def split_call(self, call: Call, rules: RowRules) -> tuple[Call, ...]:
         """Split a call into calls of one kernel each."""
-        opened, raised = self.read(call)
+        opened, raised = self.opened_and_raised(call)
         groups: list[tuple[str, ...]] = [()]
         for slot in opened:
-            if len(summed_by((*groups[-1], slot), rules)) > 1:
+            if len(select_summed_operands((*groups[-1], slot), rules)) > 1:
                 groups.append(())
             groups[-1] += (slot,)
         return tuple(raised_call(group, raised) if raised else call_of(group) for group in groups)
 
-    def shapes(self, rules: RowRules) -> dict[str, OperandShape]:
+    def operand_shapes(self, rules: RowRules) -> dict[str, OperandShape]:
         """Tensor shape of each operand.
 
         Raises `InputError` for weights by element without rule, or shared weights with one.
@@ -169,7 +168,7 @@ class Description:
 
     def rounds_parts_of_sums(self, call: Call, rules: RowRules) -> bool:
         """Whether bfloat16 rounds each part of a sum over rows."""
-        sums = summed_by(tuple(slot.operand for slot in call.opened), rules)
+        sums = select_summed_operands(tuple(slot.operand for slot in call.opened), rules)
         return bool(sums) and self.schedule(torch.bfloat16).name == "batch"
 
     @cached_property

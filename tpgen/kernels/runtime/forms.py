@@ -53,7 +53,7 @@ class _Forms(Operator):
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
         """Compute a call's results by the dispatcher."""
-        return _form(*call.arguments()) if keys is None else _form.redispatch(keys, *call.arguments())
+        return _form(*call.to_arguments()) if keys is None else _form.redispatch(keys, *call.to_arguments())
 
     def run(self, call: FormCall) -> list[Tensor]:
         """Compute a call's results by kernels."""
@@ -67,7 +67,7 @@ class _Forms(Operator):
     def empty_results(self, call: FormCall) -> list[Tensor]:
         """Results with shapes, without values."""
         signature, counts = kernels_of(call.description).check(call)
-        return [call.tensors[0].new_empty(shape) for shape in signature.shapes(call.tensors, counts)]
+        return [call.tensors[0].new_empty(shape) for shape in signature.result_shapes(call.tensors, counts)]
 
     def build_ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
         """Build kernels of a call and wanted gradients; sort edges."""
@@ -220,8 +220,8 @@ register_operator(forms, "form")
 
 def _compute_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     if other is None:
-        return orders.order_of(index, owners).whole
-    return orders.orders_of(other, index, others, owners)
+        return orders.sort_by_owner(index, owners).whole
+    return orders.sort_by_both_ends(other, index, others, owners)
 
 
 def _empty_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:

@@ -12,8 +12,8 @@ from torch import Tensor
 from tpgen.base.locks import no_collection
 from tpgen.kernels.arguments import CallSizes, KernelCall, KernelSpec
 from tpgen.kernels.build import build
-from tpgen.kernels.placement.blocks import MOST_BLOCKS
-from tpgen.kernels.placement.place import Placement
+from tpgen.kernels.placement.planning import Placement
+from tpgen.kernels.placement.values import MOST_BLOCKS
 from tpgen.kernels.rows import RowIndex
 
 _INDEX = torch.int64.itemsize  # tasks and the order of rows are int64

@@ -32,7 +32,7 @@ def release() -> None:
 
 
 @contextmanager
-def none_kept() -> Iterator[None]:
+def turn_reuse_off() -> Iterator[None]:
     """Turn reuse off in the context."""
     made = runtime()
     before = made.limit(0) if made else 0

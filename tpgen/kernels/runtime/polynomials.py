@@ -47,7 +47,7 @@ class PolynomialDescription:
         """Forward call and gradients; ``forces`` adds second derivatives."""
         return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
 
-    def places(self, _call: Call) -> int:
+    def opened_bits(self, _call: Call) -> int:
         """Always 0: products alone have places."""
         return 0
 
@@ -74,7 +74,7 @@ class PolynomialDescription:
         """C++ of a call."""
         return generate_polynomial(self.placement(call, dtype))
 
-    def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def opened_and_raised(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Opened slots, and given slots (with levels only), as text; `PlanError` for unknown slots."""
         names = [o.name for o in self.plan.operands]
         for slot in (*call.given, *call.opened):
@@ -84,12 +84,12 @@ class PolynomialDescription:
                 )
         return tuple(map(str, call.opened)), tuple(str(slot) for slot in call.given if slot.levels)
 
-    def parts(self, call: Call, rules: RowRules) -> tuple[Call, ...]:
+    def split_call(self, call: Call, rules: RowRules) -> tuple[Call, ...]:
         """The call alone: one kernel computes a call."""
-        self.read(call)
+        self.opened_and_raised(call)
         return (call,)
 
-    def shapes(self, rules: RowRules) -> dict[str, OperandShape]:
+    def operand_shapes(self, rules: RowRules) -> dict[str, OperandShape]:
         """Tensor shape of each operand.  Raises `InputError` for rules other than elements."""
         if rules != (ELEMENTS,):
             raise InputError("edge_src and edge_dst are of convolutions: a polynomial takes an index of elements alone")
@@ -138,7 +138,7 @@ def named_call(plan: Plan, name: str) -> Call:
                 f"not a call: {name[:60]!r}; calls are {', '.join(POLYNOMIAL_CALLS)}, or one in full like 'x w -> out'"
             )
         call = Call.parse(name)
-        PolynomialDescription(plan).read(call)
+        PolynomialDescription(plan).opened_and_raised(call)
         return call
     call = forward_call(plan)
     for _ in range(POLYNOMIAL_CALLS.index(name)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -18,18 +19,20 @@ from tpgen.base._torch import (
     add_vmap_dim,
     after_autograd,
     call_backward_alone,
+    enter_vmap,
     forward_mode,
     functorch_interpreter,
     has_tangents,
     is_functorch_wrapped_tensor,
     is_legacy_batchedtensor,
+    leave_vmap,
     living,
+    remove_batch_dim,
     will_run,
     without_vmap_dim,
 )
 from tpgen.base.errors import BackendError
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.older_vmap import below_vmap, unwrap_batched
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 
 library = torch.library.Library("tpgen", "DEF")
@@ -215,10 +218,10 @@ def register_operator(operator: Operator, name: str) -> None:
     """Register an operator at every level."""
 
     def implementation_by(level: Callable[[FormCall], list[Tensor]]) -> Callable:
-        return lambda *args, **options: level(FormCall.read(*args, **options))
+        return lambda *args, **options: level(FormCall.from_arguments(*args, **options))
 
     def call_for_autograd(keys: Any, *args: Any, **options: Any) -> Any:
-        return operator.compute_for_autograd(keys, FormCall.read(*args, **options))
+        return operator.compute_for_autograd(keys, FormCall.from_arguments(*args, **options))
 
     for device in _DEVICES:
         library.impl(name, implementation_by(operator.run), device)
@@ -255,7 +258,7 @@ class _Recorded(torch.autograd.Function):
         call, wanted = operator.call(tensors, rest), ctx.needs_input_grad[3 : 3 + len(tensors) - constants]
         if operator.asks_for_used_gradients(call):
             # the nodes behind the tensors among the arguments, so none for an absent tensor
-            wanted = asked_for(wanted, ctx.next_functions)
+            wanted = find_used_gradients(wanted, ctx.next_functions)
         return (None, None, None, *operator.pull_back(call, cotangents, wanted), *[None] * constants)
 
     @staticmethod
@@ -326,7 +329,7 @@ def add_results(total: Tensor, more: Tensor) -> Tensor:
     return total.add_(more)
 
 
-def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
+def find_used_gradients(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
     """Whether the running backward uses each possible gradient."""
     return [yes and _backward_pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 
@@ -336,3 +339,26 @@ def _backward_pass_reaches(node: Any) -> bool:
         return will_run(node)
     except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for
         return True
+
+
+@contextmanager
+def below_vmap() -> Iterator[int]:
+    """Leave the innermost older vmap; yield its level."""
+    level = leave_vmap() + 1
+    try:
+        yield level
+    finally:
+        enter_vmap()
+
+
+def unwrap_batched(level: int, values: Sequence[Any]) -> tuple[int, list[int | None], list[Any]]:
+    """Unwrap values at a vmap level; return batch size, batch axes (0 or None), values."""
+    batched: dict[int, Tensor] = {
+        # of a tensor that only a level further out has batched this makes one with a batch of one
+        n: remove_batch_dim(x, level, 1, 0)
+        for n, x in enumerate(values)
+        if isinstance(x, Tensor) and is_legacy_batchedtensor(x)
+    }
+    size = max(x.shape[0] for x in batched.values())
+    below = [batched[n].expand(size, *batched[n].shape[1:]) if n in batched else x for n, x in enumerate(values)]
+    return size, [0 if n in batched else None for n in range(len(below))], below

@@ -20,18 +20,27 @@ from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.build.rehearsal import begin_if_rehearsing, need_no_rehearsal
-from tpgen.kernels.cuda import captures
+from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.orders import remember_both_orders
-from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, RowRules, names_of_rules
+from tpgen.kernels.rows import (
+    EDGES,
+    ELEMENTS,
+    INDEX_DTYPES,
+    ROWS,
+    RowIndex,
+    RowRules,
+    find_fault,
+    make_fault_error,
+    names_of_rules,
+)
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
-from tpgen.kernels.runtime.faults import fault_error, fault_of
 from tpgen.kernels.runtime.launched import Launched, run_native
 from tpgen.kernels.runtime.native.runtime import FEW, NO_NUMBER, Runtime, runtime
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
-from tpgen.kernels.runtime.signature import CallSignature, Counts, NativeFields
-from tpgen.kernels.runtime.standins import standin
+from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
+from tpgen.kernels.runtime.standins import make_standin
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 
@@ -56,9 +65,8 @@ class Kernels:
         self._native: Runtime | None = None  # where it calls a kernel by its number
         self._launched: Launched | None = None  # on GPUs
         self._offered: set[tuple[Kernel, torch.device]] = set()
-        self._ahead: set[tuple[tuple[str, ...], torch.dtype, RowRules, int]] = (
-            set()
-        )  # calls that are built for a device
+        # calls that are built for a device
+        self._ahead: set[tuple[tuple[str, ...], torch.dtype, RowRules, int]] = set()
         self._failed: list[tuple[KernelSpec, str, KernelError]] = []  # not said yet
 
     @property
@@ -86,51 +94,44 @@ class Kernels:
             return self._native.few(*tensors, entered[0][0], nodes, *at)
         return self._native.form([*tensors, *at], entered[0][0], nodes)
 
-    def _register_native_form(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: RowRules) -> int:
-        text, signature = self._native_text(str(call), dtype, rules), self.signature(str(call), rules)
-        fields = NativeFields.of(signature, self.description.check_index)
-        return native.add_form(text, dtype, self.description.places(call), *fields)
-
     def _native_text(self, call: str, dtype: torch.dtype, rules: RowRules) -> str:
         return f"{self._text} {call} {dtype} {names_of_rules(rules)}"
 
-    def _enter_kernel_in_cpp_table(self, spec: KernelSpec, kernel: Kernel) -> None:
-        address = getattr(kernel, "address", None)
-        native = runtime() if address else None
-        failed = failure_of(self.description, spec.dtype, "cpu")
-        if (
-            native is None
-            or address is None
-            or failed
-            or self.computes_in_float32(spec.call, spec.dtype, spec.rules, "cpu")
-        ):
-            return
-        number = self._register_native_form(native, spec.call, spec.dtype, spec.rules)
+    def _enter_in_cpp_table(self, native: Runtime, spec: KernelSpec, enter: Callable[[int], None]) -> None:
+        # ``enter`` enters the kernel by its number
+        call, dtype, rules = str(spec.call), spec.dtype, spec.rules
+        fields = native_fields(self.signature(call, rules), self.description.check_index)
+        places = self.description.opened_bits(spec.call)
+        number = native.add_form(self._native_text(call, dtype, rules), dtype, places, fields)
         if number != NO_NUMBER:
-            native.set_kernel(number, address)
-            self._remember_registered_form(native, spec.call, spec.dtype, spec.rules, number)
+            enter(number)
+            self._entered[call, dtype, rules] = ((number, len(spec.call.given)),)
+            self._native = native
 
-    def _remember_registered_form(
-        self, native: Runtime, call: Slots, dtype: torch.dtype, rules: RowRules, number: int
-    ) -> None:
-        self._entered[str(call), dtype, rules] = ((number, len(call.given)),)
-        self._native = native
+    def _enter_cpu_kernel(self, spec: KernelSpec, kernel: Kernel) -> None:
+        address = getattr(kernel, "address", None)
+        wide = self.computes_in_float32(spec.call, spec.dtype, spec.rules, "cpu")
+        if address is None or wide or failure_of(self.description, spec.dtype, "cpu"):
+            return
+        if native := runtime():
+            self._enter_in_cpp_table(native, spec, lambda number: native.set_kernel(number, address))
 
-    def _enter_gpu_launch_in_cpp_table(self, call: Slots, kernel: Kernel, like: Tensor, rules: RowRules) -> None:
+    def _enter_gpu_launch(self, spec: KernelSpec, kernel: Kernel, like: Tensor) -> None:
         # only after one launch by Python
-        launch, key = getattr(kernel, "launch", None), (kernel, like.device)
+        launch, key = getattr(kernel, "launch_parameters", None), (kernel, like.device)
         if launch is None or key in self._offered or failure_of(self.description, like.dtype, like.device.type):
             return
         self._offered.add(key)
         native = runtime()
         if native is None or not native.launches():
             return
-        number = self._register_native_form(native, call, like.dtype, rules)
-        if number != NO_NUMBER:
+
+        def enter(number: int) -> None:
             native.set_launch(number, *launch(like))
-            self._remember_registered_form(native, call, like.dtype, rules, number)
             self._launched = self._launched or Launched(native)
-            self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
+            self._launched.enter(number, spec.call, self.signature(str(spec.call), spec.rules), kernel, like)
+
+        self._enter_in_cpp_table(native, spec, enter)
 
     def build_and_number(self, call: str, dtype: torch.dtype, rules: RowRules) -> int:
         """Build a call's kernel; return the kernel's number for compiled programs."""
@@ -167,13 +168,13 @@ class Kernels:
             made = _need_target(device).load(spec)
         except KernelError as error:
             return self._replace_by_standin(spec, device, error)
-        self._enter_kernel_in_cpp_table(spec, made)  # first: other threads may look for it
+        self._enter_cpu_kernel(spec, made)  # first: other threads may look for it
         self._kernels[spec.call, spec.dtype, spec.rules, device] = made
         return made
 
     def _replace_by_standin(self, spec: KernelSpec, device: str, error: KernelError) -> Kernel:
         # C++ runs no call of this form any more: Python is where modules notice that they must choose again
-        made = self._kernels[spec.call, spec.dtype, spec.rules, device] = standin(spec)
+        made = self._kernels[spec.call, spec.dtype, spec.rules, device] = make_standin(spec)
         self._native = self._launched = None
         self._entered.clear()
         self._failed.append((spec, device, error))
@@ -247,7 +248,7 @@ class Kernels:
         src, dst = call.at
         usual = all(x.dtype in INDEX_DTYPES and x.is_contiguous() and x.device == x1.device for x in (src, dst))
         if usual and len(src) == len(dst):
-            capture = captures.capture_of(x1.get_device())
+            capture = driver.captured_graph_number(x1.get_device())
             remember_both_orders(src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index)
 
     def fuses_second_derivatives(self, dtype: torch.dtype, device: str) -> bool:
@@ -285,7 +286,7 @@ class Kernels:
     def check(self, call: FormCall) -> tuple[CallSignature, Counts]:
         """Check a call's tensors; return signature and axis counts."""
         signature = self.signature(call.call, call.rules)
-        counts = signature.sizes(call)
+        counts = signature.count_axes(call)
         signature.check_kinds(call, counts[ROWS])
         return signature, counts
 
@@ -302,14 +303,14 @@ class Kernels:
         if unsupported := self.unsupported_rules(rules, dtype, device):
             return self._run_without_unsupported_rules(call, signature, counts, unsupported)
         target = _need_target(device)
-        results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
+        results = [target.empty(shape, dtype, like.device) for shape in signature.result_shapes(call.tensors, counts)]
         if not self.description.has_live_paths or not counts["channels"]:  # nothing to compile
             return [x.zero_() for x in results]
         if begin_if_rehearsing(self._functions_that_build_missing_kernels(signature.parts, dtype, rules, device)):
             return [x.zero_() for x in results]
         kernels = self._build_all(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
-        given = dict(zip(signature.call.given, map(_as_contiguous, call.tensors), strict=True))
+        given = dict(zip(signature.call.given, map(Tensor.contiguous, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))
         indices = self.indices(call, counts)
         for part, kernel in zip(signature.parts, kernels, strict=True):
@@ -317,8 +318,8 @@ class Kernels:
             spec = KernelSpec(self.description, part, dtype, rules)
             one = KernelCall(operands, opened, counts[ROWS], counts["channels"], indices)
             if fault := self._call_kernel(kernel, spec, device, one):
-                raise fault_error(fault, indices)
-            self._enter_gpu_launch_in_cpp_table(part, kernel, like, rules)
+                raise make_fault_error(fault, indices)
+            self._enter_gpu_launch(spec, kernel, like)
         entered = [self._entered.get((str(part), dtype, rules), ()) for part in signature.parts]
         if all(entered):
             self._entered.setdefault((call.call, dtype, rules), tuple(n for numbers in entered for n in numbers))
@@ -329,7 +330,7 @@ class Kernels:
         check = self.description.check_index
         return tuple(
             index._replace(
-                tensor=None if index.tensor is None else _as_contiguous(index.tensor),
+                tensor=None if index.tensor is None else index.tensor.contiguous(),
                 size=counts.get(index.rule.into, 0),
                 check=index.rule.checked(check),
             )
@@ -353,15 +354,17 @@ class Kernels:
         self, call: FormCall, signature: CallSignature, counts: Counts, unsupported: RowRules
     ) -> list[Tensor]:
         indices = [index for index in self.indices(call, counts) if index.rule in unsupported]
-        if fault := fault_of(indices):
-            raise fault_error(fault, indices)
+        if fault := find_fault(indices):
+            raise make_fault_error(fault, indices)
         own = {index.rule.into: index for index in indices}
         tensors = [
             gather_by_rule(own[g.shape.counts], x, counts[ROWS]) if g.shape.counts in own else x
             for g, x in zip(signature.given, call.tensors, strict=True)
         ]
         kept = [index for index in call.indices if index.rule not in unsupported]
-        below = call._replace(tensors=tensors, description=self.text_with_weights_by_row(unsupported)).found_by(kept)
+        below = call._replace(tensors=tensors, description=self.text_with_weights_by_row(unsupported)).with_indices(
+            kept
+        )
         made = kernels_of(below.description).run(below)
         return [
             sum_by_rule(own[shape.counts], x) if shape.counts in own else x
@@ -388,10 +391,6 @@ def _need_target(device: str) -> KernelTarget:
     target = target_of(device)
     assert target is not None, device
     return target
-
-
-def _as_contiguous(x: Tensor) -> Tensor:
-    return x if x.is_contiguous() else x.contiguous()
 
 
 @remembered("kernels of forms, by description")

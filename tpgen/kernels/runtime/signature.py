@@ -30,10 +30,10 @@ class CallSignature:
     """Shapes of tensors that a call reads (given) and computes (opened)."""
 
     def __init__(self, description: AnyDescription, call: Call, rules: RowRules) -> None:
-        self.parts = description.parts(call, rules)
+        self.parts = description.split_call(call, rules)
         self.call, self.rules, self._description = call, rules, description
         self.groups = description.groups
-        shapes = description.shapes(rules)
+        shapes = description.operand_shapes(rules)
         self.given = tuple(_GivenTensor(str(slot), shapes[slot.operand]) for slot in call.given)
         order = list(shapes)
         self._order = sorted(range(len(self.given)), key=lambda n: order.index(call.given[n].operand))
@@ -48,7 +48,7 @@ class CallSignature:
                 )
         self.opened = tuple((first.get(slot.operand), shapes[slot.operand]) for slot in call.opened)
 
-    def sizes(self, call: FormCall) -> Counts:
+    def count_axes(self, call: FormCall) -> Counts:
         """Size of each counted axis.  Raises `InputError` for tensors that do not fit."""
         tensors = call.tensors
         if len(self.given) != len(tensors):
@@ -62,7 +62,7 @@ class CallSignature:
             _check_row_index(index, counts, self.groups)
         return counts
 
-    def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
+    def result_shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
         """Shapes of the tensors that a call computes."""
         return [
             (counts[shape.counts], shape.dim * (counts["channels"] if shape.channels else 1))
@@ -174,24 +174,11 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-Fields = tuple[int, ...]
-
-
-class NativeFields(NamedTuple):
-    """A call's ``struct Given``, ``Opened`` and ``Rule`` for C++."""
-
-    given: Sequence[Fields]
-    opened: Sequence[Fields]
-    rules: Sequence[Fields]
-
-    @staticmethod
-    def of(signature: CallSignature, check_index: bool) -> NativeFields:
-        """Encode a signature, with axes as numbers."""
-        axes = [ROWS, SHARED, *(rule.into for rule in signature.rules)]
-        given = [(s.dim, int(s.channels), axes.index(s.counts), int(s.flat)) for _, s in signature.given]
-        opened = [(-1 if n is None else n, s.dim, int(s.channels), axes.index(s.counts)) for n, s in signature.opened]
-        ways = {GROUPED: GROUPED if signature.groups else INDEXED}
-        rules = [
-            (WAYS.index(ways.get(r.way, r.way)), int(r.narrow), int(r.checked(check_index))) for r in signature.rules
-        ]
-        return NativeFields(given, opened, rules)
+def native_fields(signature: CallSignature, check_index: bool) -> Sequence[Sequence[Sequence[int]]]:
+    """Encode a signature as C++'s ``struct Given``, ``Opened`` and ``Rule``, with axes as numbers."""
+    axes = [ROWS, SHARED, *(rule.into for rule in signature.rules)]
+    given = [(s.dim, int(s.channels), axes.index(s.counts), int(s.flat)) for _, s in signature.given]
+    opened = [(-1 if n is None else n, s.dim, int(s.channels), axes.index(s.counts)) for n, s in signature.opened]
+    ways = {GROUPED: GROUPED if signature.groups else INDEXED}
+    rules = [(WAYS.index(ways.get(r.way, r.way)), int(r.narrow), int(r.checked(check_index))) for r in signature.rules]
+    return given, opened, rules

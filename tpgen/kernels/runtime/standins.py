@@ -15,12 +15,11 @@ from tpgen.form.contraction import Contraction, Factor
 from tpgen.form.derivative import list_call_parts, sum_parts
 from tpgen.form.form import ROW, Form, Term
 from tpgen.form.polynomial import read_operand, write_operand
-from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
-from tpgen.kernels.runtime.faults import fault_of
+from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, choose_by_form
+from tpgen.kernels.rows import find_fault
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
-from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements
-from tpgen.kernels.sweep.monomials import PolynomialSweep, stored_value, values_read
-from tpgen.kernels.sweep.statements import Component
+from tpgen.kernels.sweep.monomials import PolynomialSweep, values_read
+from tpgen.kernels.sweep.statements import Component, ValueMemory, run_statements
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import SHARED, Operand
 
@@ -35,7 +34,7 @@ def _product_standin(spec: KernelSpec) -> Kernel:
 
     def run_in_pytorch(call: KernelCall) -> int:
         """Compute opened tensors in place; return a fault, or 0."""
-        if fault := fault_of(call.indices):
+        if fault := find_fault(call.indices):
             return fault
         own = {index.rule.operand: index for index in call.indices}
         # nothing reads one without numbers, and it may have no rows
@@ -65,7 +64,7 @@ def _opened_by_einsums(
 
 
 def _sum_of_einsums(form: Form, opened: str, given: Mapping[str, Tensor | None], rows: int) -> Tensor:
-    own = form.operand(opened) if _has_operand(form, opened) else None
+    own = next((operand for operand in form.operands if operand.name == opened), None)
     like = next(x for x in given.values() if x is not None)
     if own is None:  # a layer's second input, which has no entries
         return like.new_zeros(rows, 0)
@@ -78,10 +77,6 @@ def _sum_of_einsums(form: Form, opened: str, given: Mapping[str, Tensor | None],
         block = out.narrow(-1, start, stop - start)
         block += (c.coefficient * torch.einsum(c.equation, *operands)).reshape(block.shape)
     return out
-
-
-def _has_operand(form: Form, operand: str) -> bool:
-    return any(o.name == operand for o in form.operands)
 
 
 def _einsum_operand(
@@ -110,11 +105,11 @@ def _polynomial_standin(spec: KernelSpec) -> Kernel:
     def run_in_pytorch(call: KernelCall) -> int:
         """Compute opened tensors in place; return a fault, or 0."""
         index, like = call.indices[0].tensor, call.given[0]
-        if fault := fault_of(call.indices):
+        if fault := find_fault(call.indices):
             return fault
         if index is None:
             every = torch.arange(call.rows, device=like.device)
-            index = every if call.elements == call.rows else torch.zeros_like(every)
+            index = every if call.sizes.elements == call.rows else torch.zeros_like(every)
         pairs = zip(slots.given, call.given, strict=True)
         tensors = {
             str(slot): _by_row_component_channel(plan.operand(slot.operand), _bfloat16_as_float32(x))
@@ -142,7 +137,7 @@ def _run_polynomial_sweep(
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
     memory: ValueMemory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}
     opened = run_statements(sweep.statements, memory)
-    summed = {v.operand for v in map(stored_value, sweep.epilogue) if isinstance(v, Component)}
+    summed = {s.target.operand for s in sweep.epilogue}
     zero = next(iter(given.values())).new_zeros(())
     return {
         slot: _stack_components(slot, shape, opened, zero, index if slot in summed else None)
@@ -168,7 +163,7 @@ def _by_row_component_channel(o: Operand, x: Tensor) -> Tensor:
 
 
 def _slot_extent(o: Operand, call: KernelCall) -> _Extent:
-    return call.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
+    return call.sizes.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
 
 
-standin = by_form(_product_standin, _polynomial_standin)
+make_standin = choose_by_form(_product_standin, _polynomial_standin)

@@ -13,7 +13,7 @@ from torch import Tensor
 from tpgen.base.errors import BackendError, TpgenError
 from tpgen.base.remember import remembered
 from tpgen.form.form import Layout
-from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, by_form
+from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, choose_by_form
 from tpgen.kernels.build.compiler import COMPILERS, COMPUTED, DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
@@ -90,7 +90,7 @@ def kernel_supported(
         return NO_PATHS
     where = torch.device(device)
     failed = failure_of(spec.description, dtype, where.type)
-    return failed or target.missing(where) or _obstacle_of(target, spec, where)
+    return failed or target.missing(where) or _obstacle(target.obstacle, spec, target.chip(where))
 
 
 def why_no_kernel(
@@ -115,10 +115,6 @@ def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarge
     return target
 
 
-def _obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
-    return _obstacle(target.obstacle, spec, target.chip(device))
-
-
 # Asked at every large call of `conversion.operations.matmul`; anew each time, as what a machine lacks can change.
 @remembered("forward calls of plans")
 def _forward_spec(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
@@ -141,7 +137,7 @@ def _why_too_large(spec: KernelSpec) -> str | None:
     return f"a row takes {operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
 
 
-_TOO_LARGE = by_form(lambda _spec: None, _why_too_large)
+_TOO_LARGE = choose_by_form(lambda _spec: None, _why_too_large)
 
 
 # -- C++ on the CPU ----------------------------------------------------------------------------------------------------
@@ -167,7 +163,7 @@ def _why_no_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
     return None
 
 
-_cpp_obstacle = by_form(_why_no_product_kernel, lambda *_: None)
+_cpp_obstacle = choose_by_form(_why_no_product_kernel, lambda *_: None)
 
 
 def _cpp_text(spec: KernelSpec, _chip: None) -> str:
@@ -185,7 +181,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         remedy=f"Install {COMPILERS}, or 'pip install ziglang', or name one in TPGEN_CXX",
         language="C++",
         text=_cpp_text,
-        workspace=by_form(load.product_bytes, load.polynomial_bytes),
+        workspace=choose_by_form(load.product_bytes, load.polynomial_bytes),
         rounds_sums=True,
     ),
     "cuda": KernelTarget(

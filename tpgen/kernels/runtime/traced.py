@@ -35,7 +35,7 @@ def _find_call_with_equal_arguments(graph: Any, operator: Any, given: list[Any])
     first, known, calls = dict[Any, Any](), dict[Any, Any](), list[Any]()
     for node in graph.nodes:
         first[node] = node
-        if _node_writes(node):
+        if getattr(getattr(node.target, "_schema", None), "is_mutable", False):  # a node that writes
             known.clear()
             calls.clear()
             first = {one: one for one in first}  # those that held the same may differ now
@@ -46,10 +46,6 @@ def _find_call_with_equal_arguments(graph: Any, operator: Any, given: list[Any])
             calls += [node] * (node.target is operator)
     same = (n for n in calls if all(_same_value(*pair, first) for pair in zip(n.args, given, strict=True)))
     return next(same, None)
-
-
-def _node_writes(node: Any) -> bool:
-    return getattr(getattr(node.target, "_schema", None), "is_mutable", False)
 
 
 def _key_of_equal_arguments(x: Any, first: dict[Any, Any]) -> Any:

@@ -14,9 +14,8 @@ from tpgen.form.form import Layout
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import load_all
 from tpgen.kernels.cuda.chips import OLDEST, chip_of
-from tpgen.kernels.cuda.cubins import machine_code
 from tpgen.kernels.cuda.driver import driver_cuda_version
-from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
+from tpgen.kernels.cuda.nvrtc import compile_machine_code, known_architectures, need_nvrtc
 from tpgen.kernels.rows import EDGES, ELEMENTS
 from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
@@ -66,7 +65,7 @@ def warm_cuda(
         for text in _kernel_texts(KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda one: machine_code(*one), texts))
+        list(pool.map(lambda one: compile_machine_code(*one), texts))
     return len(texts)
 
 
@@ -89,7 +88,7 @@ def _kernel_texts(
     if not description.has_live_paths:
         return []
     rules = (*(EDGES if convolution else ()), *((ELEMENTS,) if plan.by_element else ()))
-    description.shapes(rules)  # or it has no edges
-    parts = dict.fromkeys(part for call in description.calls(forces) for part in description.parts(call, rules))
+    description.operand_shapes(rules)  # or it has no edges
+    parts = dict.fromkeys(part for call in description.calls(forces) for part in description.split_call(call, rules))
     specs = [KernelSpec(description, part, dtype, rules) for part in parts]
     return [text for spec in specs if (text := target.text(spec, chip))]

@@ -13,27 +13,27 @@ from tpgen.kernels.runtime.signature import CallSignature, Counts
 from tpgen.kernels.runtime.targets import target_of
 
 
-def call_workspace(call: FormCall) -> int:
+def count_call_workspace(call: FormCall) -> int:
     """Scratch bytes of a call, copies of operands included.
 
     >>> from tpgen.kernels.runtime.description import describe
     >>> from tpgen.planner.product import make_plan
     >>> text = describe(make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)]))
     >>> x, y, w = torch.ones(2, 8), torch.ones(2, 3), torch.ones(8)
-    >>> call_workspace(FormCall([x, y, w], (), text, "x1 x2 w -> out")) < 10_000
+    >>> count_call_workspace(FormCall([x, y, w], (), text, "x1 x2 w -> out")) < 10_000
     True
     """
     kernels = kernels_of(call.description)
     if not kernels.description.has_live_paths:
         return 0
     signature = kernels.signature(call.call, call.rules)
-    counts = signature.sizes(call)
+    counts = signature.count_axes(call)
     device, dtype = call.tensors[0].device, call.tensors[0].dtype
     read = (*call.tensors, *(index.tensor for index in call.indices if index.tensor is not None))
     copies = sum(x.numel() * x.itemsize for x in read if not x.is_contiguous())  # kernels read dense rows
     if not kernels.computes_in_float32(signature.call, dtype, call.rules, device.type):
         return copies + _largest_kernel_bytes(kernels, signature, call, counts, dtype)
-    results = sum(torch.Size(shape).numel() for shape in signature.shapes(call.tensors, counts))
+    results = sum(torch.Size(shape).numel() for shape in signature.result_shapes(call.tensors, counts))
     wide = sum(2 * x.nbytes for x in call.tensors) + 2 * results * dtype.itemsize
     return copies + wide + _largest_kernel_bytes(kernels, signature, call, counts, torch.float32)
 

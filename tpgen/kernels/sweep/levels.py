@@ -14,6 +14,7 @@ from tpgen.kernels.sweep.monomials import make_polynomial_sweep, values_read
 from tpgen.kernels.sweep.statements import (
     Accumulate,
     Component,
+    Computation,
     Define,
     Load,
     Local,
@@ -36,7 +37,7 @@ def path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tu
     statements = Naming(term, table).rename_statements(_path_program(term, call, table))
     inside = SweepStage(outside + channel, statements)
     # one sum for each entry of the table, or none
-    summed = any(isinstance(s, Accumulate) and s.component.operand == S for s in statements)
+    summed = any(isinstance(s, Accumulate) and s.target.operand == S for s in statements)
     return (inside, SweepStage(outside, tabulated_gradient(term, table))) if table and summed else (inside,)
 
 
@@ -54,10 +55,10 @@ def _table_entry_at_slot(s: Tabulate, slot: Slot) -> Tabulate:
         return replace(value, operand=str(slot)) if isinstance(value, Component) else value
 
     terms = tuple(Product(p.coefficient, tuple(map(value_at_slot, p.factors))) for p in s.terms)
-    return replace(s, entry=replace(s.entry, levels=slot.levels), terms=terms)
+    return replace(s, target=replace(s.target, levels=slot.levels), terms=terms)
 
 
-def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Statement, ...]:
+def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Computation, ...]:
     operands = {leg.operand for leg in term.legs}
     renamed = {table.operand: _TABLE} if table else {}
 
@@ -69,7 +70,7 @@ def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Statemen
 
 
 @remembered("programs of paths by levels")
-def _channel_program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
+def _channel_program(form: PolynomialForm, call: Call) -> tuple[Computation, ...]:
     sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
     first = [name for name in form.tensors if name == "w"]
@@ -77,33 +78,29 @@ def _channel_program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
     return _renumber_locals(_join_sums(make_polynomial_sweep(form, call, orders=orders).rows))
 
 
-def _join_sums(statements: tuple[Statement, ...]) -> list[Statement]:
+def _join_sums(statements: tuple[Computation, ...]) -> list[Computation]:
     # join a sum with the statement behind it, which goes on with the sum, if nothing else reads the sum
-    made: list[Statement] = []
+    made: list[Computation] = []
     uses = Counter(value for s in statements for value in s.factors)
     for s in statements:
         before = made[-1] if made else None
-        if isinstance(before, Define) and isinstance(s, (Define, Accumulate)):
-            name = Local(before.name)
-            if s.terms[0] == Product(1.0, (name,)) and uses[name] == 1:
-                made[-1] = replace(s, terms=before.terms + s.terms[1:])
-                continue
-        made.append(s)
+        goes_on = isinstance(before, Define) and s.terms[0] == Product(1.0, (before.target,))
+        if before and goes_on and uses[before.target] == 1:
+            made[-1] = replace(s, terms=before.terms + s.terms[1:])
+        else:
+            made.append(s)
     return made
 
 
-def _renumber_locals(statements: Iterable[Statement]) -> tuple[Statement, ...]:
+def _renumber_locals(statements: Iterable[Computation]) -> tuple[Computation, ...]:
     # names in the order of their statements, without gaps
     names: dict[Value, Value] = {}
-    made: list[Statement] = []
+    made: list[Computation] = []
     for s in statements:
-        assert isinstance(s, (Define, Accumulate))
         terms = tuple(Product(p.coefficient, tuple(names.get(f, f) for f in p.factors)) for p in s.terms)
         if isinstance(s, Define):
-            names[Local(s.name)] = new = Local(f"v{len(names) + 1}")
-            made.append(replace(s, name=new.name, terms=terms))
-        else:
-            made.append(replace(s, terms=terms))
+            names[s.target] = Local(f"v{len(names) + 1}")
+        made.append(replace(s, target=names.get(s.target, s.target), terms=terms))
     return tuple(made)
 
 
@@ -131,7 +128,7 @@ class Naming:
     local: str = "v"  # how the names of values begin
     written: tuple[str, str] = ("", "")  # what the gradient of an operand is called: P is that of D, and D that of P
 
-    def rename_statements(self, rows: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    def rename_statements(self, rows: tuple[Computation, ...]) -> tuple[Statement, ...]:
         """Return renamed statements, after loads of components."""
         made = [self._renamed_statement(s) for s in rows]
         read = [self._renamed_value(v) for v in values_read(rows) if isinstance(v, Component)]
@@ -143,25 +140,18 @@ class Naming:
         ranked = sorted(read, key=lambda c: (c.operand.partition(".")[2], order.index(operand_of(c.operand)), c.index))
         return (Load(c, (self.term.path,)) for c in ranked)
 
-    def _renamed_statement(self, s: Statement) -> Statement:
-        assert isinstance(s, (Define, Accumulate))
+    def _renamed_statement(self, s: Computation) -> Computation:
         terms = tuple(Product(p.coefficient, tuple(map(self._renamed_value, p.factors))) for p in s.terms)
-        if isinstance(s, Define):
-            return Define(self._local_name(s.name), terms, (self.term.path,))
-        target = self._renamed_value(s.component)
+        target = self._renamed_value(s.target)
         if isinstance(target, TableEntry):
-            return Accumulate(Component(S, self.term.path, target.index), terms, (self.term.path,))
-        assert isinstance(target, Component)
-        if target.operand == self.written[0]:
+            target = Component(S, self.term.path, target.index)
+        elif isinstance(target, Component) and target.operand == self.written[0]:
             target = replace(target, operand=self.written[1])
-        return Accumulate(target, terms, (self.term.path,))
-
-    def _local_name(self, name: str) -> str:
-        return self.local + name[1:]
+        return replace(s, target=target, terms=terms, paths=(self.term.path,))
 
     def _renamed_value(self, value: Value) -> Value:
         if isinstance(value, Local):
-            return Local(self._local_name(value.name))
+            return Local(self.local + value.name[1:])
         assert isinstance(value, Component)
         operand, _, level = value.operand.partition(".")
         if operand == _TABLE:

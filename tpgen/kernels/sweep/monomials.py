@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import permutations
+from typing import Any
 
 from tpgen.form.call import Call, Slot
 from tpgen.form.polynomial import PolynomialForm, Variable
-from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Local, Product, Statement, Value
+from tpgen.kernels.sweep.statements import Accumulate, Component, Computation, Define, Local, Product, Statement, Value
 
 COEFFICIENTS, ADJOINTS = "@a", "@d"  # no operand can have these names
 _DIGITS = 12  # coefficients that agree to so many digits, but for their sign, are one
@@ -29,12 +30,12 @@ class PolynomialSweep:
 
     call: Call
     coefficients: int
-    prologue: tuple[Statement, ...]
-    rows: tuple[Statement, ...]
-    epilogue: tuple[Statement, ...]
+    prologue: tuple[Accumulate, ...]
+    rows: tuple[Computation, ...]
+    epilogue: tuple[Accumulate, ...]
 
     @property
-    def statements(self) -> tuple[Statement, ...]:
+    def statements(self) -> tuple[Computation, ...]:
         return (*self.prologue, *self.rows, *self.epilogue)
 
     @property
@@ -116,10 +117,10 @@ class _SweepBuilder:
         # which levels of an adjoint are the gradient of which slot
         self.wanted = {(s.operand, call.levels & ~s.levels): s for s in call.opened}
         self.components: dict[Variable, Dual] = {}
-        self.rows: list[Statement] = []
-        self.prologue: list[Statement] = []
-        self.epilogue: list[Statement] = []
-        self.known: dict[tuple[Product, ...], Value] = {}
+        self.rows: list[Computation] = []
+        self.prologue: list[Accumulate] = []
+        self.epilogue: list[Accumulate] = []
+        self.known: dict[tuple[Product, ...], Local] = {}
         self.coefficient_of: dict[Tail, int] = {}
         self.tails: list[Tail] = []  # of every coefficient
 
@@ -181,8 +182,7 @@ class _SweepBuilder:
         if len(terms) == 1 and terms[0].coefficient == 1.0 and len(terms[0].factors) < 2:
             return terms[0].factors[0] if terms[0].factors else None
         if terms not in self.known:
-            name = f"v{len(self.known) + 1}"
-            self.known[terms] = Local(name)
+            self.known[terms] = name = Local(f"v{len(self.known) + 1}")
             self.rows.append(Define(name, terms))
         return self.known[terms]
 
@@ -251,14 +251,14 @@ def multiply_levels(coefficient: float, *factors: Dual) -> _Sums:
     return {levels: [Product(coefficient, term) for term in terms] for levels, terms in found.items()}
 
 
-def _drop_unread(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:
+def _drop_unread(*parts: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     # the statements that something reads: sums of open slots, and what leads to them
     needed: set[Value] = set()
-    kept: list[list[Statement]] = []
+    kept: list[list[Computation]] = []
     for part in reversed(parts):
         kept.append([])
         for s in reversed(part):
-            target = stored_value(s)
+            target = s.target
             if target in needed or (isinstance(target, Component) and not target.operand.startswith("@")):
                 needed.update(s.factors)
                 kept[-1].append(s)
@@ -269,18 +269,11 @@ def _operations(statements: Iterable[Statement]) -> int:
     return sum(len(p.factors) for s in statements for p in s.terms)
 
 
-def stored_value(s: Statement) -> Value:
-    """Value that a statement writes."""
-    assert isinstance(s, (Define, Accumulate))
-    return Local(s.name) if isinstance(s, Define) else s.component
-
-
-def merge_by_component(statements: Iterable[Statement]) -> dict[Component, tuple[Product, ...]]:
+def merge_by_component(statements: Iterable[Accumulate]) -> dict[Component, tuple[Product, ...]]:
     """Join products of accumulations by component, equal products included."""
     sums: dict[Component, tuple[Product, ...]] = {}
     for s in statements:
-        assert isinstance(s, Accumulate)
-        sums[s.component] = sums.get(s.component, ()) + s.terms
+        sums[s.target] = sums.get(s.target, ()) + s.terms
     return sums
 
 

@@ -1,7 +1,7 @@
 """Statements of sweeps.
 
 >>> x, y, out = Component("x1", 0, 1), Component("x2", 0, 2), Component("out", 0, 0)
->>> print(Define("p", (Product(0.5, (x, y)), Product(-1.0, (x,))), paths=(3,)))
+>>> print(Define(Local("p"), (Product(0.5, (x, y)), Product(-1.0, (x,))), paths=(3,)))
 p = 0.5 * x1[0].1 * x2[0].2 - x1[0].1
 >>> print(Accumulate(out, (Product(1.0, (Local("p"),)),)))
 out[0].0 += p
@@ -9,9 +9,9 @@ out[0].0 += p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tpgen.form.call import Slot
 
@@ -76,10 +76,24 @@ def _sum_text(terms: Sum) -> str:
     return " + ".join(map(str, terms)).replace("+ -", "- ") if terms else "0"
 
 
-class _Computed:
-    """Base of statements: the sum computed, if any."""
+@dataclass(frozen=True)
+class Load:
+    """Load a component of a given operand."""
 
+    target: Component
+    paths: tuple[int, ...] = ()
+
+    terms, factors = (), ()  # no fields: a load computes nothing
+
+    def __str__(self) -> str:
+        return f"load {self.target}"
+
+
+@dataclass(frozen=True)
+class _Computed:
+    target: Value
     terms: Sum
+    paths: tuple[int, ...] = ()
 
     @property
     def factors(self) -> Iterator[Value]:
@@ -87,56 +101,32 @@ class _Computed:
         return (value for term in self.terms for value in term.factors)
 
 
-@dataclass(frozen=True)
-class Load(_Computed):
-    """Load a component of a given operand."""
-
-    component: Component
-    paths: tuple[int, ...] = ()
-
-    terms = ()  # no field: a load computes nothing
-
-    def __str__(self) -> str:
-        return f"load {self.component}"
-
-
-@dataclass(frozen=True)
-class Tabulate(_Computed):
-    """Compute an entry of a table."""
-
-    entry: TableEntry
-    terms: Sum
-    paths: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.entry} = {_sum_text(self.terms)}"
-
-
-@dataclass(frozen=True)
 class Define(_Computed):
     """Name a sum of products."""
 
-    name: str
-    terms: Sum
-    paths: tuple[int, ...] = ()
+    target: Local
 
     def __str__(self) -> str:
-        return f"{self.name} = {_sum_text(self.terms)}"
+        return f"{self.target} = {_sum_text(self.terms)}"
 
 
-@dataclass(frozen=True)
+class Tabulate(Define):
+    """Compute an entry of a table."""
+
+    target: TableEntry  # type: ignore[assignment]
+
+
 class Accumulate(_Computed):
     """Add a sum of products to a component, summed over the copies that the component lacks."""
 
-    component: Component
-    terms: Sum
-    paths: tuple[int, ...] = ()
+    target: Component
 
     def __str__(self) -> str:
-        return f"{self.component} += {_sum_text(self.terms)}"
+        return f"{self.target} += {_sum_text(self.terms)}"
 
 
-Statement = Load | Tabulate | Define | Accumulate
+Computation = Define | Accumulate
+Statement = Load | Computation
 
 
 class TextOfPaths:
@@ -161,3 +151,35 @@ class SweepStage:
     def __str__(self) -> str:
         lines = [f"  for {', '.join(self.letters)}:"] if self.letters else ["  once:"]
         return "\n".join([*lines, *(f"    {s}" for s in self.statements)])
+
+
+ValueMemory = MutableMapping[Value, Any]
+
+
+def run_statements(statements: Iterable[Statement], memory: ValueMemory) -> dict[Component, Any]:
+    """Run statements; return the sums of opened components, and store other values in ``memory``."""
+    opened: dict[Component, Any] = {}
+    for statement in statements:
+        if not isinstance(statement, Load):  # what is read is at hand
+            target = statement.target
+            inner = isinstance(target, Local) or (isinstance(target, Component) and target.operand.startswith("@"))
+            place: Any = memory if inner else opened
+            place[target] = add_products(statement.terms, memory, place.get(target))
+    return opened
+
+
+def add_products(terms: Sum, memory: ValueMemory, start: Any = None) -> Any:
+    """Add a sum of products to ``start``, in order."""
+    for term in terms:
+        value = _product(term, memory)
+        start = value if start is None else start + value
+    return start
+
+
+def _product(product: Product, memory: ValueMemory) -> Any:
+    if not product.factors:
+        return product.coefficient
+    first, *rest = (memory[factor] for factor in product.factors)
+    for factor in rest:
+        first = first * factor
+    return first if product.coefficient == 1.0 else first * product.coefficient

@@ -29,12 +29,12 @@ from tpgen.form.form import Term
 from tpgen.kernels.sweep.levels import mixing_stages, path_stages, table_statements
 from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate, TextOfPaths
 from tpgen.kernels.sweep.tables import make_tables
-from tpgen.kernels.sweep.terms import path_terms, raised_call, sides_of
+from tpgen.kernels.sweep.terms import find_sides, path_terms, raised_call
 
 __all__ = ["PathSweep", "Sweep", "make_sweep", "path_terms"]
 
 
-def raised_text(raised: tuple[str, ...]) -> str:
+def cotangents_text(raised: tuple[str, ...]) -> str:
     """Describe the operands given as cotangents."""
     return f" for cotangents of {', '.join(raised)}" if raised else ""
 
@@ -69,7 +69,7 @@ class Sweep(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield f"sweep: opens {', '.join(self.opened)}{raised_text(self.raised)}", ()
+        yield f"sweep: opens {', '.join(self.opened)}{cotangents_text(self.raised)}", ()
         for table in self.tables:
             yield from ((f"  {entry}", entry.paths) for entry in table)
         for path in self.paths:
@@ -95,7 +95,7 @@ def make_sweep(
     paths = tuple(
         PathSweep(
             t,
-            mixing_stages(t, opened, sides_of(t, mixes_first(t)))
+            mixing_stages(t, opened, find_sides(t, mixes_first(t)))
             if mixes and t.mixes
             else path_stages(t, call, table.get(t.path), a),
         )

@@ -31,7 +31,7 @@ class Sides:
         return INDEX[self.far]
 
 
-def sides_of(term: Term, mixes_first: bool = False) -> Sides:
+def find_sides(term: Term, mixes_first: bool = False) -> Sides:
     """Sides of a path whose copies mix after the coupling, or before."""
     return Sides("out", "x1", "vw", "u") if mixes_first else Sides("x1", "out", term.inputs, term.mode.mixing)
 

@@ -28,7 +28,7 @@ from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.native.source import deployed_text, libtorch
 from tpgen.kernels.runtime.runtime import kernels_of
-from tpgen.kernels.runtime.signature import NativeFields
+from tpgen.kernels.runtime.signature import native_fields
 from tpgen.networks.deployment.example import run_command
 
 LIBRARY = "libtpgen.so"
@@ -88,7 +88,7 @@ def build_kernels_of(
 def _kernels_that_node_calls(node: Any) -> Iterator[NeededKernel]:
     if node.target is torch.ops.tpgen.form.default:
         given = pytree.tree_map(lambda x: x.meta["val"] if hasattr(x, "meta") else x, tuple(node.args))
-        yield from _kernels_that_call_needs(FormCall.read(*given))
+        yield from _kernels_that_call_needs(FormCall.from_arguments(*given))
 
 
 def _kernels_that_call_needs(call: FormCall) -> Iterator[NeededKernel]:
@@ -134,7 +134,7 @@ def list_processor_features() -> list[str]:
 # -- the table, as C++ -------------------------------------------------------------------------------------------------
 
 File = tuple[str, int]  # name and checksum
-_STRUCTS = ("Given", "Opened", "Rule")  # in the order of `NativeFields`
+_STRUCTS = ("Given", "Opened", "Rule")  # in the order of `native_fields`
 
 
 def write_kernel_table(kernels: Sequence[NeededKernel], files: Sequence[File], features: Sequence[str]) -> str:
@@ -158,7 +158,7 @@ def _write_form_tables(kernels: Sequence[NeededKernel], files: Sequence[File]) -
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)
         signature = form.signature(needed.part, rules_of(needed.rows))
-        fields = NativeFields.of(signature, form.description.check_index)
+        fields = native_fields(signature, form.description.check_index)
         for name, parts in zip(_STRUCTS, fields, strict=True):
             # a list of none has room for one that nobody reads
             listed = ", ".join(map(_write_int_list, parts)) or "{}"
@@ -167,7 +167,7 @@ def _write_form_tables(kernels: Sequence[NeededKernel], files: Sequence[File]) -
         counts = ", ".join(map(str, (list(DTYPES).index(needed.dtype), *map(len, fields))))
         tables = ", ".join(f"{name.lower()}_{number}" for name in _STRUCTS)
         rows.append(
-            f'  {{{texts}, {counts}, {tables}, "{file}", {checksum}, 0, {form.description.places(part)}, {{}}}},'
+            f'  {{{texts}, {counts}, {tables}, "{file}", {checksum}, 0, {form.description.opened_bits(part)}, {{}}}},'
         )
     yield "\n".join(["static Form FORMS[] = {", *rows, "};"])
 

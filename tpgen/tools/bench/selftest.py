@@ -15,7 +15,7 @@ from tpgen.base.notebook import Shown, div_lines
 from tpgen.base.progress import ProgressOption, step_reporter
 from tpgen.base.text import duration, table
 from tpgen.kernels.build.build import cache_info
-from tpgen.kernels.build.compiler import compilers, find_compiler, why_no_compiler
+from tpgen.kernels.build.compiler import find_compiler, list_compilers, why_no_compiler
 from tpgen.kernels.build.processor import cpu_features, instruction_set
 from tpgen.nn.modules import build_module, list_open_sizes
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
@@ -148,7 +148,7 @@ def selftest(progress: ProgressOption = None) -> Selftest:
         f"{at.name}: {at.registers} registers of {at.size} bytes",
         f"{by}, {by.version}" if by else why_no_compiler(),
         by.runtime if by else "",
-        tuple(f"{program}: {version}" for program, version in compilers()),
+        tuple(f"{program}: {version}" for program, version in list_compilers()),
         str(cache_info()),
         tuple(checks),
         timing,

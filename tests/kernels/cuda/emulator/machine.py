@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,9 +32,7 @@ class Stretch:
 
     frame: Frame
     runs: list[Run] = field(default_factory=list)
-    names: Counter[str] = field(default_factory=Counter)
     end: Instruction | None = None
-    warps: int = 0  # that have run it
 
 
 class Frame:
@@ -128,12 +125,11 @@ class Machine:
             at_label.setdefault(n, []).append(label)
         now = Stretch(frame)
         for n, instruction in enumerate(function.instructions):
-            if n in at_label and (now.runs or now.names):
+            if n in at_label and now.runs:
                 self.stretches.append(now)
                 now = Stretch(frame)
             for label in at_label.get(n, ()):
                 self.starts[function.name, label] = len(self.stretches)
-            now.names[instruction.name] += 1
             if instruction.opcode[0] in _ENDS:
                 now.end = instruction
                 self.stretches.append(now)
@@ -144,18 +140,12 @@ class Machine:
 
     # -- running --
 
-    def run(self) -> Counter[str]:
-        """How often warps ran each instruction."""
+    def run(self) -> None:
         self.arena.begin_kernel()
         self.arena.clock = self.clock
         with np.errstate(all="ignore"):
             for block in range(self.blocks):
                 self._run_block(block)
-        counted = Counter[str]()
-        for stretch in self.stretches:
-            for name, times in stretch.names.items():
-                counted[name] += times * stretch.warps
-        return counted
 
     def _run_block(self, block: int) -> None:
         self.clock.block += 1
@@ -187,10 +177,8 @@ class Machine:
         later = places[places > at]
         end = int(later.min()) if len(later) else len(self.stretches)
         running = _as_slice(lanes[places == at])
-        count = len(np.unique(self.numbers[running] // WARP))
         for _ in range(self.rng.choice(_TURNS)):
             stretch = self.stretches[at]
-            stretch.warps += count
             for run in stretch.runs:
                 run(running)
             found = self._leave(at, stretch, running)
@@ -281,6 +269,6 @@ def launch(
     given: list[ctypes.Array | ctypes._SimpleCData],
     geometry: tuple[int, int, int],
     seed: int = 0,
-) -> Counter[str]:
-    """Run an entry with its parameters on (blocks, threads of each, bytes of shared memory); what warps issued."""
-    return Machine(module, entry, arena, [bytes(x) for x in given], *geometry, seed).run()
+) -> None:
+    """Run an entry with its parameters on (blocks, threads of each, bytes of shared memory)."""
+    Machine(module, entry, arena, [bytes(x) for x in given], *geometry, seed).run()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.interpreter import interpreted_polynomial
-from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
+from tests.kernels.cuda.standin import StandIn
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, operands_of
 from tpgen.kernels.arguments import CallSizes, KernelCall, KernelSpec
@@ -109,21 +109,21 @@ def cases() -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Case], PolynomialStandIn]:
+def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Case], StandIn]:
     made = cases()
-    return made, PolynomialStandIn([case.source for case in made], tmp_path_factory.mktemp("polynomials"))
+    return made, StandIn([case.source for case in made], [0] * len(made), tmp_path_factory.mktemp("polynomials"))
 
 
 @pytest.mark.parametrize("at_once", [1, 100], ids=["few blocks", "many blocks"])
-def test_kernels_agree_with_the_sweep(at_once: int, every: tuple[list[Case], PolynomialStandIn]) -> None:
+def test_kernels_agree_with_the_sweep(at_once: int, every: tuple[list[Case], StandIn]) -> None:
     check(*every, at_once)
 
 
-def check(cases: list[Case], stand_in: PolynomialStandIn, at_once: int) -> None:
+def check(cases: list[Case], stand_in: StandIn, at_once: int) -> None:
     for n, case in enumerate(cases):
         given = case.given
-        found = stand_in.run(n, given, case.index, case.sizes, at_once, seed=0)
-        again = stand_in.run(n, given, case.index, case.sizes, at_once, seed=2)
+        found = stand_in.run_polynomial(n, given, case.index, case.sizes, at_once, seed=0)
+        again = stand_in.run_polynomial(n, given, case.index, case.sizes, at_once, seed=2)
         for slot, one, other, want in zip(case.sweep.call.opened, found, again, case.wanted(given), strict=True):
             error = (one - want).abs().max() / want.abs().max().clamp(min=1e-3)
             assert error < TOLERANCES[case.dtype], f"{slot} of {case.name} {case.call} {case.dtype}: {error}"

@@ -10,7 +10,7 @@ import torch
 import tpgen
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.launch import TaskLaunches, launches_of
+from tpgen.kernels.cuda.launch import TaskLaunches, plan_launches
 from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.cuda.prelude import ENTRY
 from tpgen.kernels.rows import ELEMENTS, RowIndex
@@ -27,7 +27,7 @@ def sizes_of(rows: int, elements: int, channels: int) -> CallSizes:
 def launches(call: str, rows: int, elements: int = MACE.elements) -> TaskLaunches:
     sweep = describe_polynomial(MACE.plan).sweep(named_call(MACE.plan, call))
     placement = place_polynomial(MACE.plan, sweep, "float32", chip_of(90))
-    return launches_of(placement, sizes_of(rows, elements, MACE.channels))
+    return plan_launches(placement, sizes_of(rows, elements, MACE.channels))
 
 
 @pytest.mark.parametrize("call, rows", [*product(POLYNOMIAL_CALLS, (2_000, 10_000, 20_000, 40_000))])
@@ -51,4 +51,4 @@ def test_a_tensor_may_have_the_name_of_a_room() -> None:
     sweep = describe_polynomial(square.plan).sweep(named_call(square.plan, "backward"))
     placement = place_polynomial(square.plan, sweep, "float32", chip_of(90))
     assert list(placement.channel_sums) == ["sums"]
-    assert len(launches_of(placement, sizes_of(50, 1, 4)).scratch_shapes()) == 2
+    assert len(plan_launches(placement, sizes_of(50, 1, 4)).scratch_shapes()) == 2

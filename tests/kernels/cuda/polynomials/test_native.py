@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.cuda.polynomials.fakes import Polynomials
+from tests.kernels.cuda.fakes import FakeDriver
 from tests.kernels.cuda.silent import silent_driver, use
 from tests.kernels.cuda.test_native import frames, number_of, same
 from tests.machine import needs_compiler
 from tests.polynomials import mixed, operands_of, symmetric
-from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.orders import sort_by_owner
 from tpgen.kernels.rows import ELEMENTS, RowIndex
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.polynomials import named_call
@@ -37,7 +37,7 @@ def call_of(name: str, indexed: bool = True, channels: int = 5) -> FormCall:
 
 
 def of_elements(call: FormCall, index: Tensor | None) -> FormCall:
-    return call.found_by([RowIndex(ELEMENTS, index)])
+    return call.with_indices([RowIndex(ELEMENTS, index)])
 
 
 def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
@@ -48,7 +48,7 @@ def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
 
 @pytest.mark.parametrize("name", ["forward", "backward", "second"])
 @pytest.mark.parametrize("indexed, channels", [(True, 5), (False, 40)])
-def test_all_calls(name: str, indexed: bool, channels: int, native_gpu: Polynomials) -> None:
+def test_all_calls(name: str, indexed: bool, channels: int, native_gpu: FakeDriver) -> None:
     """Channels in one chunk and in two; an index that is met first, and one that is known."""
     call = call_of(name, indexed, channels)
     kernels = kernels_of(call.description)
@@ -64,7 +64,7 @@ def test_all_calls(name: str, indexed: bool, channels: int, native_gpu: Polynomi
 
 
 @pytest.fixture
-def silent(native_gpu: Polynomials) -> Any:
+def silent(native_gpu: FakeDriver) -> Any:
     """A driver that does nothing, in C: for kernels that the other one has launched once."""
     return silent_driver()
 
@@ -76,7 +76,7 @@ def test_no_frame_of_python_between_an_operator_and_the_driver(name: str, launch
     kernels.run(call)
     number = number_of(call)
     use(silent)
-    operator, order = torch.ops.tpgen_native.form.default._op, order_of(index, 3).whole
+    operator, order = torch.ops.tpgen_native.form.default._op, sort_by_owner(index, 3).whole
     assert frames(operator, [*call.tensors, index, order], number, 0, 1, 7) == []
     assert silent.fake_count(0) == launches
     for given in ((order,), (index, order[1:]), (index, order.int()), (index[1:], order), (index.int(), order)):
@@ -114,7 +114,7 @@ def test_frames_of_python_on_a_users_call(silent: Any) -> None:
         assert silent.fake_count(0) == launches
 
 
-def test_known_elements_are_those_of_a_version_a_part_and_a_size(native_gpu: Polynomials) -> None:
+def test_known_elements_are_those_of_a_version_a_part_and_a_size(native_gpu: FakeDriver) -> None:
     """Of others nothing is launched, until Python has sorted them; and nothing is left of an index that is gone."""
     elements = Elements()
     elements.kernels.run(elements.taken())
@@ -157,7 +157,7 @@ def test_tensors_that_are_not_taken_are_let_go(silent: Any) -> None:
     kernels.run(call)
     use(silent)
     number, (index,) = number_of(call), call.at
-    operator, order = torch.ops.tpgen_native.form.default, order_of(index, 3).whole
+    operator, order = torch.ops.tpgen_native.form.default, sort_by_owner(index, 3).whole
     for count, n in ((8, number), (2, number), (4, -1)):
         tensors = [torch.zeros(7, 5) for _ in range(count)]
         seen = [ref(x) for x in tensors]

@@ -6,7 +6,7 @@ from itertools import cycle, product
 
 import pytest
 
-from tests.kernels.cuda.emulator.polynomials import EmulatedPolynomial
+from tests.kernels.cuda.emulator.kernels import Emulated
 from tests.kernels.cuda.polynomials.test_calls import CALLS, TOLERANCES, Case
 from tests.machine import needs_nvrtc
 from tests.polynomials import PLANS
@@ -40,7 +40,7 @@ def test_so_does_that_of_every_named_polynomial(case: Case) -> None:
 
 def check(case: Case) -> None:
     given = case.given
-    found = EmulatedPolynomial(case.source).run(given, case.index, case.sizes)
+    found = Emulated(case.source).run_polynomial(given, case.index, case.sizes)
     for slot, one, want in zip(case.sweep.call.opened, found, case.wanted(given), strict=True):
         error = (one - want).abs().max() / want.abs().max().clamp(min=1e-3)
         assert error < TOLERANCES[case.dtype], f"{slot}: {error}"

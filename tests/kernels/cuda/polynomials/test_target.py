@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.cuda.polynomials.fakes import Polynomials
+from tests.kernels.cuda.fakes import FakeDriver
 from tests.machine import needs_compiler
 from tests.polynomials import mixed, operands_of, slow, symmetric
 from tpgen.base.errors import EmitError, InputError
@@ -35,7 +35,7 @@ def both(plan: Plan, tensors: Sequence[Tensor], index: Tensor | None) -> list[Te
 
 
 @pytest.mark.parametrize("plan, index", [(symmetric(), INDEX), (mixed("ir_mul"), None)], ids=["elements", "one"])
-def test_derivatives_of_two_orders(plan: Plan, index: Tensor | None, gpu: Polynomials) -> None:
+def test_derivatives_of_two_orders(plan: Plan, index: Tensor | None, gpu: FakeDriver) -> None:
     tensors = operands_of(plan, 7, 1 if index is None else 3, 5)
     values = both(plan, tensors, index)
     torch.testing.assert_close(*values, rtol=1e-12, atol=1e-12)
@@ -49,7 +49,7 @@ def test_derivatives_of_two_orders(plan: Plan, index: Tensor | None, gpu: Polyno
     assert gpu.launched == ["tpgen_kernel", *["tpgen_kernel", "tpgen_sum", *rest] * 2]
 
 
-def test_a_launch_is_on_the_device_of_the_tensors(gpu: Polynomials) -> None:
+def test_a_launch_is_on_the_device_of_the_tensors(gpu: FakeDriver) -> None:
     """In its context, on its stream, by code for its capability: every launch asserts them."""
     plan = symmetric(degree=2)
     tensors = operands_of(plan, 7, 3, 5)
@@ -60,9 +60,9 @@ def test_a_launch_is_on_the_device_of_the_tensors(gpu: Polynomials) -> None:
     assert gpu.launched == ["tpgen_kernel", "tpgen_kernel", "tpgen_sum"] * 2
 
 
-def test_rows_are_sorted_once_for_an_index(gpu: Polynomials, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_sorted_once_for_an_index(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     sorted_ = list[int]()
-    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    monkeypatch.setattr(orders, "sort_by_owner", lambda i, n, f=orders.sort_by_owner: sorted_.append(n) or f(i, n))
     plan = symmetric(degree=2)
     tensors, index = operands_of(plan, 7, 3, 5), INDEX.clone()
     result = both(plan, tensors, index)[0]
@@ -70,9 +70,9 @@ def test_rows_are_sorted_once_for_an_index(gpu: Polynomials, monkeypatch: pytest
     assert sorted_ == [3]
 
 
-def test_a_captured_polynomial_sorts_once_in_its_graph(gpu: Polynomials, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captured_polynomial_sorts_once_in_its_graph(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     sorted_ = list[int]()
-    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    monkeypatch.setattr(orders, "sort_by_owner", lambda i, n, f=orders.sort_by_owner: sorted_.append(n) or f(i, n))
     plan = symmetric(degree=2)
     tensors, index = operands_of(plan, 7, 3, 5, grad=False), INDEX.clone()
     both(plan, tensors, index)
@@ -82,14 +82,14 @@ def test_a_captured_polynomial_sorts_once_in_its_graph(gpu: Polynomials, monkeyp
         assert sorted_ == [3] * sorts
 
 
-def test_an_element_out_of_range_is_refused(gpu: Polynomials) -> None:
+def test_an_element_out_of_range_is_refused(gpu: FakeDriver) -> None:
     plan = symmetric(degree=2)
     tensors = operands_of(plan, 7, 2, 5, grad=False)
     with pytest.raises(InputError, match="index: elements run from 0 to 1, got 0 to 2"):
         kernel_polynomial(tensors, INDEX, plan.to_json(), str(forward_call(plan)))
 
 
-def test_no_rows_launch_nothing(gpu: Polynomials) -> None:
+def test_no_rows_launch_nothing(gpu: FakeDriver) -> None:
     plan = symmetric(degree=2)
     tensors = operands_of(plan, 0, 3, 6)
     result = kernel_polynomial(tensors, INDEX[:0], plan.to_json(), str(forward_call(plan)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 
 import pytest
@@ -15,8 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.kernels.plans import call as call_on
 from tests.kernels.plans import operands
+from tests.polynomials import PLANS as POLYNOMIALS
+from tests.polynomials import operands_of, symmetric
 from tpgen.base import _torch
 from tpgen.base.errors import InputError
+from tpgen.kernels.rows import ELEMENTS
 from tpgen.kernels.runtime import memory, ops
 from tpgen.kernels.runtime import runtime as runtime_of_forms
 from tpgen.kernels.runtime.call import FormCall
@@ -24,7 +27,9 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native import runtime as native
+from tpgen.kernels.runtime.polynomials import named_call
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
 
 ROWS, NODES = 7, 4
@@ -34,8 +39,12 @@ PLANS = {
 }
 
 
+INDEX = torch.tensor([0, 2, 2, 0, 0, 2, 0])  # of elements: no row of element 1
+CHANNELS = 16
+
+
 def in_python(call: FormCall, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """The open slots by a product that the runtime does not know."""
+    """The open slots by kernels that the runtime does not know."""
     with monkeypatch.context() as patch:
         patch.setattr(runtime_of_forms, "runtime", lambda: None)
         return Kernels(call.description).run(call)
@@ -60,6 +69,24 @@ def call_of(name: str, opened: str, dtype: torch.dtype = torch.float32, edges: b
     return call_on(opened, x1[:NODES], x2, w, g[:NODES], text=text, edges=[*ends], nodes=NODES)
 
 
+def polynomial_call(plan: Plan, name: str, dtype: torch.dtype = torch.float32) -> FormCall:
+    """A named call: tensors of the polynomial, and cotangents in the shape of what they belong to."""
+    tensors = [x.detach().to(dtype) for x in operands_of(plan, ROWS, 3, CHANNELS)]
+    out = torch.randn(ROWS, plan.out.dim * CHANNELS, dtype=dtype)
+    likes = {o.name: x for o, x in zip((o for o in plan.operands if o.name != "out"), tensors, strict=True)}
+    slots = named_call(plan, name)
+    given = [*tensors, *(torch.randn_like(likes.get(slot.operand, out)) for slot in slots.given[len(tensors) :])]
+    return FormCall(given, [INDEX] if plan.weights else [], plan.to_json(), str(slots), (ELEMENTS,))
+
+
+KINDS: dict[str, Callable[[torch.dtype], FormCall]] = {
+    "product": lambda dtype: call_of("shared", "out", dtype),
+    "edges": lambda dtype: call_of("per row", GRADIENTS, dtype, edges=True),
+    "polynomial": lambda dtype: polynomial_call(symmetric(), "backward", dtype),
+}
+ALL_KINDS = pytest.mark.parametrize("kind", KINDS)
+
+
 def ends_of(call: FormCall) -> tuple[Tensor, Tensor]:
     src, dst = call.at
     return src, dst
@@ -68,7 +95,7 @@ def ends_of(call: FormCall) -> tuple[Tensor, Tensor]:
 def with_index(call: FormCall, place: int, **fields: object) -> FormCall:
     indices = [*call.indices]
     indices[place] = indices[place]._replace(**fields)
-    return call.found_by(indices)
+    return call.with_indices(indices)
 
 
 def same(found: list[Tensor], wanted: list[Tensor]) -> bool:
@@ -82,9 +109,17 @@ def test_every_slot_is_opened(name: str, opened: str, edges: bool, monkeypatch: 
     assert same(by_runtime(call), in_python(call, monkeypatch))
 
 
+@pytest.mark.parametrize("call", ["forward", "backward", "second"])
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_every_call_of_a_polynomial(name: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = polynomial_call(POLYNOMIALS[name](), call)
+    assert same(by_runtime(own), in_python(own, monkeypatch))
+
+
+@ALL_KINDS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_every_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = call_of("shared", "out", dtype)
+def test_every_dtype(kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = KINDS[kind](dtype)
     assert same(by_runtime(call), in_python(call, monkeypatch))
 
 
@@ -92,15 +127,17 @@ STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
     "every other column": lambda x: torch.stack([x, x + 1], dim=-1).flatten(-2)[..., ::2],
     "transposed": lambda x: x.T.contiguous().T if x.dim() == 2 else x,
     "expanded": lambda x: x[..., :1].expand(x.shape),
+    "one row for all": lambda x: x[:1].expand(x.shape),
     "part of wider rows": lambda x: torch.cat([x, x], dim=-1)[..., : x.shape[-1]],
 }
 
 
+@pytest.mark.parametrize("kind", ["edges", "polynomial"])
 @pytest.mark.parametrize("how", STRIDES)
-def test_operands_of_any_strides(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = call_of("per row", GRADIENTS, edges=True)
+def test_operands_of_any_strides(how: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = KINDS[kind](torch.float32)
     strided = call._replace(tensors=[*map(STRIDES[how], call.tensors)])
-    strided = with_index(strided, 0, tensor=STRIDES["every other column"](ends_of(call)[0]))
+    strided = with_index(strided, 0, tensor=STRIDES["every other column"](call.at[0]))
     assert same(by_runtime(strided), in_python(strided, monkeypatch))
 
 
@@ -110,19 +147,17 @@ def test_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert same(by_runtime(call), in_python(call, monkeypatch))
 
 
-@pytest.fixture
-def python_is_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def away(self: Kernels, call: FormCall) -> list[Tensor]:
-        raise AssertionError(f"a usual call went through Python: {call}")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Kernels, "_run", away)
-        yield
+def test_results_without_channels_are_sums_over_none() -> None:
+    call = polynomial_call(symmetric(), "backward")
+    made = by_runtime(call._replace(tensors=[x[..., :0] for x in call.tensors]))
+    assert len(made) > 1
+    assert all(not x.count_nonzero() for x in made)
 
 
-@pytest.mark.parametrize("edges", [False, True])
-def test_products_and_both_their_derivatives_go_without_python(edges: bool, request: pytest.FixtureRequest) -> None:
-    call = call_of("per row", "out", torch.float64, edges)
+@pytest.mark.parametrize("kind", ["rows", "edges", "polynomial"])
+def test_calls_and_both_their_derivatives_go_without_python(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    polynomial = polynomial_call(symmetric(), "forward", torch.float64)
+    call = polynomial if kind == "polynomial" else call_of("per row", "out", torch.float64, kind == "edges")
     leaves = [x.requires_grad_() for x in call.tensors]
 
     def second() -> list[Tensor]:
@@ -131,12 +166,13 @@ def test_products_and_both_their_derivatives_go_without_python(edges: bool, requ
         return list(torch.autograd.grad(sum(x.cos().sum() for x in first), leaves))
 
     wanted = second()
-    request.getfixturevalue("python_is_away")
+    monkeypatch.setattr(Kernels, "_run", lambda _, call: pytest.fail(f"a usual call went through Python: {call}"))
     assert same(second(), wanted)
 
 
-def test_a_product_that_was_forgotten_gets_its_number_again() -> None:
-    call = call_of("shared", "out")
+@ALL_KINDS
+def test_what_was_forgotten_gets_its_number_again(kind: str) -> None:
+    call = KINDS[kind](torch.float32)
     wanted, entered = by_runtime(call), dict(kernels_of(call.description)._entered)
     kernels_of.cache_clear()
     assert same(by_runtime(call), wanted)
@@ -153,15 +189,18 @@ def at_once(x1: Tensor, call: FormCall) -> int:
     return len(kernels_of(call.description).compute_in_cpp(call._replace(tensors=[x1, *call.tensors[1:]])))
 
 
-def test_what_is_not_usual_is_left_to_python() -> None:
-    call = call_of("shared", "out")
+@pytest.mark.parametrize("kind", ["product", "polynomial"])
+def test_what_is_not_usual_is_left_to_python(kind: str) -> None:
+    call = call_of("shared", "out") if kind == "product" else polynomial_call(symmetric(), "forward")
     by_runtime(call)
-    x1, x2, w = call.tensors
+    x1, *others = call.tensors
+    many = x1.expand(2, *x1.shape)
     assert at_once(x1, call) == 1
-    assert torch.func.vmap(lambda x: x + at_once(x, call))(x1.expand(2, -1, -1)).equal(x1.expand(2, -1, -1))
+    assert torch.func.vmap(lambda x: x + at_once(x, call))(many).equal(many)
     assert torch.func.grad(lambda x: x.sum() * (1 + at_once(x, call)))(x1).equal(torch.ones_like(x1))
     with FakeTensorMode() as fake:
-        assert at_once(fake.from_tensor(x1), call._replace(tensors=[x1, fake.from_tensor(x2), w])) == 0
+        fakes = call._replace(tensors=[x1, *map(fake.from_tensor, others)], at=[*map(fake.from_tensor, call.at)])
+        assert at_once(fake.from_tensor(x1), fakes) == 0
     with FlopCounterMode(display=False):
         assert at_once(x1, call) == 0
     assert at_once(x1.to("meta"), call) == 0
@@ -184,7 +223,7 @@ def test_what_does_not_fit_is_left_to_python() -> None:
     changed += [with_index(call, 0, tensor=x) for x in (None, src[1:], src.short())]
     changed += [with_index(call, 1, tensor=dst - NODES), call._replace(tensors=call.tensors[:3])]
     changed += [call._replace(call=text) for text in ("x1 x2 w out -> x1 x2", "none")]  # the first has no kernel yet
-    changed += [call.found_by(call.indices[:1]), call._replace(tensors=())]
+    changed += [call.with_indices(call.indices[:1]), call._replace(tensors=())]
     forward = call_of("shared", "out", edges=True)
     by_runtime(forward)
     changed.append(with_index(forward, 1, size=-1))
@@ -193,6 +232,26 @@ def test_what_does_not_fit_is_left_to_python() -> None:
         assert not product.compute_in_cpp(one), one
     for number in (-1, 2**40):
         assert not native.runtime().form([*call.tensors, src, dst], number)
+
+
+def test_what_does_not_fit_a_polynomial_is_left_to_python() -> None:
+    call = polynomial_call(symmetric(), "forward")
+    by_runtime(call)
+    first, *weights = call.tensors
+    others: dict[str, tuple[list[Tensor], Tensor | None]] = {
+        "a row too few": ([first[1:], *weights], INDEX),
+        "part of a channel": ([first[..., 1:], *weights], INDEX),
+        "another dtype": ([first, *weights[:-1], weights[-1].double()], INDEX),
+        "a dtype without its kernel": ([x.half() for x in (first, *weights)], INDEX),
+        "a tensor too few": ([first, *weights[:-1]], INDEX),
+        "no index": ([first, *weights], None),
+        "indices too short": ([first, *weights], INDEX[1:]),
+        "indices of 32 bits": ([first, *weights], INDEX.int()),
+        "a number": ([first.sum(), *weights], INDEX),
+    }
+    for why, (tensors, index) in others.items():
+        one = call._replace(tensors=tensors, at=[] if index is None else [index])
+        assert not kernels_of(call.description).compute_in_cpp(one), why
 
 
 @pytest.mark.parametrize("edges", [False, True])
@@ -215,12 +274,18 @@ def test_few_tensors_need_no_list(edges: bool) -> None:
 
 def large_call(opened: str) -> FormCall:
     """One whose results are just as large as to stand on pages that are kept."""
+    if opened == "polynomial":
+        small, plan = polynomial_call(symmetric(), "forward"), symmetric()
+        times = -(-LARGE // (4 * ROWS * plan.out.dim * CHANNELS))
+        first, *weights = small.tensors
+        wide = first.repeat_interleave(times, 1)
+        return small._replace(tensors=[wide, *(w.repeat_interleave(times, -1) for w in weights)])
     plan = PLANS["per row"]
     x1, x2, w, g = operands(plan, LARGE // 4 // plan.weight_numel, torch.float32).values()
     return call_on(opened, x1, x2, w, g, text=describe(plan))
 
 
-@pytest.mark.parametrize("opened", ["out", GRADIENTS])
+@pytest.mark.parametrize("opened", ["out", GRADIENTS, "polynomial"])
 def test_large_results_stand_on_pages_that_are_kept(opened: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call = large_call(opened)
     wanted = in_python(call, monkeypatch)
@@ -251,6 +316,10 @@ def test_faults_are_told_by_python() -> None:
     src, dst = ends_of(call)
     with pytest.raises(InputError, match=f"edge_src holds an index out of range: indices run from 0 to {NODES - 1}"):
         ops.kernel_conv(*call.tensors, src + NODES, dst, NODES, call.description)
+    own = polynomial_call(symmetric(), "forward")
+    by_runtime(own)
+    with pytest.raises(InputError, match="index: elements run from 0 to 2, got 3 to 5"):
+        ops.kernel_polynomial(own.tensors, INDEX + 3, own.description, own.call)
 
 
 def test_a_trace_leaves_the_number_of_nodes_open() -> None:
@@ -295,20 +364,6 @@ def test_products_without_it_are_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 def test_slots_come_in_their_order() -> None:
     call = call_of("per row", ALL)
     assert [x.shape for x in by_runtime(call)] == [x.shape for x in call.tensors]
-
-
-def test_traces_keep_the_number_of_nodes_open() -> None:
-    """It is a symbol then, and asking the runtime must not make it the number that was seen."""
-    call = call_of("shared", "out", edges=True)
-    by_runtime(call)
-
-    (x, y, w), (src, dst) = call.tensors, ends_of(call)
-
-    def convolution(x1: Tensor, x2: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        return ops.kernel_conv(x1, x2, w, src, dst, x1.shape[0], call.description)
-
-    traced = make_fx(convolution, tracing_mode="symbolic", _allow_non_fake_inputs=True)(x, y, src, dst)
-    assert traced(x[:1], y, src * 0, dst * 0).shape[0] == 1
 
 
 def test_a_call_and_its_gradients_take_few_steps() -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
-from tpgen.kernels.runtime.native.functions import native_function
+from tpgen.kernels.runtime.native.source import native_function
 from tpgen.kernels.runtime.native.words import MemoryWord, shared_words, version_address
 
 _FUNCTIONS = ("PyDict_GetItemWithError", "PyDict_Next", "PyLong_AsVoidPtr", "PyBool_FromLong")
@@ -36,12 +36,12 @@ class WatchedNames(NamedTuple):
     whole: bool = False
 
 
-def compares() -> bool:
+def can_test_identity() -> bool:
     """Whether a compiler makes `make_identity_test` work."""
     return _identity_method() is not None
 
 
-def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
+def group_names_by_dict(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
     """Group (dict, name) pairs by dict."""
     found: dict[int, tuple[dict[Any, Any], list[Any]]] = {}
     for table, name in places:
@@ -49,7 +49,7 @@ def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[An
     return list(found.values())
 
 
-def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
+def read_names(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
     """Read the present values of names in dicts."""
     return [WatchedNames(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
 
@@ -126,10 +126,6 @@ def _identity_method() -> _Method | None:
     return _Method(b"stands", _function_address(stands), _WITHOUT_ARGUMENTS, None)
 
 
-def _identity_function(entry: str, arguments: str) -> Any:
-    return native_function("identity", entry, arguments)
-
-
 def _function_address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
@@ -146,7 +142,7 @@ def _dict_watcher() -> int:
     # -1 where Python gives no watcher
     if sys.version_info < (3, 12):
         return -1
-    told = _identity_function("tpgen_dict_changes", "ippp")
+    told = native_function("identity", "tpgen_dict_changes", "ippp")
     with suppress(RuntimeError):  # all eight are taken
         return ctypes.pythonapi.PyDict_AddWatcher(ctypes.c_void_p(_function_address(told)))
     return -1

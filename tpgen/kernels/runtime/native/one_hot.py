@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.native.functions import native_function
+from tpgen.kernels.runtime.native.source import native_function
 
 _ENTRIES = {torch.float32: "tpgen_one_hot_float32", torch.float64: "tpgen_one_hot_float64"}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.native.functions import native_function
+from tpgen.kernels.runtime.native.source import native_function
 
 _ENTRIES = {torch.float32: "tpgen_pairs_float32", torch.float64: "tpgen_pairs_float64"}
 

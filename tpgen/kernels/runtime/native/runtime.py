@@ -90,21 +90,16 @@ class Runtime:
         text: str,
         dtype: torch.dtype,
         places: int,
-        given: Sequence[Sequence[int]],
-        opened: Sequence[Sequence[int]],
-        rules: Sequence[Sequence[int]],
+        fields: Sequence[Sequence[Sequence[int]]],
     ) -> int:
         """Number of a call, entered at first, or `NO_NUMBER`.
 
-        ``text`` identifies the call; ``given``, ``opened`` and ``rules`` are `NativeFields`; ``places`` are opened
-        operands as bits.
+        ``text`` identifies the call; ``fields`` are `native_fields`; ``places`` are opened operands as bits.
         """
-        parts = (given, opened, rules)
-        numbers = [_DTYPES[dtype], places, *map(len, parts), *(n for part in parts for x in part for n in x)]
+        numbers = [_DTYPES[dtype], places, *map(len, fields), *(n for part in fields for x in part for n in x)]
         with self._guard.lock:
             if text not in self._numbers:
-                fields = (ctypes.c_int64 * len(numbers))(*numbers)
-                self._numbers[text] = self._library.tpgen_add_form(fields)
+                self._numbers[text] = self._library.tpgen_add_form((ctypes.c_int64 * len(numbers))(*numbers))
             return self._numbers[text]
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:

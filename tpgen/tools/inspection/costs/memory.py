@@ -15,7 +15,7 @@ from tpgen.base.errors import InputError, TpgenError
 from tpgen.base.text import quantity
 from tpgen.compiler.footprint import WORKSPACE, Footprint, run_on_fakes
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.workspace import call_workspace
+from tpgen.kernels.runtime.workspace import count_call_workspace
 
 
 @dataclass(frozen=True)
@@ -105,4 +105,4 @@ def _empty_like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
     return made.requires_grad_(wanted)
 
 
-WORKSPACE["tpgen::form"] = lambda *given, **named: call_workspace(FormCall.read(*given, **named))
+WORKSPACE["tpgen::form"] = lambda *given, **named: count_call_workspace(FormCall.from_arguments(*given, **named))

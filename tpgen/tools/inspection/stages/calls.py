@@ -22,8 +22,8 @@ from tpgen.form.polynomial import PolynomialForm, Variable, make_scalar_form
 from tpgen.form.sampling import find_operand_shape
 from tpgen.kernels.rows import ELEMENTS, RowRules
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
-from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep, stored_value
-from tpgen.kernels.sweep.statements import Component, Statement, Value
+from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep
+from tpgen.kernels.sweep.statements import Component, Computation, Value
 from tpgen.nn.modules import list_open_sizes
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, OUT, Plan
@@ -57,12 +57,12 @@ def _unweighted_terms_writing(plan: Plan, component: int) -> list[int]:
     return [n for n, t in free if t.i_out is None or component in range(*slices[t.i_out].indices(plan.out.dim))]
 
 
-def _terms_of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int, ...]]:
+def _terms_of_statements(plan: Plan, statements: Sequence[Computation]) -> list[tuple[int, ...]]:
     weights = {o.name: frozenset(_terms_of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
     known: dict[Value, Terms] = {}
     found: list[Terms] = []
     for statement in statements:
-        target, read = stored_value(statement), statement.factors
+        target, read = statement.target, statement.factors
         terms: Terms = frozenset().union(*(known.get(v, weights.get(_operand_name(v), frozenset())) for v in read))
         if not terms and _operand_name(target) == OUT and isinstance(target, Component):
             terms = frozenset(_unweighted_terms_writing(plan, target.index))
@@ -71,7 +71,7 @@ def _terms_of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tu
         found.append(terms)
     wanted: dict[Value, Terms] = {}
     for n in reversed(range(len(statements))):
-        found[n] = found[n] or wanted.get(stored_value(statements[n]), frozenset())
+        found[n] = found[n] or wanted.get(statements[n].target, frozenset())
         for value in statements[n].factors:
             wanted[value] = wanted.get(value, frozenset()) | found[n]
     return [tuple(sorted(terms)) for terms in found]

@@ -1,8 +1,8 @@
-"""Kernels of products by the emulator, as `StandIn` runs them by a C++ compiler."""
+"""Kernels by the emulator, as `StandIn` runs them by a C++ compiler."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,13 +10,13 @@ from torch import Tensor
 from tests.kernels.cuda.emulator.machine import launch
 from tests.kernels.cuda.emulator.memory import Arena
 from tests.kernels.cuda.emulator.parse import parse
+from tests.kernels.cuda.standin import shape_of
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import EdgeRows, launches_of
+from tpgen.kernels.cuda.launch import EdgeRows, Launch, plan_launches
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
-from tpgen.kernels.cuda.orders import Order, order_of
+from tpgen.kernels.cuda.orders import Order, sort_by_owner
 from tpgen.kernels.cuda.placement import AnyPlacement
-from tpgen.kernels.cuda.prelude import ENTRY
 
 _ROOM = 1 << 20  # bytes of memory for tables, margins and small operands
 GRAINS = {"float64": 4, "float32": 4, "bfloat16": 2}
@@ -29,7 +29,6 @@ class Emulated:
         self.source, self.placement = source, source.placement
         self.ptx = ptx or need_nvrtc().ptx(source.text, source.placement.chip.arch)
         self.module = parse(self.ptx)
-        self.issued = Counter[str]()
 
     def run(
         self,
@@ -40,23 +39,42 @@ class Emulated:
     ) -> dict[str, Tensor]:
         """The open slots, in float64; on so many blocks or as many as have work."""
         p, rows = self.placement, len(operands["x2"])
-        launches, dtype = launches_of(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
+        launches, dtype = plan_launches(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
         size = sum(x.numel() for x in operands.values()) + blocks * 2 * sum(p.dim.values())
         arena = Arena(_ROOM + 16 * size, GRAINS[p.dtype])
         given = {s: arena.place(operands[s].to(dtype)) for s in p.given}
         room = {s: arena.place(torch.full_like(operands[s], torch.nan, dtype=dtype)) for s in p.opened}
-        scratch = {name: arena.place(x.fill_(torch.nan)) for name, x in launches.scratch("cpu").items()}
+        scratch = {name: arena.place(x.fill_(torch.nan)) for name, x in launches.allocate_scratch("cpu").items()}
         gather = None if edges is None else _gather(p, operands, edges, arena)
-        for one in launches.list_launches(given, room, scratch, gather):
-            found = launch(self.module, one.entry, arena, [*one.arguments], (one.blocks, *p.entries[one.entry]), seed)
-            self.issued = found if one.entry == ENTRY else self.issued
+        self._launch(launches.list_launches(given, room, scratch, gather), arena, seed)
         return {s: x.double() for s, x in room.items()}
+
+    def run_polynomial(
+        self, given: Sequence[Tensor], index: Tensor | None, sizes: CallSizes, at_once: int = 3, seed: int = 0
+    ) -> list[Tensor]:
+        """The open slots of a polynomial's call, in its order and in float64."""
+        p = self.placement
+        launches, dtype = plan_launches(p, sizes, at_once), getattr(torch, p.dtype)
+        results = [torch.full(shape_of(p.operands[slot], sizes), torch.nan, dtype=dtype) for slot in p.opened]
+        scratch = launches.allocate_scratch("cpu")
+        arena = Arena(_ROOM + 24 * sum(x.numel() for x in (*given, *scratch.values(), *results)), GRAINS[p.dtype])
+        operands = {slot: arena.place(x.to(dtype)) for slot, x in zip(p.given, given, strict=True)}
+        room = dict(zip(p.opened, map(arena.place, results), strict=True))
+        parts = {name: arena.place(x.fill_(torch.nan)) for name, x in scratch.items()}
+        order = None if index is None else Order(*map(arena.place, sort_by_owner(index, sizes.elements)))
+        self._launch(launches.list_launches(operands, room, parts, order), arena, seed)
+        return [x.double() for x in room.values()]
+
+    def _launch(self, launches: Sequence[Launch], arena: Arena, seed: int) -> None:
+        for one in launches:
+            block = self.placement.entries[one.entry]
+            launch(self.module, one.entry, arena, [*one.arguments], (one.blocks, *block), seed)
 
 
 def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor], arena: Arena) -> EdgeRows:
     owners = {name: len(operands[name]) for name in ("x1", "out")}
     ends = zip(edges, owners.items(), strict=True)
-    orders = {name: Order(*map(arena.place, order_of(index, n))) for index, (name, n) in ends}
+    orders = {name: Order(*map(arena.place, sort_by_owner(index, n))) for index, (name, n) in ends}
     order = orders[p.by].order if p.by else None
     there = map(arena.place, edges)
     return EdgeRows(order, *there, owners.get(p.by or "", 0), collected=orders["x1"] if p.scattered else None)
