@@ -155,11 +155,11 @@ class ServedCall:
 
     @cached_property
     def places(self) -> list[int]:
-        """Places of sources that require gradients."""
+        """Places of sources."""
         return [n for n, x in enumerate(self.sources) if x.requires_grad and n in self.graphs.used]
 
     def is_unchanged(self, sources: Sequence[Tensor]) -> bool:
-        """Whether these sources have the values that the call found."""
+        """Whether sources are unchanged."""
         known = zip(self.sources, sources, self._versions, strict=False)
         return all(x is y and (count_writes(x) == v or n in self.before) for n, (x, y, v) in enumerate(known))
 
@@ -201,7 +201,7 @@ class ServedCall:
 
 
 def apart(found: dict[int, Tensor], others: Iterable[Tensor]) -> dict[int, Tensor]:
-    """Give each tensor memory of its own, for callers who write."""
+    """Give tensors memory of their own."""
     taken = set(map(memory_address, others))
     for n, x in found.items():
         found[n] = x.clone() if memory_address(x) in taken else x
@@ -218,7 +218,7 @@ class _InnerPass(NamedTuple):
 
 
 def differentiated_by() -> list[Tensor]:
-    """Computed tensors that the running `torch.autograd.grad` differentiates by."""
+    """Computed tensors that a pass asks for."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code not in _PASSES:
         frame = frame.f_back

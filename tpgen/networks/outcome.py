@@ -76,7 +76,7 @@ class StateBefore:
 
 
 def sources_of(network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any] = ()) -> list[Tensor]:
-    """Sources of gradients: parameters and buffers, a call's tensors, leaves that require gradients themselves."""
+    """Sources of gradients: parameters, buffers, tensors, and own leaves."""
     return [*ParameterSlots(network, gradients=True).tensors(), *tensors, *own_leaves(leaves)]
 
 
@@ -97,7 +97,7 @@ def _attribute_tables(call: Any) -> _Tables:
 
 @contextmanager
 def restored_attributes(network: nn.Module) -> Iterator[None]:
-    """Undo the block's writes into attributes of modules, and into lists and dicts in these."""
+    """Undo the block's writes into attributes, lists and dicts of modules."""
     tables = _attribute_tables(network)
     containers = [(x, x.copy()) for _, was in tables for x in was.values() if type(x) in _CONTAINERS]
     try:

@@ -31,7 +31,7 @@ class Watcher(Protocol):
 
 
 def watch_passes(watcher: Watcher, network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> None:
-    """Tell ``watcher`` of backward passes that reach leaves of a call's outcome; both may be freed before."""
+    """Tell ``watcher`` of backward passes that reach leaves."""
     sources = [*tensors, *own_leaves(leaves)]
     for n, x in enumerate(leaves):
         if isinstance(x, Tensor) and x.grad_fn is not None:

@@ -262,7 +262,7 @@ class ParameterSlots:
     def restored(self, parameters: bool = False) -> Iterator[list[int]]:
         """Undo the block's writes into buffers; yield the buffers' numbers, complete after the block.
 
-        With ``parameters``, undo all writes.  Raises `DeployError` if the block writes to parameters, or replaces a
+        ``parameters``: undo all.  Raises `DeployError` if the block writes to parameters, or replaces a
         tensor.
         """
         before = [

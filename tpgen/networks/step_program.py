@@ -52,7 +52,7 @@ class GradientPrograms:
     cotangents: tuple[range, ...]  # of each stage
 
     def kept(self, ran: ProgramRun, before: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Select what stages need of a run; ``before``: buffers before their update."""
+        """Select what stages need of a run."""
         slopes = range(len(ran.inputs), self.written.saves.start)
         known = [*ran.inputs, *(None for _ in slopes), *self.written.saved(ran.outputs)]
         needed = {n: x for n in self._needed if (x := known[n]) is not None}
