@@ -330,10 +330,6 @@ def test_a_kernel_that_cannot_be_is_a_missing_stage() -> None:
         (lambda p: provenance(p, stages=["plan"]).trace_back("form", 1), "unknown stage 'form'; known stages: plan"),
         (lambda p: provenance(p, stages=["form"]).trace_back("form", 99), "has lines 1 to 5, not 99"),
         (lambda p: provenance(p, stages=["form"]).trace_forward(9), "instructions 0 to 3, not 9"),
-        (
-            lambda p: provenance("8x0e"),
-            "give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one, not str",
-        ),
     ],
 )
 def test_errors_say_what_there_is(call: object, message: str) -> None:
