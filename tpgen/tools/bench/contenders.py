@@ -145,13 +145,11 @@ class _StreamedLoop(Loop):
         return found
 
 
-def build_loop(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
+def build_loop(
+    plan: Plan, dtype: torch.dtype, device: torch.device, backend: str, loop: type[Loop] = Loop
+) -> TimedProduct:
     """Build a `Loop` under a backend."""
-    return compile_program(Loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
-
-
-def _build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    return _StreamedLoop(plan).to(dtype=dtype, device=device)
+    return compile_program(loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
 def _build_cuequivariance(
@@ -260,7 +258,7 @@ _STRATEGIES = (*STRATEGIES, "auto")
 _ALL = (
     *(_make_contender("e3nn", backend, _build_e3nn) for backend in _BACKENDS),
     *(_make_contender("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
-    Contender("loop-streams/eager", _build_streamed_loop, cuda_only=True),
+    Contender("loop-streams/eager", partial(build_loop, backend="eager", loop=_StreamedLoop), cuda_only=True),
     *(_tpgen_contender(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
     *(_tpgen_contender(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
     _tpgen_contender("einsum", "eager", streams=4),

@@ -128,16 +128,14 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
 
 
 def _show_products(folder: Path, tour: Tour, console: Console) -> _TourChapter:
-    return _inspect_and_verify(
-        [*map(find_problem, tour.problems)], "grouped", (*_LAWS, "e3nn", "right"), folder, tour, console
-    )
+    problems = [*map(find_problem, tour.problems)]
+    return _inspect_and_verify(problems, "grouped", (*_LAWS, "e3nn", "right"), folder, tour, console)
 
 
 def _show_polynomials(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     contraction = replace(POLYNOMIALS["small-contraction"], about="MACE's symmetric contraction, small")
-    return _inspect_and_verify(
-        [contraction, POLYNOMIALS["turned"]], "einsum", (*_LAWS, "degree"), folder, tour, console
-    )
+    problems = [contraction, POLYNOMIALS["turned"]]
+    return _inspect_and_verify(problems, "einsum", (*_LAWS, "degree"), folder, tour, console)
 
 
 def _inspect_and_verify(
@@ -166,12 +164,8 @@ def _write_verification(report: Verification, what: str, folder: Path, console: 
     return [] if report.passed else [f"{what}: {report.said}"]
 
 
-_SLOW_OR_PARTIAL_STAGES = (
-    "inductor",
-    "cuda",
-    "ptx",
-    "sass",
-)  # slow, or of those products alone that GPUs have kernels for
+# slow, or of those products alone that GPUs have kernels for
+_SLOW_OR_PARTIAL_STAGES = ("inductor", "cuda", "ptx", "sass")
 
 
 def _dump_stages(
@@ -181,9 +175,8 @@ def _dump_stages(
     console.print(f"   {problem.name}: {len(plan.paths)} paths, {plan.weight_numel} weights, {plan.flops} FLOPs a row")
     folder.mkdir(parents=True, exist_ok=True)
     with console.status(f"   {problem.name}: write every stage"):
-        files = dump_files(
-            plan, [stage for stage in STAGES if stage not in _SLOW_OR_PARTIAL_STAGES], ["all"], **options
-        )
+        stages = [stage for stage in STAGES if stage not in _SLOW_OR_PARTIAL_STAGES]
+        files = dump_files(plan, stages, ["all"], **options)
     if compiled:  # in seconds, so for the forward product alone
         with console.status(f"   {problem.name}: compile with Inductor"):
             files |= dump_files(plan, ["inductor"], strategy="unrolled")
@@ -242,9 +235,8 @@ def train_tetris(folder: Path, tour: Tour, console: Console) -> _TourChapter:
 
 
 def _train_with_progress(model: Tetris, steps: int, name: str, console: Console) -> TrainingRun:
-    bar = iter(
-        track(range(steps), f"   train with {name}", console=console, transient=True, disable=not console.is_terminal)
-    )
+    hidden = not console.is_terminal
+    bar = iter(track(range(steps), f"   train with {name}", console=console, transient=True, disable=hidden))
     run = train(model, steps, watch=lambda step: next(bar))
     for _ in bar:  # let the bar close itself
         pass

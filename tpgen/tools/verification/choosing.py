@@ -44,13 +44,9 @@ def choose_reading(
             break
     assert chosen is not None
     unread = [name for name in chosen.unread if name not in declared_kinds]
-    if unread and most < OF_ATOMS and clear is not None:
-        return clear
-    return (
-        replace(chosen, unreadable=UNREAD.format(name=last_dict_key(unread[0])))
-        if unread and most < OF_ATOMS
-        else chosen
-    )
+    if not unread or most >= OF_ATOMS:
+        return chosen
+    return clear or replace(chosen, unreadable=UNREAD.format(name=last_dict_key(unread[0])))
 
 
 def _reads_all_edge_indices(

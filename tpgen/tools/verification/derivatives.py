@@ -92,12 +92,8 @@ def _compare_with_definition(derivative_order: int, subject: Subject) -> Outcome
         gradients(derivative_order, partial(_contract_results, function), leaves, cotangents)
         for function in (subject, subject.reference)
     )
-    named = {"cotangent" if name == "cotangent out" else name: (got[name], expected[name]) for name in expected}
-    return (
-        named
-        if derivative_order > 1
-        else {name: pair for name, pair in named.items() if not name.startswith("cotangent")}
-    )
+    names = [name for name in expected if derivative_order > 1 or not name.startswith("cotangent")]
+    return {"cotangent" if name == "cotangent out" else name: (got[name], expected[name]) for name in names}
 
 
 def _contract_results(function: NamedFunction, leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:

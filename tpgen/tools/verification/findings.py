@@ -81,16 +81,21 @@ def judge_outcome(law: str, part: str, outcome: Outcome, tolerance: float, floor
         return LawFinding(law, part, FAILED, tolerance=tolerance, why=why)
     if not got.numel():
         return LawFinding(law, part, NOT_COMPARED, why=f"the shape is {tuple(got.shape)}: there is nothing in it")
-    absolute = _largest_entry(got - expected)
-    scale = _largest_entry(expected)
+    absolute, scale = largest_entry(got - expected), largest_entry(expected)
     relative = absolute / scale if scale > 0.0 else absolute
     # written so that an error which is not a number fails
     holds = relative <= tolerance or absolute <= floor
     return LawFinding(law, part, PASSED if holds else FAILED, absolute, relative, tolerance)
 
 
-def _largest_entry(x: Tensor) -> float:
-    return float(x.detach().abs().max())
+def largest_entry(x: Tensor) -> float:
+    """The largest absolute value in a tensor; 0 without entries."""
+    return float(x.detach().abs().max()) if x.numel() else 0.0
+
+
+def largest_difference(x: Tensor, y: Tensor) -> float:
+    """The largest absolute difference of two tensors; infinite for different shapes."""
+    return largest_entry(x - y) if x.shape == y.shape else float("inf")
 
 
 COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")

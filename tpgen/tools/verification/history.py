@@ -14,16 +14,21 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
-from tpgen.tools.verification.approach import departures_and_arrivals
 from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import AtomGraph, reversed_edges, spacing, with_doubled_edges
 from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
 from tpgen.tools.verification.potentials import stretched_operands
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import Subject, TensorsByName, cloned_tensors, leaf_name
+from tpgen.tools.verification.subject import (
+    Subject,
+    TensorsByName,
+    cloned_tensors,
+    detached_float64_copies,
+    leaf_name,
+)
 from tpgen.tools.verification.surroundings import UNTRACKED
-from tpgen.tools.verification.systems import altered_graph, reading_of, with_shorter_edges
+from tpgen.tools.verification.systems import altered_graph, network_results, reading_of, with_shorter_edges
 
 _CALLS = 12
 _ROOM, _PLACES = 2**22, count(1)  # entries, and places in them
@@ -33,6 +38,11 @@ OWN_GRADIENTS = "the network takes gradients itself, as of an energy, and so run
 FURTHER = 1.6  # times as long are the edges of points that are further apart
 LEAP = 4.0  # of one atom, by the distance of the nearest points
 WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest points, and how many
+_SKINS = (0.11, 0.19, 0.32, 0.54, 0.92)  # of lists of neighbours, by the reach, each 1.7 times as thick
+_INSIDE = (0.97, 0.9, 0.75)  # where the atom arrives, by the reach
+_LONGEST, _HALVINGS = 64.0, 9  # of the reach, by the distance of the nearest points, and of its bounds
+_SAME = 1e-11  # results of an atom beyond the reach
+_WAY = (0.48, 0.64, 0.6)
 
 
 def compare_after_other_calls(subject: Subject) -> Outcomes:
@@ -66,7 +76,7 @@ def compare_after_other_calls(subject: Subject) -> Outcomes:
 def _fresh_results(description: str, call: Callable[[], TensorsByName]) -> TensorsByName:
     # Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers.
     try:
-        found = cloned_tensors(call())
+        found = call()
     except Exception as error:
         own = any(said in str(error) for said in UNTRACKED)
         why = OWN_GRADIENTS if own else f"the network does not take {description}: {type(error).__name__}"
@@ -90,7 +100,7 @@ def _compare_after_many_calls(
     used, held = subject.fresh_copy(), cloned_tensors(inputs)
     for _ in range(_CALLS):
         last = subject.call(used, held)
-    found |= prefixed_parts(f"{part}, {_CALLS} calls", pair_results(_float64_copies(last), wanted[0]))
+    found |= prefixed_parts(f"{part}, {_CALLS} calls", pair_results(detached_float64_copies(last), wanted[0]))
     found |= prefixed_parts("inputs after calls", {n: (held[n].double(), x.double()) for n, x in inputs.items()})
     for given, expected, when in ((other_inputs, wanted[1], "the same memory"), (inputs, wanted[0], "and back")):
         with torch.no_grad():
@@ -98,13 +108,11 @@ def _compare_after_many_calls(
                 held[name].copy_(x)
         found |= prefixed_parts(f"{part}, {when}", pair_results(subject.detached_results(used, held), expected))
         if given is other_inputs:
-            kept = {
-                name: y
-                for name, y in _float64_copies(last).items()
-                if _storage_address(last[name]) not in map(_storage_address, held.values())
-            }
+            own = {_storage_address(x) for x in held.values()}
+            kept = {name: y for name, y in last.items() if _storage_address(y) not in own}
+            expected = {name: wanted[0][name] for name in kept}
             found |= prefixed_parts(
-                f"{part}, a result that was kept", pair_results(kept, {name: wanted[0][name] for name in kept})
+                f"{part}, a result that was kept", pair_results(detached_float64_copies(kept), expected)
             )
     return found
 
@@ -132,7 +140,7 @@ def _compare_kept_returns(subject: Subject, inputs: TensorsByName, other_inputs:
 
 def _tensors_of_return(returned: Sequence[Any]) -> TensorsByName:
     leaves = pytree.tree_flatten_with_path(opened_fields(returned[0]))[0] if returned else []
-    return _float64_copies({leaf_name(path): x for path, x in leaves if isinstance(x, Tensor)})
+    return detached_float64_copies({leaf_name(path): x for path, x in leaves if isinstance(x, Tensor)})
 
 
 def _compare_after_untracked_call(subject: Subject, inputs: TensorsByName, part: str) -> dict[str, Outcome]:
@@ -157,16 +165,13 @@ def _results_and_parameter_gradients(subject: Subject, module: nn.Module, inputs
         cotangents = normal_draws(live, seed=7)
         scalar = torch.stack([(y * cotangents[name].to(y)).sum() for name, y in live.items()]).sum()
         slopes = torch.autograd.grad(scalar, list(weights.values()), allow_unused=True, materialize_grads=True)
-    return _float64_copies({**found, **{f"gradient of {name}": g for name, g in zip(weights, slopes, strict=True)}})
+    named = {f"gradient of {name}": g for name, g in zip(weights, slopes, strict=True)}
+    return detached_float64_copies({**found, **named})
 
 
 def _storage_address(x: Tensor) -> int:
     # Where a tensor lies: a result that lies in its caller's own changes with it.
     return x.untyped_storage().data_ptr()
-
-
-def _float64_copies(tensors: TensorsByName) -> TensorsByName:
-    return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in tensors.items()}
 
 
 def _other_inputs(subject: Subject, inputs: TensorsByName) -> dict[str, tuple[TensorsByName, TensorsByName]]:
@@ -176,10 +181,8 @@ def _other_inputs(subject: Subject, inputs: TensorsByName) -> dict[str, tuple[Te
     moved = {name: x + (MOVE * x.abs().max() * draw[name]).to(x) for name, x in floating.items()}
     found = {OTHER: (inputs, {**inputs, **moved})}
     if subject.points is not None:
-        found["points from further apart"] = (
-            {**inputs, **subject.module_operands(stretched_operands(subject, FURTHER))},
-            inputs,
-        )
+        stretched = subject.module_operands(stretched_operands(subject, FURTHER))
+        found["points from further apart"] = {**inputs, **stretched}, inputs
     for part, mixed in (
         ("other indices", _other_integers(subject, inputs)),
         ("other edges", _doubled_edge_arguments(subject, inputs)),
@@ -244,10 +247,8 @@ def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Call
 
     def compare_trajectory(way: Sequence[AtomGraph], part: str) -> dict[str, Pair]:
         given = [{**inputs, **subject.module_operands(reading.written(one))} for one in way]
-        wanted, used = (
-            _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given[-1])),
-            subject.fresh_copy(),
-        )
+        wanted = _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given[-1]))
+        used = subject.fresh_copy()
         for one in given:
             last = _fresh_results("points on their way", partial(subject.detached_results, used, one))
         return prefixed_parts(part, pair_results(last, wanted))
@@ -262,7 +263,7 @@ def _compare_approach(subject: Subject, inputs: TensorsByName, part: str) -> dic
         given = {**inputs, **subject.module_operands(reading_of(subject).written(graph))}
         return _fresh_results("an atom beyond others", partial(subject.detached_results, network, given))
 
-    departures, arrivals = departures_and_arrivals(subject)
+    departures, arrivals = move_last_atom_beyond_and_within_reach(subject)
     wanted, got = [results(subject.fresh_copy(), graph) for graph in arrivals], []
     for begin in departures:
         used = subject.fresh_copy()
@@ -275,6 +276,44 @@ def _compare_approach(subject: Subject, inputs: TensorsByName, part: str) -> dic
     return prefixed_parts(part, pair_results(found, expected))
 
 
+def move_last_atom_beyond_and_within_reach(subject: Subject) -> tuple[list[AtomGraph], list[AtomGraph]]:
+    """Graphs with the last atom beyond the reach of others, and graphs with it within."""
+    reading = reading_of(subject)
+    graph, way = reading.graph, torch.tensor(_WAY, dtype=torch.float64)
+    if int((graph.batch == graph.batch[-1]).sum()) < 2:
+        raise NotCompared("one atom alone has no neighbours")
+    if reading.periodic:  # images are near wherever the atom is
+        return [_with_last_atom(graph, graph.points[-1] + skin * spacing(graph) * way) for skin in _SKINS], [graph]
+    others = graph.points[(graph.batch == graph.batch[-1]).nonzero().flatten()[:-1]]
+    edge = others[(others @ way).argmax()]  # beyond this atom, none is nearer
+    near, far = _bounds_of_reach(subject, edge, way)
+    starts = [_with_last_atom(graph, edge + (far + skin * near) * way) for skin in _SKINS]
+    return starts, [_with_last_atom(graph, edge + inside * near * way) for inside in _INSIDE]
+
+
+def _with_last_atom(graph: AtomGraph, place: Tensor) -> AtomGraph:
+    return replace(graph, points=torch.cat([graph.points[:-1], place[None]]))
+
+
+def _bounds_of_reach(subject: Subject, edge: Tensor, way: Tensor) -> tuple[float, float]:
+    # distances between which the last atom comes to know of others, by copies that remember nothing
+    reading = reading_of(subject)
+
+    def results_at(distance: float) -> Tensor:
+        graph, exact = _with_last_atom(reading.graph, edge + distance * way), subject.in_float64()
+        found = network_results(exact, reading.written(graph))
+        numbers = [y for name, y in found.items() if subject.result_frame(name).axes == 0] or list(found.values())
+        return torch.cat([y.flatten() for y in numbers])
+
+    near, far = spacing(reading.graph), _LONGEST * spacing(reading.graph)
+    apart = results_at(far)
+    for _ in range(_HALVINGS):
+        middle = (near * far) ** 0.5
+        beyond = torch.allclose(results_at(middle), apart, rtol=_SAME, atol=_SAME)
+        near, far = (near, middle) if beyond else (middle, far)
+    return near, far
+
+
 def _other_graph_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
     # After a call of another graph, and one with fewer edges: as a fresh copy, of each.
     reading = subject.reading
@@ -285,11 +324,10 @@ def _other_graph_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Cal
     def compare_graph(graph: AtomGraph, part: str) -> dict[str, Pair]:
         given = {**inputs, **subject.module_operands(reading.written(graph))}
         wanted = _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given))
-        straight = cloned_tensors(subject.detached_results(used, inputs))
-        found = prefixed_parts(part, pair_results(cloned_tensors(subject.detached_results(used, given)), wanted))
-        return found | prefixed_parts(
-            f"after {part}", pair_results(cloned_tensors(subject.detached_results(used, inputs)), straight)
-        )
+        straight = subject.detached_results(used, inputs)
+        found = prefixed_parts(part, pair_results(subject.detached_results(used, given), wanted))
+        again = pair_results(subject.detached_results(used, inputs), straight)
+        return found | prefixed_parts(f"after {part}", again)
 
     graphs = {"another graph": altered_graph(reading.graph), "fewer edges": with_shorter_edges(reading.graph)}
     return {part: partial(compare_graph, graph) for part, graph in graphs.items()}
@@ -308,9 +346,7 @@ def _compare_after_parameter_step(
         return subject.detached_results(fresh, cloned_tensors(inputs))
 
     wanted = _fresh_results("them", stepped_results)
-    return prefixed_parts(
-        part, pair_results(cloned_tensors(subject.detached_results(used, cloned_tensors(inputs))), wanted)
-    )
+    return prefixed_parts(part, pair_results(subject.detached_results(used, cloned_tensors(inputs)), wanted))
 
 
 def _step_parameters(network: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeVar
 
@@ -16,7 +16,6 @@ from tpgen.planner.equivariance import rotation_of
 from tpgen.planner.plan import Plan
 from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, Pair
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, change_layout
-from tpgen.tools.verification.zeros import names_of_zeros, with_random_zeros
 
 Outcomes = Mapping[str, Outcome]
 Of = TypeVar("Of")
@@ -28,7 +27,7 @@ class Law:
 
     about: str
     compare: Callable[[Subject], Outcomes]
-    applies: Callable[[Subject], bool] = lambda subject: True
+    applies: Callable[[Subject], Any] = lambda subject: True
     slack: float = 1.0  # allowed error, times the tolerance of the dtype
     limit: float | None = None  # allowed error in every dtype, instead
     lacks: Callable[[Subject], str] = lambda subject: ""  # why a subject cannot be compared
@@ -92,6 +91,7 @@ def _compare_with_interpolation(subject: Subject, operand: str, degree: int) -> 
 UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--turns x=1o), None for what stays"
 
 _BEHIND = "found behind parameters that are zero now, here random: {}"
+_ZEROS_SIZE, _ZEROS_SHOWN = 0.1, 4  # of the random numbers in place of zeros, and how many names a message has
 
 
 def compare_equivariance(subject: Subject) -> Outcomes:
@@ -113,14 +113,26 @@ def _compare_all_turns(subject: Subject) -> dict[str, Pair]:
 def _compare_behind_zeros(subject: Subject) -> dict[str, Outcome]:
     # of a copy in which no trainable parameter is zero: a branch may be silent until training has begun
     try:
-        other, names = with_random_zeros(subject)
+        other, names = _copy_with_random_zeros(subject)
         found = _compare_all_turns(other) if names else {}
     except Exception:  # the copy, and not the network, has failed
         return {}
     if not all(bool(x.isfinite().all()) for pair in found.values() for x in pair):
         return {}
-    why = _BEHIND.format(names_of_zeros(names))
+    more = f" and {len(names) - _ZEROS_SHOWN} more" if len(names) > _ZEROS_SHOWN else ""
+    why = _BEHIND.format(", ".join(names[:_ZEROS_SHOWN]) + more)
     return {f"behind zeros, {part}": Noted(pair, why, of_failure=True) for part, pair in found.items()}
+
+
+def _copy_with_random_zeros(subject: Subject) -> tuple[Subject, list[str]]:
+    # random numbers in the place of parameters that are zero, whose names are returned
+    module = subject.fresh_copy()
+    zeros = {n: p for n, p in module.named_parameters() if p.requires_grad and p.numel() and not p.detach().any()}
+    generator = torch.Generator().manual_seed(8)
+    with torch.no_grad():
+        for p in zeros.values():
+            p.copy_(_ZEROS_SIZE * torch.randn(p.shape, dtype=torch.float64, generator=generator))
+    return replace(subject, module=module), list(zeros)
 
 
 def _compare_turned(subject: Subject, results: TensorsByName, matrices: list[Tensor]) -> dict[str, Pair]:

@@ -84,21 +84,24 @@ def _product_subject(product: TensorProduct, rows: int) -> Subject:
         reference=reference_results,
         results_of_reordered_rows=results_and_expected_of_permuted_graph
         if product.edges
-        else partial(_results_and_expected_of_permuted_rows, by_row),
+        else partial(_results_and_expected_of_permuted_rows, rows, by_row),
         moments=None if product.edges else partial(product_moments, product),
         **_common_subject_fields(product, like),
     )
 
 
 def _results_and_expected_of_permuted_rows(
-    row_operands: Sequence[str], subject: Subject, call_in_order: Callable[[Tensor], Callable] | None = None
+    rows: int,
+    row_operands: Sequence[str],
+    subject: Subject,
+    call_in_order: Callable[[Tensor], Callable] | None = None,
+    rows_are_summed: bool = False,
 ) -> tuple[TensorsByName, TensorsByName]:
-    # rows are independent: permuted rows give permuted results
-    rows = subject.given[row_operands[0]].shape[0]
+    # rows are independent: permuted rows give permuted results, unless these are sums of rows
     order = derangement(rows)
     moved = replace(subject, call=call_in_order(order)) if call_in_order else subject
     got = moved({name: x[order] if name in row_operands else x for name, x in subject.given.items()})
-    return got, {name: y[order] for name, y in subject(subject.given).items()}
+    return got, {name: y if rows_are_summed else y[order] for name, y in subject(subject.given).items()}
 
 
 def _linear_subject(layer: Linear, rows: int) -> Subject:
@@ -133,6 +136,7 @@ def _linear_subject(layer: Linear, rows: int) -> Subject:
         moments=partial(linear_moments, layer),
         results_of_reordered_rows=partial(
             _results_and_expected_of_permuted_rows,
+            rows,
             ("x",) if plan.shared_weights else tuple(shapes),
             call_in_order=call_in_order,
         ),
@@ -197,12 +201,6 @@ def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
             _call_polynomial, module, names, None if index is None else index[row_order].to(like.device), used
         )
 
-    def results_and_expected_of_permuted_rows(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
-        order = derangement(rows)
-        moved = {o.name: subject.given[o.name][order] for o in plan.inputs if o.name not in at}
-        got = replace(subject, call=call_in_order(order))({**subject.given, **moved})
-        return got, {name: y if OUT in at else y[order] for name, y in subject(subject.given).items()}
-
     form = polynomial_of(plan)
     single = {o.name: (o.name,) for o in plan.inputs if form.degree(o.name) == 1}
     weights = {"weights": tuple(o.name for o in plan.weights)} if plan.weights else {}
@@ -219,7 +217,13 @@ def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         affine={**single, **(weights if constant else {})},  # what lacks an input is a constant to it
         degrees={o.name: form.degree(o.name) for o in plan.inputs if form.degree(o.name) > 1},
         reference=reference_results,
-        results_of_reordered_rows=results_and_expected_of_permuted_rows,
+        results_of_reordered_rows=partial(
+            _results_and_expected_of_permuted_rows,
+            rows,
+            [o.name for o in plan.inputs if o.name not in at],
+            call_in_order=call_in_order,
+            rows_are_summed=OUT in at,
+        ),
         slack=2.0,  # more factors than a product has
         **_common_subject_fields(module, like),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -38,9 +39,7 @@ def shared_states() -> dict[str, str]:
 
 def held_states(network: nn.Module) -> dict[str, str]:
     """Return states of generators in a network or its methods, as text."""
-    return {
-        name: _state_text(_getter_and_setter_of_state(one)[0](one)) for name, one in _generators_of(network).items()
-    }
+    return {name: _state_text(_read_and_write_of(one)[0](one)) for name, one in _generators_of(network).items()}
 
 
 def is_torch_generator(network: nn.Module, name: str) -> bool:
@@ -63,7 +62,7 @@ def _state_text(state: Any) -> str:
     return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
 
 
-def _getter_and_setter_of_state(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+def _read_and_write_of(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
     return next(functions for kind, functions in _STATES.items() if isinstance(generator, kind))
 
 
@@ -71,19 +70,15 @@ def with_restored_randomness(call: Callable[[Any, Any], Any]) -> Callable[[Any, 
     """Wrap a call to restore random number states afterwards."""
 
     def call_and_restore(run: Any, named: Any) -> Any:
-        shared = [(put_back, read()) for read, put_back, _ in RANDOM.values()]
-        generators = list(_generators_of(run).values()) if isinstance(run, nn.Module) else []
-        held = [
-            (one, _getter_and_setter_of_state(one)[1], deepcopy(_getter_and_setter_of_state(one)[0](one)))
-            for one in generators
-        ]
+        before = [(put_back, read()) for read, put_back, _ in RANDOM.values()]
+        for one in _generators_of(run).values() if isinstance(run, nn.Module) else ():
+            read, write = _read_and_write_of(one)
+            before.append((partial(write, one), deepcopy(read(one))))
         try:
             return call(run, named)
         finally:
-            for put_back, state in shared:
+            for put_back, state in before:
                 put_back(state)
-            for one, write, state in held:
-                write(one, state)
 
     return call_and_restore
 
@@ -94,9 +89,8 @@ def _generators_of(network: nn.Module) -> dict[str, Any]:
         found |= dict(_generators_within(path, unregistered_attributes(module), _DEEP))
     for cls in {cls for module in network.modules() for cls in type(module).__mro__}:
         if not cls.__module__.startswith("torch."):
-            found |= dict(_generators_within(cls.__name__, vars(cls), 1)) | dict(
-                _generators_within("", _globals_of_methods(cls), 1)
-            )
+            found |= dict(_generators_within(cls.__name__, vars(cls), 1))
+            found |= dict(_generators_within("", _globals_of_methods(cls), 1))
     return found
 
 

@@ -56,29 +56,26 @@ class Reading:
     @property
     def whole(self) -> list[str]:
         """Names of floating arguments that are counts or labels."""
-        counted = [
-            n for n, role in self.roles.items() if role.startswith("numbers of") or role in ("batch", "pointers")
-        ]
-        labels = [
-            n
-            for n, x in self.values.items()
-            if last_dict_key(n).lower() in SPECIES_NAMES and x.dim() == 1 and _are_whole_numbers(x)
-        ]
-        return [name for name in dict.fromkeys(counted + labels) if self.values[name].is_floating_point()]
+        counts = {name for name, role in self.roles.items() if role.startswith("numbers of")}
+        counts |= {*self.named("batch"), *self.named("pointers")}
+
+        def is_label(name: str, x: Tensor) -> bool:
+            return last_dict_key(name).lower() in SPECIES_NAMES and x.dim() == 1 and _are_whole_numbers(x)
+
+        floating = {name: x for name, x in self.values.items() if x.is_floating_point()}
+        return [name for name, x in floating.items() if name in counts or is_label(name, x)]
 
     @property
     def unread(self) -> list[str]:
         """Names of possible indices without a known role."""
-        free = [
-            n for n, role in self.roles.items() if not role and last_dict_key(n) not in (*BATCHES, POINTERS, PERIODIC)
-        ]
-        return [name for name in free if is_index(self.values[name]) and self.values[name].numel() > 1]
+        reserved = (*BATCHES, POINTERS, PERIODIC)
+        free = {n: self.values[n] for n, role in self.roles.items() if not role and last_dict_key(n) not in reserved}
+        return [name for name, x in free.items() if is_index(x) and x.numel() > 1]
 
     def written(self, graph: AtomGraph) -> TensorsByName:
         """A call's arguments for another graph."""
-        return write_graph(
-            self, sorted_by_first_end(graph) if self.edges is not None and self.edges.in_order else graph
-        )
+        in_order = self.edges is not None and self.edges.in_order
+        return write_graph(self, sorted_by_first_end(graph) if in_order else graph)
 
 
 def tensor_row_count(x: Tensor, frame: Frame) -> int | None:
@@ -228,11 +225,7 @@ def _why_axes_unclear(values: TensorsByName, roles: Mapping[str, str], graph: At
 def _with_crossed_cells(reading: Reading) -> Reading:
     graph, counts, vectors = reading.graph, reading.named("counts"), reading.named("vectors")
     if graph.ends is None or reading.edges is None or not (counts or vectors):
-        return (
-            reading
-            if graph.ends is not None
-            else replace(reading, periodic=_axes_periodic_by_flags_and_edges(reading, None))
-        )
+        return reading if graph.ends is not None else replace(reading, periodic=_periodic_axes(reading, None))
     if graph.cells is None:
         return replace(reading, unclear=reading.unclear or "edges have images, and there is no cell for each graph")
     if counts:
@@ -246,12 +239,10 @@ def _with_crossed_cells(reading: Reading) -> Reading:
     signs = {sign: replace(graph, counts=sign * found.round()) for sign in (1.0, -1.0)}
     longest = {sign: float(one.vectors.norm(dim=-1).max()) for sign, one in signs.items()}
     sign = 1.0 if longest[1.0] <= longest[-1.0] * (1 + 1e-6) else -1.0
-    return replace(
-        reading, graph=signs[sign], sign=sign, periodic=_axes_periodic_by_flags_and_edges(reading, found.round())
-    )
+    return replace(reading, graph=signs[sign], sign=sign, periodic=_periodic_axes(reading, found.round()))
 
 
-def _axes_periodic_by_flags_and_edges(reading: Reading, cell_counts: Tensor | None) -> tuple[int, ...]:
+def _periodic_axes(reading: Reading, cell_counts: Tensor | None) -> tuple[int, ...]:
     if reading.graph.cells is None:
         return ()
     said = next((x for n, x in reading.values.items() if last_dict_key(n) == PERIODIC and x.numel() % 3 == 0), None)

@@ -52,20 +52,15 @@ def compare_permuted_rows(subject: Subject) -> Outcomes:
     alone = _results_with_rows(subject, _results_of_selected_rows(subject, torch.arange(first)), first)
     if alone.keys() != straight.keys():
         raise NotCompared(NO_ROWS)
-    moved = pair_results(
-        _results_of_selected_rows(subject, order),
-        {name: y[order] if name in straight else y for name, y in found.items()},
-    )
+    expected = {name: y[order] if name in straight else y for name, y in found.items()}
+    moved = pair_results(_results_of_selected_rows(subject, order), expected)
     # the others in another order, and smaller
     mixed = {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()}
     beside = _results_with_rows(subject, network_results(subject, mixed), number)
     know = any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items())
 
     def compare_one_row() -> Outcomes:
-        got, expected = (
-            _results_of_selected_rows(subject, torch.arange(1)),
-            {name: y[:1] for name, y in straight.items()},
-        )
+        got, expected = _results_of_selected_rows(subject, torch.arange(1)), {n: y[:1] for n, y in straight.items()}
         return pair_results(*({name: 0 * y if know else y for name, y in one.items()} for one in (got, expected)))
 
     some: dict[str, Outcome] = {"some rows alone": KNOW}
@@ -140,10 +135,8 @@ def _is_direction_if_turning(subject: Subject, name: str) -> bool | None:
 
 def _check_finite(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Tensor, Tensor]]:
     # Whether the entries of results, and of gradients by inputs and parameters, are numbers.
-    given = {
-        **subject.given,
-        **{name: _with_vanishing_row(subject.turns[name], subject.given[name]) for name in vanishing},
-    }
+    vanished = {name: _with_vanishing_row(subject.turns[name], subject.given[name]) for name in vanishing}
+    given = {**subject.given, **vanished}
     found = network_results(subject, given)
     function, leaves = with_parameters(subject)
     tracked = differentiable(function, leaves)

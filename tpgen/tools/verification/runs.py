@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tpgen.base._e3nn import default_dtype
 from tpgen.base._torch import replaced_attribute
+from tpgen.base.clock import with_threads
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.networks.conversion.operations.splines import is_splined
@@ -25,7 +26,7 @@ from tpgen.networks.copies import copy_of
 from tpgen.tools.inspection.report.sections import REMARK, is_missing_length
 from tpgen.tools.inspection.report.values import error_reason
 from tpgen.tools.verification.derivatives import gradients, is_freed_graph, normal_draws, sum_times_weights
-from tpgen.tools.verification.findings import Outcome, Pair, tolerance_of
+from tpgen.tools.verification.findings import Outcome, Pair, largest_entry, tolerance_of
 from tpgen.tools.verification.holding import Place, plain_tensors
 from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
 from tpgen.tools.verification.randomness import advanced_random_states, is_torch_generator
@@ -221,9 +222,9 @@ def _compare_training_with_evaluation(subject: Subject) -> dict[str, str]:
         )
     except Exception as error:
         return {"modes": f"it does not run in both modes: {error_reason(error)}"}
-    apart = {name: float((y - other[name]).abs().max()) for name, y in one.items() if y.numel()}
+    apart = {name: largest_entry(y - other[name]) for name, y in one.items()}
     limit = subject.slack * tolerance_of(subject.dtype)
-    differ = [f"{n} by {d:.1e}" for n, d in apart.items() if not d <= limit * float(one[n].abs().max())]
+    differ = [f"{name} by {d:.1e}" for name, d in apart.items() if not d <= limit * largest_entry(one[name])]
     return {"modes": f"training and evaluation differ: {', '.join(differ)}; it may be meant"} if differ else {}
 
 
@@ -231,19 +232,9 @@ def compare_threads(subject: Subject) -> Outcomes:
     """Compare results on one thread and on several."""
     found, compared = [], _choose_result_function(subject)
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
-        with _running_on_threads(number):
+        with with_threads(number):
             found.append(compared(subject))
     return _compare_calls(found)
-
-
-@contextmanager
-def _running_on_threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def compare_saved_copies(subject: Subject) -> Outcomes:
@@ -278,9 +269,8 @@ def _copy_after_call(subject: Subject) -> dict[str, Outcome]:
     try:
         deepcopy(module)
     except Exception as error:
-        return {
-            "copy after a call": f"a call keeps tensors with their graph, and deepcopy fails: {error_reason(error)}"
-        }
+        why = f"a call keeps tensors with their graph, and deepcopy fails: {error_reason(error)}"
+        return {"copy after a call": why}
     return {}
 
 
@@ -342,8 +332,6 @@ def _unregistered_tensors_in_use(subject: Subject) -> dict[str, Tensor]:
                 x.data.copy_(values)
         return any(not torch.equal(found[name], y) for name, y in expected.items())
 
-    return (
-        {".".join(filter(None, place)): x for place, x in plain.items() if changes_results([place])}
-        if changes_results(plain)
-        else {}
-    )
+    if not changes_results(plain):
+        return {}
+    return {".".join(filter(None, place)): x for place, x in plain.items() if changes_results([place])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -23,10 +23,9 @@ from tpgen.tools.verification.padding import UnknownPadding
 from tpgen.tools.verification.reading import Reading, tensor_row_count
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, last_dict_key
 from tpgen.tools.verification.systems import (
-    CRYSTAL,
     altered_graph,
+    compare_one_atom_crystal,
     network_results,
-    one_atom_crystal,
     reading_of,
     species_of_atoms,
 )
@@ -61,29 +60,18 @@ def _compare_with_one(subject: Subject) -> Outcomes:
     if reading.periodic:
         if reading.indices:
             raise NotCompared(f"nobody can tell in which of two cells the indices {', '.join(reading.indices)} are")
-        found: Outcomes = _compare_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
-        crystal = one_atom_crystal(reading)
-        return (
-            found
-            if crystal is None
-            else {**found, **compared_if_accepted(CRYSTAL, lambda: _compare_longer_cell(subject, crystal))}
-        )
+        found = _compare_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
+        return {**found, **compare_one_atom_crystal(subject, _compare_longer_cell)}
     exact = subject.in_float64()
     points = reading.graph.points
     far, straight = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())), network_results(exact, exact.given)
     near, further = (_compare_copies(exact, straight, two_distant_copies(reading.graph, n * far)) for n in (1, 2))
-    if any(
-        _differs_beyond_rounding(*(one[name][0] - one[name][1] for one in (near, further)))
-        for name in near
-        if _same_shape(near[name])
-    ):
+    same = [name for name, (got, expected) in near.items() if got.shape == expected.shape]
+    if any(_differs_beyond_rounding(*(one[name][0] - one[name][1] for one in (near, further))) for name in same):
         how = "no edge joins" if reading.graph.ends is not None else f"are {far:.0f} away"
         raise NotCompared(f"the network sees points that {how}")
-    return (
-        near
-        | compared_if_accepted(MANY, lambda: _compare_many_copies(exact, far))
-        | _compare_beside_one_species(exact, far)
-    )
+    many = compared_if_accepted(MANY, lambda: _compare_many_copies(exact, far))
+    return near | many | _compare_beside_one_species(exact, far)
 
 
 def _compare_many_copies(subject: Subject, distance: float) -> dict[str, Pair]:
@@ -118,19 +106,12 @@ def _compare_beside_one_species(subject: Subject, distance: float) -> dict[str, 
         parts = [reading.graph, replace(pure, points=pure.points + distance)]
         try:
             together = _results_of_joined(subject, parts)[energy].sum()
-            separate = sum(network_results(subject, reading.written(one))[energy].sum() for one in parts)
+            each = [network_results(subject, reading.written(one))[energy].sum() for one in parts]
         except NotCompared as why:
             return {part: str(why)}
-        found[part] = (
-            APART
-            if _differs_beyond_rounding(together, torch.as_tensor(separate))
-            else (together, torch.as_tensor(separate))
-        )
+        separate = torch.stack(each).sum()
+        found[part] = APART if _differs_beyond_rounding(together, separate) else (together, separate)
     return found
-
-
-def _same_shape(pair: Pair) -> bool:
-    return pair[0].shape == pair[1].shape
 
 
 def _differs_beyond_rounding(one: Tensor, other: Tensor) -> bool:
@@ -166,11 +147,8 @@ def _expected_of_copies(subject: Subject, results: TensorsByName, doubled: AtomG
     atoms, points, found = len(doubled.atoms) // 2, reading_of(subject).graph.points, {}
     for name, y in results.items():
         of_atoms = tensor_row_count(y, subject.result_frame(name)) == atoms
-        if (
-            (name == subject.energy and not of_atoms)
-            or name in VIRIALS
-            or (name == subject.stress and subject.is_virial)
-        ):
+        is_virial = name in VIRIALS or (name == subject.stress and subject.is_virial)
+        if is_virial or (name == subject.energy and not of_atoms):
             found[name] = 2 * y
         elif name == subject.stress:
             found |= {name: y} if reading_of(subject).periodic else {}
@@ -196,23 +174,16 @@ def compare_batch(subject: Subject) -> Outcomes:
     parts = [single_graph(graph, n) for n in range(graph.number)]
     given = parts if len(parts) > 1 else [graph, altered_graph(graph)]
     found = _compare_batch_with_single_graphs(subject, given)
+    first = parts[0]
+    batches: dict[str, list[AtomGraph]] = {}
     if len({len(one.points) for one in given}) == 1:
-        found |= compared_if_accepted(
-            UNLIKE,
-            lambda: _compare_batch_with_single_graphs(subject, [parts[0], _graph_of_other_size(reading, parts[0])]),
-        )
-    others = _one_species_graphs(reading, parts[0])
-    if len(parts[0].points) > 1:
-        others[LONE] = with_atoms(parts[0], torch.zeros(1, dtype=torch.int64))
-    for part, other in others.items():
-        found |= compared_if_accepted(
-            part,
-            lambda other=other: _compare_batch_with_single_graphs(subject, [parts[0], other]),  # type: ignore[misc]
-        )
-    if LONE in others:
-        found |= compared_if_accepted(
-            f"{LONE}, which comes first", lambda: _compare_batch_with_single_graphs(subject, [others[LONE], parts[0]])
-        )
+        batches[UNLIKE] = [first, _graph_of_other_size(reading, first)]
+    batches |= {part: [first, other] for part, other in _one_species_graphs(reading, first).items()}
+    if len(first.points) > 1:
+        lone = with_atoms(first, torch.zeros(1, dtype=torch.int64))
+        batches |= {LONE: [first, lone], f"{LONE}, which comes first": [lone, first]}
+    for part, batch in batches.items():
+        found |= compared_if_accepted(part, partial(_compare_batch_with_single_graphs, subject, batch))
     found |= compared_if_accepted(MANY_GRAPHS, lambda: _compare_many_graphs(subject, given))
     return found | _compare_with_empty_graph_between(subject, given[:2])
 
@@ -222,9 +193,8 @@ def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str,
     atoms = sum(len(one.points) for one in graphs)
     parts = graphs * (_ATOMS // max(atoms, 1) | 1)
     each = [network_results(subject, reading_of(subject).written(one)) for one in graphs]
-    return _compare_results_with_single_graphs(
-        subject, _results_of_joined(subject, parts), each * (len(parts) // len(graphs))
-    )
+    together = _results_of_joined(subject, parts)
+    return _compare_results_with_single_graphs(subject, together, each * (len(parts) // len(graphs)))
 
 
 def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:

@@ -127,6 +127,10 @@ def cloned_tensors(tensors: TensorsByName) -> TensorsByName:
     return {name: x.clone() for name, x in tensors.items()}
 
 
+def detached_float64_copies(tensors: TensorsByName) -> TensorsByName:
+    return {name: x.detach().to("cpu", torch.float64, copy=True) for name, x in tensors.items()}
+
+
 def derangement(size: int) -> Tensor:
     """A permutation without a fixed point.
 
@@ -164,9 +168,8 @@ class Subject:
     degrees: Mapping[str, int] = field(default_factory=dict)  # operands in which it is a polynomial, and how high
     reference: Callable[[TensorsByName], TensorsByName] | None = None
     moments: Moments | None = None
-    results_of_reordered_rows: Callable[[Subject], tuple[TensorsByName, TensorsByName]] | None = (
-        None  # of rows in another order: results, and expected
-    )
+    # results of rows in another order, and what they should be
+    results_of_reordered_rows: Callable[[Subject], tuple[TensorsByName, TensorsByName]] | None = None
     points: str | None = None  # where a potential has its positions, energy, forces, cell and stress
     energy: str | None = None
     by_elimination: bool = False  # it has another name than an energy's, and is the one number that is returned
@@ -185,13 +188,10 @@ class Subject:
     inexact: str = ""  # why that does not run
     narrow: bool = False  # the module's code names narrower dtypes, which are float64 in that copy
     reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
-    call_arguments: Callable[[TensorsByName], Any] | None = (
-        None  # the arguments of a network's call, in their tuples and dicts
-    )
+    call_arguments: Callable[[TensorsByName], Any] | None = None  # of a network's call, in their tuples and dicts
     outcomes: tuple[str, ...] = ()  # the names of a network's results
-    drawing: Callable[[Run, TensorsByName], TensorsByName] | None = (
-        None  # the call that goes on with random numbers, if it draws some
-    )
+    # the call that goes on with random numbers, if it draws some
+    drawing: Callable[[Run, TensorsByName], TensorsByName] | None = None
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
     def __call__(self, operands: TensorsByName, run: Run | None = None) -> TensorsByName:
@@ -235,7 +235,7 @@ class Subject:
 
     def detached_results(self, module: Run, operands: TensorsByName) -> TensorsByName:
         """Call ``module`` on prepared operands; return detached float64 results on the CPU."""
-        return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, operands).items()}
+        return detached_float64_copies(self.call(module, operands))
 
     def result_frame(self, name: str) -> Frame:
         return self.results.get(name, STILL)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
@@ -36,6 +37,7 @@ SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]
 SEEDS = (7919, 104729)  # which no network sets itself
 DRAWN = "a call in training goes on with random numbers of torch's, as dropout does"
 
+ASKED = "a call sets requires_grad of its caller's tensor, as some potentials mean to"
 ADDED = "a call adds or removes this entry of its caller's, as some networks mean to"
 # What torch says where a network takes gradients, as of an energy, and no graph is kept.
 UNTRACKED = ("does not require grad", "nference tensor")
@@ -112,10 +114,10 @@ def _changed_container_entries(subject: Subject, module: Any) -> tuple[list[str]
     given, before = (subject.call_arguments(subject.arguments()) for _ in range(2))
     with suppress(Exception):
         module(*given)
-    after = _container_entries(given)
-    known = {name: x for name, x in _container_entries(before).items() if isinstance(x, Tensor)}
-    other = [name for name, x in known.items() if name in after and not _same_entry(after[name], x)]
-    return other, sorted(after.keys() ^ _container_entries(before).keys())
+    after, known = _container_entries(given), _container_entries(before)
+    both = [(name, after[name], x) for name, x in known.items() if isinstance(x, Tensor) and name in after]
+    other = [name for name, y, x in both if not (isinstance(y, Tensor) and _same_bits(y.to(x), x))]
+    return other, sorted(after.keys() ^ known.keys())
 
 
 def _container_entries(given: Any) -> dict[str, Any]:
@@ -123,21 +125,14 @@ def _container_entries(given: Any) -> dict[str, Any]:
     return {leaf_name(path[1:]): x for path, x in found if len(path) > 1}
 
 
-def _same_entry(x: Any, y: Tensor) -> bool:
-    return isinstance(x, Tensor) and _same_bits(x.to(y), y)
-
-
 def _same_bits(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and torch.equal(x.detach().nan_to_num(), y.nan_to_num())
 
 
 def _inputs_set_to_require_gradients(subject: Subject, module: Any) -> dict[str, str]:
-    # Gradients that a call asks for of tensors of its caller's, as some potentials mean to.
     given = subject.arguments()
     subject.call(module, given)
-    names = [name for name, x in given.items() if x.requires_grad]
-    why = "a call sets requires_grad of its caller's tensor, as some potentials mean to"
-    return dict.fromkeys(names, why)
+    return dict.fromkeys((name for name, x in given.items() if x.requires_grad), ASKED)
 
 
 @contextmanager
@@ -189,24 +184,24 @@ def compare_memory_layouts(subject: Subject) -> Outcomes:
     return found
 
 
-def _arguments_requiring_gradients(subject: Subject) -> TensorsByName:
-    given = subject.arguments()
-    return {name: x.requires_grad_() if x.is_floating_point() else x for name, x in given.items()}
-
-
 def compare_gradient_modes(subject: Subject) -> Outcomes:
     """Compare results under no_grad, inference_mode, input gradients and frozen parameters."""
-    expected = subject.detached_results(subject.module, subject.arguments())
     frozen = None if subject.fresh is None else subject.fresh_copy().requires_grad_(False)
+
+    def call(module: nn.Module = subject.module, input_gradients: bool = False) -> TensorsByName:
+        given = subject.arguments()
+        for x in given.values():
+            x.requires_grad_(input_gradients and x.is_floating_point())
+        return subject.detached_results(module, given)
+
+    expected = call()
     cases: dict[str, Callable[[], TensorsByName]] = {
-        "no_grad": lambda: torch.no_grad()(subject.detached_results)(subject.module, subject.arguments()),
-        "inference_mode": lambda: torch.inference_mode()(_call_with_copies)(subject),
-        "inputs with gradients": lambda: subject.detached_results(
-            subject.module, _arguments_requiring_gradients(subject)
-        ),
+        "no_grad": torch.no_grad()(call),
+        "inference_mode": torch.inference_mode()(call),
+        "inputs with gradients": partial(call, input_gradients=True),
     }
     if frozen is not None:
-        cases["frozen parameters"] = lambda: subject.detached_results(frozen, subject.arguments())
+        cases["frozen parameters"] = partial(call, frozen)
     found: dict[str, Outcome] = {}
     for part, called in cases.items():
         try:
@@ -241,7 +236,3 @@ def _is_other_outcome(untracked: Outcome, tracked: Outcome) -> bool:
     if not isinstance(untracked, tuple) or not isinstance(tracked, tuple) or untracked[0].shape != tracked[0].shape:
         return isinstance(untracked, (tuple, Exception))
     return not torch.allclose(untracked[0], tracked[0], rtol=1e-9, atol=1e-9, equal_nan=True)
-
-
-def _call_with_copies(subject: Subject) -> TensorsByName:
-    return subject.detached_results(subject.module, subject.arguments())

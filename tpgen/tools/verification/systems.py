@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tpgen.tools.verification import laws
 from tpgen.tools.verification.derivatives import normal_draws
-from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
+from tpgen.tools.verification.findings import NotCompared, Outcome, Pair, largest_difference
 from tpgen.tools.verification.graphs import (
     AtomGraph,
     on_a_line,
@@ -36,38 +36,6 @@ DENSE, CROWD, ASIDE = "of many neighbours", 60, 0.5  # atoms, and how far they a
 CLOSE = 0.08  # the distance of two points that are close, by that of the nearest
 EQUAL_SPECIES = "results do not tell {} {} from {}: both may share a row of an embedding, or it is meant"
 _MOST_SPECIES = 4  # of which each is put in the place of each other one
-
-NO_BATCH = "no tensor named batch says which graph an atom is in"
-NO_EDGES = "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in"
-_HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
-    "edges": (
-        lambda r: r.graph.ends is not None,
-        "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in",
-    ),
-    "cell": (lambda r: bool(r.periodic), "no cell with a volume, and images of edges in it, is among the inputs"),
-    "plane": (lambda r: len(r.periodic) > 1, "no cell that repeats along two vectors is among the inputs"),
-    "batch": (
-        lambda r: bool(r.named("batch")) or r.graph.number > 1,
-        "no tensor named batch says which graph an atom is in",
-    ),
-    "axes": (lambda r: not r.unclear, ""),
-}
-
-
-def needs(*parts: str) -> Callable[[Subject], str]:
-    """A function that says which ``parts`` a subject lacks."""
-
-    def lacking(subject: Subject) -> str:
-        if subject.points is None:
-            return "no input is said to be points"
-        reading = subject.reading
-        if not isinstance(reading, Reading):
-            return str(reading)
-        if reading.unreadable:
-            return reading.unreadable
-        return next((why or reading.unclear for there, why in map(_HAVE.__getitem__, parts) if not there(reading)), "")
-
-    return lacking
 
 
 def reading_of(subject: Subject) -> Reading:
@@ -129,18 +97,15 @@ def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
 def compare_permuted_systems(subject: Subject) -> Outcomes:
     """Compare results of permuted rows or atoms; note equal species."""
     found = dict(laws.compare_permutations(subject))
-    if isinstance(subject.reading, Reading):
-        found |= _equal_species_remark(subject)
-    graph = subject.reading.graph if isinstance(subject.reading, Reading) else None
-    if graph is None:
+    if not isinstance(subject.reading, Reading):
         return found
+    found |= _equal_species_remark(subject)
+    graph = subject.reading.graph
     if graph.ends is None:
-        crowd = dense_graph(reading_of(subject))
-        return (
-            found
-            if crowd is None
-            else {**found, **compared_if_accepted(DENSE, lambda: _compare_permuted_dense(subject, crowd))}
-        )
+        crowd = dense_graph(subject.reading)
+        if crowd is not None:
+            found |= compared_if_accepted(DENSE, lambda: _compare_permuted_dense(subject, crowd))
+        return found
     atom = int((graph.batch == graph.batch[-1]).nonzero()[0])  # the first of the last graph
     lone = with_edges(graph, (graph.ends != atom).all(0))
     with suppress(NotCompared):
@@ -148,9 +113,8 @@ def compare_permuted_systems(subject: Subject) -> Outcomes:
         order = torch.arange(len(graph.points))
         order = torch.cat([order[:atom], order[atom + 1 :], order[atom : atom + 1]])
         got = network_results(subject, reading_of(subject).written(with_atoms(lone, order)))
-        found |= prefixed_parts(
-            "an atom without edges last", pair_results(got, _reordered_results(subject, straight, got, order))
-        )
+        last = pair_results(got, _reordered_results(subject, straight, got, order))
+        found |= prefixed_parts("an atom without edges last", last)
     return found
 
 
@@ -193,11 +157,7 @@ def _reordered_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, atom_o
     if y.shape[:2] != (len(atom_order), len(atom_order)) or subject.result_frame(name).axes or got.shape != y.shape:
         return moved
     square = moved[:, atom_order]
-    return square if _largest_difference(got, square) < _largest_difference(got, moved) else moved
-
-
-def _largest_difference(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max())
+    return square if largest_difference(got, square) < largest_difference(got, moved) else moved
 
 
 def compare_edge_orders(subject: Subject) -> Outcomes:
@@ -206,9 +166,8 @@ def compare_edge_orders(subject: Subject) -> Outcomes:
     assert reading.graph.edges is not None
     order = derangement(len(reading.graph.edges))
     got, straight = subject(reading.written(with_edges(reading.graph, order))), subject(subject.given)
-    return pair_results(
-        got, {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()}
-    )
+    expected = {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()}
+    return pair_results(got, expected)
 
 
 def compare_moved_images(subject: Subject) -> Outcomes:
@@ -251,34 +210,28 @@ def compare_lattice_bases(subject: Subject) -> Outcomes:
     """Compare results for other basis vectors of a lattice."""
     reading = reading_of(subject)
     axis, other = reading.periodic[:2]
-    found: Outcomes = pair_results(
-        subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given)
-    )
-    crystal = one_atom_crystal(reading)
-    return (
-        found
-        if crystal is None
-        else {**found, **compared_if_accepted(CRYSTAL, lambda: _compare_sheared_crystal(subject, crystal))}
-    )
+    sheared_results = subject(reading.written(sheared(reading.graph, axis, other)))
+    found = pair_results(sheared_results, subject(subject.given))
+    return {**found, **compare_one_atom_crystal(subject, _compare_sheared_crystal)}
 
 
-def one_atom_crystal(reading: Reading) -> AtomGraph | None:
-    """A cubic crystal of one atom, or None for networks that take edges."""
+def compare_one_atom_crystal(subject: Subject, compare: Callable[[Subject, AtomGraph], Outcomes]) -> dict[str, Outcome]:
+    """Compare by a cubic crystal of one atom; nothing for networks that take edges."""
+    reading = reading_of(subject)
     graph = reading.graph
     if graph.ends is not None or len(reading.periodic) < 3 or graph.number > 1:
-        return None
+        return {}
     cube = EDGE * spacing(graph) * torch.eye(3, dtype=graph.points.dtype)[None]
-    return replace(with_atoms(graph, torch.zeros(1, dtype=torch.int64)), cells=cube)
+    crystal = replace(with_atoms(graph, torch.zeros(1, dtype=torch.int64)), cells=cube)
+    return compared_if_accepted(CRYSTAL, lambda: compare(subject, crystal))
 
 
 def _compare_sheared_crystal(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
     # far from a cube
     axes = [(0, 1), (0, 1), (1, 2), (1, 2), (0, 2)]
     other = reduce(lambda found, pair: sheared(found, *pair), axes, crystal)
-    return pair_results(
-        network_results(subject, reading_of(subject).written(other)),
-        network_results(subject, reading_of(subject).written(crystal)),
-    )
+    got, expected = (network_results(subject, reading_of(subject).written(graph)) for graph in (other, crystal))
+    return pair_results(got, expected)
 
 
 def altered_graph(graph: AtomGraph) -> AtomGraph:
@@ -347,11 +300,8 @@ def _two_close_points(graph: AtomGraph) -> AtomGraph:
 def _check_finite_results(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
     # Whether results are numbers, as many as there are atoms; of a potential without forces, whether slopes are.
     values = reading_of(subject).written(graph)
-    found, straight, atoms = (
-        network_results(subject, values),
-        subject(subject.given),
-        len(reading_of(subject).graph.points),
-    )
+    found, straight = network_results(subject, values), subject(subject.given)
+    atoms = len(reading_of(subject).graph.points)
     pairs = finite_entries(found)
     for name, y in straight.items():
         if tensor_row_count(y, subject.result_frame(name)) == atoms not in (1, reading_of(subject).graph.number):

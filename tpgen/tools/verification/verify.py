@@ -245,7 +245,7 @@ def _chosen_law_names(only: str | Iterable[str] | None, without: str | Iterable[
     return [name for name in chosen if name not in left_out]
 
 
-def _applies(name: str, subject: Subject) -> bool:
+def _applies(name: str, subject: Subject) -> Any:
     if name == STOCK:
         return is_network(subject) and bool(conversion_report(subject.module).replaced)
     return LAWS[name].applies(subject)

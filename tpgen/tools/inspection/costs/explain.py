@@ -21,8 +21,7 @@ from tpgen.base.errors import TpgenError
 from tpgen.compiler.config import RequestOptions
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import Path
-from tpgen.tools.inspection.costs.explained import PathExplanation
-from tpgen.tools.inspection.costs.explanation import ROWS, SECONDS, Explanation
+from tpgen.tools.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathExplanation
 from tpgen.tools.inspection.costs.measured import benchmark_calls, module_for, seconds_of_paths
 from tpgen.tools.inspection.costs.memory import MemoryEstimate
 from tpgen.tools.inspection.costs.roofline import Ceilings, machine_ceilings, time_with_ceilings

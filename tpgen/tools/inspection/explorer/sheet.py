@@ -18,8 +18,12 @@ from tpgen.base.drawing.path_map import diagram, hues
 from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration
 from tpgen.tools.inspection.costs.explain import explain
-from tpgen.tools.inspection.costs.explained import PathExplanation
-from tpgen.tools.inspection.costs.explanation import ExplainedOptions, Explanation, product_totals
+from tpgen.tools.inspection.costs.explanation import (
+    ExplainedOptions,
+    Explanation,
+    PathExplanation,
+    product_totals,
+)
 from tpgen.tools.inspection.costs.node_costs import node_costs, traced_costs
 from tpgen.tools.inspection.costs.roofline_picture import roofline
 from tpgen.tools.inspection.stages.calls import Inspected, request_of

@@ -121,9 +121,7 @@ class _JointGraphs:
 
 
 _TextAndData = tuple[str, dict[str, Any]]  # a section's text and data
-ResultsAndGradients = (
-    tuple[list[Tensor], list[Tensor] | None] | None
-)  # results and gradients in float64, where there are any
+ResultsAndGradients = tuple[list[Tensor], list[Tensor] | None] | None  # in float64, where there are any
 
 
 def _write_backends(subject: ReportSubject) -> _TextAndData:
@@ -205,13 +203,8 @@ def _write_graphs(subject: ReportSubject) -> _TextAndData:
     return "\n".join(parts), data
 
 
-_READABLE_GUARDS = {
-    "SHAPE_ENV",
-    "EQUALS_MATCH",
-    "BOOL_MATCH",
-    "NONE_MATCH",
-    "CONSTANT_MATCH",
-}  # others are of Python objects
+# others are of Python objects
+_READABLE_GUARDS = {"SHAPE_ENV", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_MATCH"}
 
 
 def _write_guards(subject: ReportSubject) -> _TextAndData:

@@ -15,7 +15,7 @@ from tpgen.base.clock import ROUGH
 from tpgen.base.drawing.charts import bar_groups
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.notebook import Shown, collapsible, div_lines, html_table
-from tpgen.base.text import duration, quantity, ratio, table
+from tpgen.base.text import duration, plural, quantity, ratio, table
 
 Data = Mapping[str, Any]  # of one section
 Found = Mapping[str, Data]  # the data of the sections that are there, by name
@@ -36,14 +36,11 @@ def verdict(found: Found) -> dict[str, str]:
 
 
 def _verdict_on_graphs(data: Data) -> str:
-    breaks = data["breaks"]
-    where = (
-        f"; the first: {str(breaks[0]['reason']).splitlines()[0]} {_break_location(breaks[0])}".rstrip()
-        if breaks
-        else ""
-    )
-    count = f"{len(breaks)} break{'s' * (len(breaks) > 1)}" if breaks else "no breaks"
-    return f"{len(data['graphs'])}, {count}{where}"
+    graphs, breaks = len(data["graphs"]), data["breaks"]
+    if not breaks:
+        return f"{graphs}, no breaks"
+    first = f"{str(breaks[0]['reason']).splitlines()[0]} {_break_location(breaks[0])}".rstrip()
+    return f"{graphs}, {plural(len(breaks), 'break')}; the first: {first}"
 
 
 def _break_location(graph_break: Mapping[str, Any]) -> str:
@@ -54,7 +51,7 @@ def _break_location(graph_break: Mapping[str, Any]) -> str:
 def _verdict_on_compilations(data: Data) -> str:
     counts = ", ".join(f"{len(data[name])} {name}" for name in ("static", "automatic", "dynamic"))
     shapes = len(data["calls"])
-    return f"for {shapes} shape{'s' * (shapes > 1)}: {counts}"
+    return f"for {plural(shapes, 'shape')}: {counts}"
 
 
 def _sum_saved_bytes_by_partitioner(data: Data) -> dict[str, int]:
@@ -133,12 +130,9 @@ FIGURES: dict[str, tuple[str, Callable[[Data], Iterator[Bar]]]] = {
 
 
 def _advise_breaks(data: Data) -> str:
-    breaks = data["breaks"]
-    return (
-        f"take the break out of forward ({_break_location(breaks[0])}), or compile trace_network(module)"
-        if breaks
-        else ""
-    )
+    if not data["breaks"]:
+        return ""
+    return f"take the break out of forward ({_break_location(data['breaks'][0])}), or compile trace_network(module)"
 
 
 def _advise_dynamic_shapes(data: Data) -> str:
@@ -303,10 +297,9 @@ def error_reason(error: Exception) -> str:
     kind = "" if isinstance(error, TpgenError) else f"{type(error).__name__}: "
     way_out = _REMEDIES.get(type(error).__name__)
     said = lines[0] if lines else "no reason given"
-    where = (
-        f" {_innermost_location(error)}" if said.endswith(":") or not lines else ""
-    )  # a bare class of error says nothing
-    return f"{kind}{said}{where}" + (f"; {way_out}" if way_out else "")
+    if said.endswith(":") or not lines:  # a bare class of error says nothing
+        said = f"{said} {_innermost_location(error)}"
+    return f"{kind}{said}" + (f"; {way_out}" if way_out else "")
 
 
 def check_call(example: str, module: object, inputs: object, error: type[TpgenError] = TpgenError) -> None:
