@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.tools.cli.calls import VECTORS, run
 from tpgen.tools.cli import explain as explain_command
 from tpgen.tools.cli.app import main
-from tpgen.tools.cli.terminal import working
+from tpgen.tools.cli.terminal import show_progress
 
 WARM = ["cache", "warm"]
 
@@ -154,11 +154,11 @@ def test_a_group_alone_shows_its_help(group: list[str]) -> None:
 def test_a_command_says_on_a_terminal_what_it_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with working("deploy") as say:
+    with show_progress("deploy") as say:
         say("compile")
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
-    with working("deploy") as say:
+    with show_progress("deploy") as say:
         say("compile")
     out, err = capsys.readouterr()
     assert "deploy: compile …" in err

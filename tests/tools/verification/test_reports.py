@@ -20,7 +20,7 @@ from tpgen.base.errors import InputError
 from tpgen.tools.verification import runs
 from tpgen.tools.verification.findings import NOT_COMPARED
 from tpgen.tools.verification.history import move_last_atom_beyond_and_within_reach
-from tpgen.tools.verification.networks import network_subject
+from tpgen.tools.verification.networks import build_network_subject
 from tpgen.tools.verification.verify import verify
 
 
@@ -126,7 +126,9 @@ def test_zeros_of_the_network_stay_and_are_told_of_a_failure_alone() -> None:
 
 
 def test_an_atom_comes_from_beyond_the_cutoff() -> None:
-    moved = move_last_atom_beyond_and_within_reach(network_subject(clusters.Cluster().double(), clusters.cluster()))
+    moved = move_last_atom_beyond_and_within_reach(
+        build_network_subject(clusters.Cluster().double(), clusters.cluster())
+    )
     far, near = ([torch.cdist(g.points[-1:], g.points[:-1]).min() for g in graphs] for graphs in moved)
     assert all(CUTOFF + 0.3 < r < 2 * CUTOFF for r in far)
     assert all(0.7 * CUTOFF < r < CUTOFF for r in near)

@@ -24,7 +24,7 @@ from tpgen.planner.presets import channelwise, elementwise, tensor_square
 from tpgen.planner.product import make_plan
 from tpgen.tools.cli import main
 from tpgen.tools.verification.findings import NOT_COMPARED, PASSED
-from tpgen.tools.verification.laws import E3NN_LACKS_RIGHT, e3nn_product
+from tpgen.tools.verification.laws import E3NN_LACKS_RIGHT, build_e3nn_product
 from tpgen.tools.verification.verify import LAWS, Verification, verify
 
 RIGHT: dict[str, Callable[[str], nn.Module]] = {
@@ -92,7 +92,7 @@ def test_what_e3nn_lacks_is_said_and_true() -> None:
     for mode, square in (("u<vw", plan), ("uvu<v", tensor_square("2x1o"))):
         assert mode in E3NN_LACKS_RIGHT
         with pytest.raises(NotImplementedError):
-            e3nn_product(square, compile_right=True)
+            build_e3nn_product(square, compile_right=True)
 
 
 @pytest.mark.parametrize("strategy", ["einsum", "unrolled", KERNEL])

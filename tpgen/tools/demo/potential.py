@@ -82,7 +82,7 @@ class Potential(nn.Module):
         return self.readout(h).sum()
 
 
-def atoms(side: int) -> tuple[Tensor, Tensor, Tensor]:
+def make_atoms_near_lattice(side: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return positions of side³ atoms near a cubic lattice, one-hot elements, and edges."""
     generator = torch.Generator().manual_seed(0)
     grid = torch.cartesian_prod(*3 * [torch.arange(side)]).to(torch.get_default_dtype()).reshape(-1, 3)
@@ -95,7 +95,7 @@ def atoms(side: int) -> tuple[Tensor, Tensor, Tensor]:
 def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
     """Verify a converted potential: all laws, or those named."""
     torch.manual_seed(0)
-    return verify(convert(Potential(channels)), atoms(2), only=laws)
+    return verify(convert(Potential(channels)), make_atoms_near_lattice(2), only=laws)
 
 
 def convert_potential(channels: int, degree: int) -> tuple[Potential, Potential, Conversion]:
@@ -103,16 +103,16 @@ def convert_potential(channels: int, degree: int) -> tuple[Potential, Potential,
     torch.manual_seed(0)
     stock = Potential(channels, degree).eval()
     reports: list[Conversion] = []
-    network = convert(deepcopy(stock), prove=atoms(2), report=reports.append)
+    network = convert(deepcopy(stock), prove=make_atoms_near_lattice(2), report=reports.append)
     return stock, network, reports[0]
 
 
 STOCK, KERNELS, PROGRAM = "e3nn", "tpgen.convert, first calls", "tpgen.convert, once its program is ready"
 
 
-def timed_potential(stock: Potential, network: Potential, side: int) -> dict[str, Timing]:
+def time_potential(stock: Potential, network: Potential, side: int) -> dict[str, Timing]:
     """Time energies and forces of side³ atoms by e3nn, kernels and program."""
-    given = atoms(side)
+    given = make_atoms_near_lattice(side)
     network(*given)
     ready(network)
 
@@ -146,7 +146,7 @@ class PairEnergy(nn.Module):
         return energy.detach(), -slope
 
 
-def pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
+def make_pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
     """A float64 `PairEnergy`, with random points and all pairs."""
     torch.manual_seed(0)
     pairs = torch.combinations(torch.arange(points)).T
@@ -154,13 +154,13 @@ def pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
 
 
 def run_from_cpp(folder: Path) -> tuple[float, float, list[str]]:
-    """Deploy `pair_energy_example`, then build and run the C++ program.
+    """Deploy `make_pair_energy_example`, then build and run the C++ program.
 
     Returns energy, largest relative difference from Python, and build command.
     """
     if (folder / "manifest.json").exists():
         shutil.rmtree(folder)
-    network, given = pair_energy_example()
+    network, given = make_pair_energy_example()
     deploy(network, given, folder)
     command = build_example(folder / "example.cpp", folder / "example")
     energy, forces = run_example(folder / "example", folder)

@@ -28,17 +28,17 @@ from tpgen.tools.bench.run import run_benchmarks, select_problems
 from tpgen.tools.bench.tables import ReportTables, markdown_report, plot_report
 from tpgen.tools.demo.potential import (
     STOCK,
-    atoms,
     convert_potential,
+    make_atoms_near_lattice,
     run_from_cpp,
-    timed_potential,
+    time_potential,
     verify_potential,
 )
 from tpgen.tools.demo.tetris import Tetris, TrainingRun, train
 from tpgen.tools.inspection.explorer.page import write_explorer
 from tpgen.tools.inspection.figures import new_figure, save_figure
 from tpgen.tools.inspection.stages.dump import STAGES, dump_files
-from tpgen.tools.verification.findings import status_counts_text
+from tpgen.tools.verification.findings import count_statuses_as_text
 from tpgen.tools.verification.verify import Verification, verify
 
 # Asked of every product and polynomial here; what takes a while is asked of the converted network at the end.
@@ -160,7 +160,7 @@ def _inspect_and_verify(
 def _write_verification(report: Verification, what: str, folder: Path, console: Console) -> list[str]:
     (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
     (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
-    console.print(f"   {what}: verified ({status_counts_text(report.findings)})")
+    console.print(f"   {what}: verified ({count_statuses_as_text(report.findings)})")
     return [] if report.passed else [f"{what}: {report.said}"]
 
 
@@ -302,8 +302,8 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     ]
     for side in dict.fromkeys((2, tour.potential[0])):
         with console.status(f"   energies and forces of {side**3} atoms: compile the program, measure"):
-            times = timed_potential(stock, network, side)
-        edges = atoms(side)[2].shape[1]
+            times = time_potential(stock, network, side)
+        edges = make_atoms_near_lattice(side)[2].shape[1]
         head = f"forces of {side**3} atoms, {edges} edges, {channels} channels to l = {degree}, one thread"
         rows = [(name, duration(t.median), _speedup_text(times, name)) for name, t in times.items()]
         shown = table([(head, "a call", "times as fast"), *rows])

@@ -40,15 +40,15 @@ def pair_results(got: TensorsByName, expected: TensorsByName) -> dict[str, Pair]
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
 
-def prefixed_parts(part: str, outcomes: Mapping[str, Of]) -> dict[str, Of]:
+def prefix_part_names(part: str, outcomes: Mapping[str, Of]) -> dict[str, Of]:
     """Prefix outcome names with a part's name."""
     return {f"{part}{', ' + name if name else ''}": pair for name, pair in outcomes.items()}
 
 
-def compared_if_accepted(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
+def compare_or_say_why_not(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
     """Run a comparison; the outcome of `NotCompared` is the reason."""
     try:
-        return prefixed_parts(part, compare())
+        return prefix_part_names(part, compare())
     except NotCompared as why:
         return {part: str(why)}
 
@@ -106,8 +106,8 @@ def _compare_all_turns(subject: Subject) -> dict[str, Pair]:
     turns = [rotation_of(torch.randn(3, 3, dtype=torch.float64, generator=generator)) for _ in range(3)]
     straight = subject(subject.given)
     improper = [-torch.eye(3, dtype=torch.float64), -turns[2]]
-    rotations = prefixed_parts("rotations", _compare_turned(subject, straight, turns[:2]))
-    return {**rotations, **prefixed_parts("parity", _compare_turned(subject, straight, improper))}
+    rotations = prefix_part_names("rotations", _compare_turned(subject, straight, turns[:2]))
+    return {**rotations, **prefix_part_names("parity", _compare_turned(subject, straight, improper))}
 
 
 def _compare_behind_zeros(subject: Subject) -> dict[str, Outcome]:
@@ -172,7 +172,7 @@ MAX_RIGHT = 2**23  # entries of a result of `compare_right` that is compared
 E3NN_LACKS_RIGHT = ("uvu<v", "u<vw")
 
 
-def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
+def build_e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
     """Build e3nn's product, with external weights."""
     return o3.TensorProduct(
         plan.irreps_in1,
@@ -200,7 +200,7 @@ def _compare_forward_with_e3nn(subject: Subject) -> Pair:
     x1 = change_layout(subject.given["x1"], plan.irreps_in1, layouts[0], "mul_ir")
     x2 = change_layout(subject.given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = e3nn_product(plan)(x1, x2, *_weight_if_any(subject.given))
+        expected = build_e3nn_product(plan)(x1, x2, *_weight_if_any(subject.given))
     return change_layout(subject(subject.given)["out"], plan.irreps_out, layouts[2], "mul_ir"), expected
 
 
@@ -211,7 +211,7 @@ def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
         return f"e3nn has no right for mode {' and '.join(map(repr, lacking))}"
     x2 = change_layout(given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = e3nn_product(plan, compile_right=True).right(x2, *_weight_if_any(given))
+        expected = build_e3nn_product(plan, compile_right=True).right(x2, *_weight_if_any(given))
     got = change_layout(_right_matrices(subject, given), plan.irreps_out, layouts[2], "mul_ir")
     return change_layout(got.transpose(1, 2), plan.irreps_in1, layouts[0], "mul_ir").transpose(1, 2), expected
 

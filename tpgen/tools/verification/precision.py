@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from tpgen.base._e3nn import default_dtype
 from tpgen.networks.copies import copy_of
-from tpgen.tools.verification.holding import plain_tensors
+from tpgen.tools.verification.holding import find_unregistered_tensors
 
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _CASTS = {Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat16: torch.bfloat16}
@@ -43,7 +43,7 @@ def _float64_for_narrow(x: Any) -> Any:
     return torch.float64 if isinstance(x, torch.dtype) and x in NARROW else x
 
 
-def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
+def run_in_float64(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a call: default and narrower dtypes become float64."""
 
     def call_in_double(*given: Any) -> Any:
@@ -53,10 +53,10 @@ def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
     return call_in_double
 
 
-def double_of(network: nn.Module) -> nn.Module:
+def copy_in_float64(network: nn.Module) -> nn.Module:
     """Copy a network in float64, with unregistered tensors."""
     copy = copy_of(network)
-    plain = plain_tensors(copy)
+    plain = find_unregistered_tensors(copy)
     copy.double()
     for _, x in plain:
         if x.dtype in NARROW:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
-from tpgen.tools.inspection.report.values import error_reason
+from tpgen.tools.inspection.report.values import describe_error
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
-from tpgen.tools.verification.randomness import RANDOM, held_states, is_torch_generator, shared_states
-from tpgen.tools.verification.subject import Subject, TensorsByName, leaf_name
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefix_part_names
+from tpgen.tools.verification.randomness import RANDOM, is_torch_generator, read_held_states, read_shared_states
+from tpgen.tools.verification.subject import Subject, TensorsByName, name_leaf
 
 # What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
 SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]]] = {
@@ -86,11 +86,11 @@ def _generators_seeded_and_advanced(subject: Subject, module: Any, tracked: bool
         for seed in SEEDS:
             for _, _, begin in RANDOM.values():
                 begin(seed)
-            began.append(shared_states())
+            began.append(read_shared_states())
             with suppress(Exception), torch.set_grad_enabled(tracked):
                 subject.call(module, subject.arguments())
-            after.append(shared_states())
-            held.append(held_states(module))
+            after.append(read_shared_states())
+            held.append(read_held_states(module))
     of_process = [name for name in RANDOM if after[0][name] != began[0][name]]
     seeded = [name for name in of_process if after[0][name] == after[1][name]]
     further = [name for name, state in held[0].items() if held[1].get(name) != state]
@@ -122,7 +122,7 @@ def _changed_container_entries(subject: Subject, module: Any) -> tuple[list[str]
 
 def _container_entries(given: Any) -> dict[str, Any]:
     found = pytree.tree_flatten_with_path(opened_fields(list(given)))[0]
-    return {leaf_name(path[1:]): x for path, x in found if len(path) > 1}
+    return {name_leaf(path[1:]): x for path, x in found if len(path) > 1}
 
 
 def _same_bits(x: Tensor, y: Tensor) -> bool:
@@ -180,7 +180,7 @@ def compare_memory_layouts(subject: Subject) -> Outcomes:
         except RuntimeError as error:  # such as a view: it says so, and is not silently wrong
             found[part] = f"it does not take them: {str(error).strip().splitlines()[0][:120]}"
             continue
-        found |= prefixed_parts(part, pair_results(got, expected))
+        found |= prefix_part_names(part, pair_results(got, expected))
     return found
 
 
@@ -208,13 +208,13 @@ def compare_gradient_modes(subject: Subject) -> Outcomes:
             got = called()
         except Exception as error:
             if not any(said in str(error) for said in UNTRACKED):
-                found[part] = f"it does not run so: {error_reason(error)}"
+                found[part] = f"it does not run so: {describe_error(error)}"
             continue
-        found |= prefixed_parts(part, pair_results(got, expected))
+        found |= prefix_part_names(part, pair_results(got, expected))
     return found
 
 
-def also_untracked(compare: Callable[[Subject], Outcomes]) -> Callable[[Subject], Outcomes]:
+def compare_also_without_gradients(compare: Callable[[Subject], Outcomes]) -> Callable[[Subject], Outcomes]:
     """Wrap a law to add outcomes that differ under no_grad."""
 
     def compare_both(subject: Subject) -> Outcomes:
@@ -226,7 +226,7 @@ def also_untracked(compare: Callable[[Subject], Outcomes]) -> Callable[[Subject]
                 return found
             return {**found, "without gradients": error}
         other = {name: x for name, x in untracked.items() if name in found and _is_other_outcome(x, found[name])}
-        return {**found, **prefixed_parts("without gradients", other)}
+        return {**found, **prefix_part_names("without gradients", other)}
 
     return compare_both
 

@@ -46,7 +46,7 @@ def _choose_by_points(
 _PARTS: dict[str, tuple[Callable[[Subject], Any], str]] = {
     "points": (attrgetter("points"), "no input is said to be points"),
     **{name: (attrgetter(name), f"no result is known to be the {name}") for name in ("energy", "forces", "stress")},
-    "energies of atoms": (systems.node_energies, "no result is known to be the energies of atoms"),
+    "energies of atoms": (systems.list_atomic_energy_results, "no result is known to be the energies of atoms"),
     "edges": (
         lambda s: s.reading.graph.ends is not None,
         "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in",
@@ -54,7 +54,7 @@ _PARTS: dict[str, tuple[Callable[[Subject], Any], str]] = {
     "cell": (lambda s: s.reading.periodic, "no cell with a volume, and images of edges in it, is among the inputs"),
     "plane": (lambda s: len(s.reading.periodic) > 1, "no cell that repeats along two vectors is among the inputs"),
     "batch": (
-        lambda s: s.reading.named("batch") or s.reading.graph.number > 1,
+        lambda s: s.reading.names_with_role("batch") or s.reading.graph.number > 1,
         "no tensor named batch says which graph an atom is in",
     ),
 }
@@ -106,7 +106,9 @@ LAWS: dict[str, Law] = {
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
-        _choose_by_points(systems.compare_permuted_systems, surroundings.also_untracked(rows.compare_permuted_rows)),
+        _choose_by_points(
+            systems.compare_permuted_systems, surroundings.compare_also_without_gradients(rows.compare_permuted_rows)
+        ),
         lambda s: is_network(s) or s.results_of_reordered_rows is not None,
         slack=5,
         lacks=_choose_by_points(_needs("reading"), rows.why_no_rows),
@@ -118,7 +120,9 @@ LAWS: dict[str, Law] = {
     "batch": _graph_law("graphs together are as each alone", several.compare_batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
-        surroundings.also_untracked(_choose_by_points(rows.check_finite_points, rows.check_finite_rows)),
+        surroundings.compare_also_without_gradients(
+            _choose_by_points(rows.check_finite_points, rows.check_finite_rows)
+        ),
         is_network,
         limit=0.0,
         lacks=_choose_by_points(_needs("reading", "axes"), lambda s: ""),
@@ -176,7 +180,9 @@ LAWS: dict[str, Law] = {
     "history": Law("results do not depend on calls before", history.compare_after_other_calls, is_network, slack=5),
     "no_grad": Law("the same values whether or not gradients are taken", surroundings.compare_gradient_modes),
     "memory": Law(
-        "inputs are read wherever they lie", surroundings.also_untracked(surroundings.compare_memory_layouts), slack=5
+        "inputs are read wherever they lie",
+        surroundings.compare_also_without_gradients(surroundings.compare_memory_layouts),
+        slack=5,
     ),
     "surroundings": Law("a call leaves all else as it was", surroundings.check_untouched, is_network, limit=0.0),
     "threads": Law("the same numbers on any number of threads", runs.compare_threads, lambda s: s.device.type == "cpu"),

@@ -97,10 +97,10 @@ def _renumber_all_or_raise(reading: Any, graph: AtomGraph, kind: str, indices: T
     return found
 
 
-def tuple_axis(tuples: Tensor) -> int:
+def find_tuple_axis(tuples: Tensor) -> int:
     """The axis along which tuples of indices follow each other.
 
-    >>> tuple_axis(torch.ones(3, 8)), tuple_axis(torch.ones(8, 3))
+    >>> find_tuple_axis(torch.ones(3, 8)), find_tuple_axis(torch.ones(8, 3))
     (1, 0)
     """
     return int(tuples.dim() == 2 and tuples.shape[0] in (2, 3, 4) and tuples.shape[1] > tuples.shape[0])
@@ -108,7 +108,7 @@ def tuple_axis(tuples: Tensor) -> int:
 
 def _write_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -> Tensor:
     # tuples whose indices are all left, in each copy of the graph
-    axis = tuple_axis(original)
+    axis = find_tuple_axis(original)
     kept, twins = _numbers_and_copies_of_complete_tuples(reading, graph, original.shape[axis])
     rows = original.movedim(axis, 0)[kept]
     return (_renumber_indices(reading, graph, kind, rows, twins) if kind else rows).movedim(0, axis)
@@ -118,10 +118,10 @@ def _numbers_and_copies_of_complete_tuples(reading: Any, graph: AtomGraph, numbe
     rows, copies = [], []
     for copy in range(graph.copies):
         there = torch.ones(number, dtype=torch.bool)
-        for name in reading.indices:
+        for name in reading.index_names:
             x = reading.values[name]
-            if reading.roles[name].endswith("by tuples") and x.shape[tuple_axis(x)] == number:
-                x, kind = x.movedim(tuple_axis(x), 0), reading.roles[name].split()[0]
+            if reading.roles[name].endswith("by tuples") and x.shape[find_tuple_axis(x)] == number:
+                x, kind = x.movedim(find_tuple_axis(x), 0), reading.roles[name].split()[0]
                 found = _renumber_indices(reading, graph, kind, x, torch.full((number,), copy))
                 there &= ((found != -1) | (x == -1)).reshape(number, -1).all(1)
         rows.append(there.nonzero().flatten())
@@ -203,7 +203,7 @@ WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
 }
 
 
-def write_graph(reading: Any, graph: AtomGraph) -> TensorsByName:
+def write_arguments_for_graph(reading: Any, graph: AtomGraph) -> TensorsByName:
     """A call's arguments for another graph."""
     found = {}
     for name, x in reading.values.items():

@@ -25,7 +25,7 @@ from tpgen.planner.product import make_plan
 from tpgen.tools.inspection.costs.explain import explain
 from tpgen.tools.inspection.costs.explanation import Explanation
 from tpgen.tools.inspection.costs.pictures import draw_couplings, draw_graph, draw_network
-from tpgen.tools.inspection.costs.roofline import Ceilings, machine_ceilings
+from tpgen.tools.inspection.costs.roofline import Ceilings, measure_machine_ceilings
 from tpgen.tools.inspection.stages.request import Request
 
 GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
@@ -103,8 +103,8 @@ def test_measuring_fills_in_times(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_ceilings_are_measured_once() -> None:
-    first = machine_ceilings()
-    assert machine_ceilings() is first
+    first = measure_machine_ceilings()
+    assert measure_machine_ceilings() is first
     assert first.bandwidth > 0
     assert first.ridge > 0
     assert "measured" in str(first)

@@ -15,8 +15,14 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise
 from tpgen.planner.problems import POLYNOMIALS
 from tpgen.planner.product import make_plan
-from tpgen.tools.inspection.stages.dump import STAGES, default_stage, dump_files, dump_stage, example_arguments
-from tpgen.tools.inspection.stages.request import KERNEL, Request, product_directions
+from tpgen.tools.inspection.stages.dump import (
+    STAGES,
+    choose_default_stage,
+    draw_example_arguments,
+    dump_files,
+    dump_stage,
+)
+from tpgen.tools.inspection.stages.request import KERNEL, Request, list_product_directions
 
 ON_A_GPU = ("cuda", "ptx", "sass")  # of products that keep channels: test_cuda.py
 WITHOUT_COMPILING = [stage for stage in STAGES if stage not in ("inductor", *ON_A_GPU)]
@@ -79,14 +85,14 @@ def test_inductor_shows_generated_code() -> None:
 def test_the_code_that_is_shown_is_the_code_that_runs(plan: Plan) -> None:
     request = Request(plan, rows=3)
     emission = emit_plan(plan)
-    arguments = example_arguments(request, emission.arguments)
+    arguments = draw_example_arguments(request, emission.arguments)
     assert emission.module()(*arguments).shape == (3, plan.irreps_out.dim)
-    assert all(map(torch.equal, arguments, example_arguments(request, emission.arguments)))
+    assert all(map(torch.equal, arguments, draw_example_arguments(request, emission.arguments)))
 
 
 def test_a_product_without_weights_has_no_gradient_for_them() -> None:
     unweighted = elementwise("2x1o", "2x1o")
-    assert product_directions(unweighted) == ("forward", "right", "grad_x1", "grad_x2", "conv")
+    assert list_product_directions(unweighted) == ("forward", "right", "grad_x1", "grad_x2", "conv")
 
 
 KERNELS = ("forward", "grad_x1", "grad_x2", "grad_w", "conv", "backward", "conv_backward")
@@ -107,8 +113,8 @@ def test_kernels_of_all_gradients_and_of_convolutions_are_shown() -> None:
 
 
 def test_what_a_reader_sees_first() -> None:
-    assert [default_stage(VECTORS, strategy=s) for s in ("kernel", "grouped")] == ["cpp", "code"]
-    assert default_stage(VECTORS, "right", strategy="kernel") == "code"
+    assert [choose_default_stage(VECTORS, strategy=s) for s in ("kernel", "grouped")] == ["cpp", "code"]
+    assert choose_default_stage(VECTORS, "right", strategy="kernel") == "code"
 
 
 def test_what_a_kernel_computes_and_where_come_before_its_text() -> None:
@@ -173,7 +179,7 @@ def test_the_programs_of_a_linear_layer_that_are_shown_run() -> None:
     assert dump_stage(layer.plan, "code", strategy="grouped") == layer._emission("forward").code.strip()
     request = Request(layer.plan, strategy="grouped", rows=5)
     emission = request.emission()
-    assert request.module(emission)(*example_arguments(request, emission.arguments)).shape == (5, 3 * 9)
+    assert request.module(emission)(*draw_example_arguments(request, emission.arguments)).shape == (5, 3 * 9)
 
 
 def test_a_graph_that_is_one_kernel_leaves_the_products_json_out(plan: Plan) -> None:

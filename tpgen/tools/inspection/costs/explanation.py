@@ -13,7 +13,7 @@ from tpgen.base.text import duration, quantity, table
 from tpgen.compiler.config import RequestOptions
 from tpgen.tools.inspection.costs.pictures import draw_explanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
-from tpgen.tools.inspection.costs.roofline_picture import roofline
+from tpgen.tools.inspection.costs.roofline_picture import draw_roofline_svg
 
 ROWS = 1000  # of a batch, unless given
 SECONDS = 0.25  # for each measured time
@@ -150,7 +150,9 @@ class Explanation(Shown):
         draw_explanation(self, path)
 
     def __str__(self) -> str:
-        return "\n".join([*_head_lines(self), "", table(*_table_cells(self)), "", *_align_facts(product_totals(self))])
+        return "\n".join(
+            [*_head_lines(self), "", table(*_table_cells(self)), "", *_align_facts(describe_product_totals(self))]
+        )
 
     def _repr_html_(self) -> str:
         rows, left = _table_cells(self)
@@ -159,8 +161,8 @@ class Explanation(Shown):
             "bytes": [p.bytes for p in self.paths],
             "alone": [p.seconds or 0.0 for p in self.paths],
         }
-        head, facts = div_lines(*_head_lines(self)), div_lines(*_align_facts(product_totals(self)))
-        return head + html_table(rows, left, bars) + facts + roofline(self)
+        head, facts = div_lines(*_head_lines(self)), div_lines(*_align_facts(describe_product_totals(self)))
+        return head + html_table(rows, left, bars) + facts + draw_roofline_svg(self)
 
 
 # A column in which no path has anything to say is left out.
@@ -204,7 +206,7 @@ def _table_cells(found: Explanation) -> tuple[list[list[str]], list[int]]:
     return [heads, *map(list, zip(*columns.values(), strict=True))], [n for n, h in enumerate(columns) if h in _LEFT]
 
 
-def product_totals(found: Explanation) -> dict[str, str]:
+def describe_product_totals(found: Explanation) -> dict[str, str]:
     """Return texts on the whole product by name."""
     facts = {
         f"for {found.batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "

@@ -24,10 +24,10 @@ _WORTH = 1.1  # times faster, from which compiling is worth its time
 _ERROR = 1e-4  # relative, from which a result is worth a look
 
 
-def verdict(found: Found) -> dict[str, str]:
+def write_verdict(found: Found) -> dict[str, str]:
     """Return verdict lines by name, with advice under ``to do``.
 
-    >>> verdict({"graphs": {"graphs": [{}], "breaks": []}})
+    >>> write_verdict({"graphs": {"graphs": [{}], "breaks": []}})
     {'graphs': '1, no breaks', 'to do': 'nothing'}
     """
     lines = {name: line(found[section]) for name, (section, line) in LINES.items() if section in found}
@@ -95,10 +95,10 @@ LINES: dict[str, tuple[str, Callable[[Data], str]]] = {
 Bar = tuple[str, float, str]  # label, value, value as text
 
 
-def bars_by_group(found: Found) -> dict[str, list[Bar]]:
+def make_bars_by_group(found: Found) -> dict[str, list[Bar]]:
     """Return bars of a report's data by group: label, value, text.
 
-    >>> bars_by_group({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
+    >>> make_bars_by_group({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
     {'graphs': [('graphs', 2.0, '2'), ('breaks', 1.0, '1')]}
     """
     drawn = {title: [*bars(found[section])] for title, (section, bars) in FIGURES.items() if section in found}
@@ -239,7 +239,7 @@ class CompileReport(Shown):
     @property
     def verdict(self) -> dict[str, str]:
         """Lines by name, with advice."""
-        return verdict(self._data_of_sections())
+        return write_verdict(self._data_of_sections())
 
     @property
     def full(self) -> str:
@@ -252,7 +252,9 @@ class CompileReport(Shown):
     def _repr_html_(self) -> str:
         table = html_table([("", ""), *self.verdict.items()], left=range(2))
         parts = [collapsible(section.title, str(section)) for section in self.sections]
-        return div_lines(*self._head()) + table + bar_groups(bars_by_group(self._data_of_sections())) + "".join(parts)
+        return (
+            div_lines(*self._head()) + table + bar_groups(make_bars_by_group(self._data_of_sections())) + "".join(parts)
+        )
 
     def _data_of_sections(self) -> dict[str, dict[str, Any]]:
         return {section.name: section.data for section in self.sections if section.data}
@@ -287,10 +289,10 @@ _REMEDIES = {
 }
 
 
-def error_reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Describe an error in one line, with any known remedy.
 
-    >>> error_reason(TpgenError("left out")), error_reason(OSError("no compiler"))
+    >>> describe_error(TpgenError("left out")), describe_error(OSError("no compiler"))
     ('left out', 'OSError: no compiler')
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
