@@ -78,7 +78,7 @@ class Outcome:
 
     goal: str
     subject: str
-    read_environment: Environment
+    environment: Environment
     seconds: float
     findings: Findings
 

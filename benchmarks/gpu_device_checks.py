@@ -27,7 +27,7 @@ from tpgen.kernels.runtime.ops import describe
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.networks.conversion.convert import convert
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
-from tpgen.tools.demo.potential import Potential, make_atoms_near_lattice
+from tpgen.tools.demo.potential import Potential, atoms
 
 _CALLS = 20  # of each stream: one of 400 rows alone ends before another has begun
 
@@ -106,7 +106,7 @@ def relative_to_stock(
     stock: Potential, network: nn.Module, device: str, generator: torch.Generator, side: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Results of both for new positions."""
-    positions, elements, edges = make_atoms_near_lattice(side)
+    positions, elements, edges = atoms(side)
     moved = positions.double() + 0.01 * torch.randn(positions.shape, generator=generator, dtype=torch.float64)
     given = (moved, elements.double(), edges)
     wanted, found = stock(*given), network(*(x.to(device) for x in given))

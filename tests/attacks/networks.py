@@ -18,7 +18,7 @@ from tests.networks.conversion.networks import Mixed, mixed_inputs
 from tests.networks.conversion.projects.mace_stand_in import Potential as StandIn
 from tests.networks.conversion.projects.mace_stand_in import arguments
 from tests.tools.verification.messages import Messages, skewed
-from tpgen.tools.demo.potential import Potential, make_atoms_near_lattice
+from tpgen.tools.demo.potential import Potential, atoms
 
 
 class Gated(nn.Module):
@@ -55,7 +55,7 @@ GIVEN: dict[str, Callable[[int], tuple[Any, ...]]] = {  # the arguments of a cal
 
 def _first(count: int) -> tuple[Tensor, ...]:
     """The first atoms of eight, with the edges between these."""
-    positions, elements, edges = make_atoms_near_lattice(2)
+    positions, elements, edges = atoms(2)
     return positions[:count], elements[:count], edges[:, (edges < count).all(0)]
 
 

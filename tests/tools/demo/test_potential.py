@@ -16,8 +16,8 @@ from tpgen.tools.demo.potential import (
     PROGRAM,
     STOCK,
     Potential,
+    atoms,
     convert_potential,
-    make_atoms_near_lattice,
     time_potential,
 )
 from tpgen.tools.verification.verify import verify
@@ -25,7 +25,7 @@ from tpgen.tools.verification.verify import verify
 
 def test_forces_turn_with_the_atoms() -> None:
     torch.manual_seed(0)
-    model, (positions, elements, edges) = Potential(4).double(), make_atoms_near_lattice(2)
+    model, (positions, elements, edges) = Potential(4).double(), atoms(2)
     positions, elements = positions.double(), elements.double()
     turn = o3.rand_matrix().double()
     found, turned = model(positions, elements, edges), model(positions @ turn.T, elements, edges)
@@ -36,7 +36,7 @@ def test_forces_turn_with_the_atoms() -> None:
 @pytest.mark.parametrize("change", [lambda network: network, convert])
 def test_it_computes_under_torch_compile(change: Callable[[Potential], Potential]) -> None:
     torch.manual_seed(0)
-    report = verify(change(Potential(4)), make_atoms_near_lattice(2), only=["compiled"])
+    report = verify(change(Potential(4)), atoms(2), only=["compiled"])
     assert report.passed, str(report)
     assert report.finding("compiled", "forces").relative < 1e-5
 
@@ -48,7 +48,7 @@ def test_the_converted_potential_is_the_same() -> None:
     products = {"e3nn.TensorProduct", "e3nn.FullyConnectedTensorProduct", "e3nn.SphericalHarmonics"}
     assert {r.was for r in found.replaced} == {"e3nn.Linear", "e3nn.FullyConnectedNet"} | products
     assert not found.kept
-    given = make_atoms_near_lattice(2)
+    given = atoms(2)
     for name, x in network(*given).items():
         torch.testing.assert_close(x, stock(*given)[name], rtol=1e-4, atol=1e-5)
 

@@ -13,7 +13,7 @@ from tpgen.tools.demo.tetris import (
     TrainingRun,
     find_neighbours,
     make_labels,
-    rotate_shapes,
+    shapes,
     train,
 )
 
@@ -25,7 +25,7 @@ def in_float64():
 
 
 def test_neighbours_are_of_one_shape_and_never_the_point_itself() -> None:
-    edges = find_neighbours(rotate_shapes(torch.Generator().manual_seed(0)))
+    edges = find_neighbours(shapes(torch.Generator().manual_seed(0)))
     assert torch.equal(edges.source // POINTS, edges.target // POINTS)
     assert not (edges.source == edges.target).any()
     assert edges.vector.norm(dim=1).max() < 1.5
@@ -40,7 +40,7 @@ def test_the_chiral_pair_differs_in_an_odd_scalar_alone() -> None:
 
 def test_the_network_is_invariant_and_knows_mirror_images() -> None:
     model = Tetris(FullyConnectedTensorProduct, layers=1, mul=2)
-    points = rotate_shapes(torch.Generator().manual_seed(1))
+    points = shapes(torch.Generator().manual_seed(1))
     out, turned, mirrored = (model(points @ m.T) for m in (torch.eye(3), o3.rand_matrix(), -torch.eye(3)))
     sign = torch.tensor([-1.0] + [1.0] * 6)
     assert torch.allclose(turned, out, atol=1e-11)

@@ -347,18 +347,9 @@ FAULTS: dict[str, Planted] = {
 # --- unusual, and right -----------------------------------------------------------------------------------------------
 
 
-class Evaluating(Lattice):
-    """A graph of the forces in training alone."""
-
-    def keeps(self) -> bool:
-        return self.training
-
-
-class Shifts(Lattice):
-    """Counts of cells by the name of vectors."""
-
-    def forward(self, positions, cell, edge_index, shifts, species, batch):
-        return super().forward(positions, cell, edge_index, shifts, species, batch)
+# Counts of cells by the name of vectors.
+SHIFTS = of(forward=lambda self, positions, cell, edge_index, shifts, species, batch: Lattice.forward(
+    self, positions, cell, edge_index, shifts, species, batch))  # fmt: skip
 
 
 class Vectors(Lattice):
@@ -376,11 +367,6 @@ class All(Lattice):
         with torch.no_grad():
             ends, counts = neighbours(positions, cell[0], reach=6)
         return super().forward(positions, cell, ends, counts, species, batch)
-
-
-class Dict(Lattice):
-    def forward(self, data):
-        return super().forward(**data)
 
 
 class Passing(Lattice):
@@ -437,11 +423,7 @@ def two_ends() -> Given:
     return positions, cell, *ends, *rest
 
 
-class Asking(Lattice):
-    """Gradients asked for of its caller's positions, as some potentials do."""
-
-    def asked(self, positions):
-        return positions.requires_grad_()
+ASKING = of(asked=lambda self, positions: positions.requires_grad_())  # as some potentials do, of their caller's
 
 
 class Rebuilt(Lattice):
@@ -455,11 +437,9 @@ class Rebuilt(Lattice):
         return super().weights(*given) / self.mean
 
 
-class OtherSide(Lattice):
-    """Edges from their targets, with images of these."""
-
-    def forward(self, positions, cell, edge_index, unit_shifts, species, batch):
-        return super().forward(positions, cell, edge_index.flip(0), unit_shifts, species, batch)
+# Edges from their targets, with images of these.
+OTHER_SIDE = of(forward=lambda self, positions, cell, edge_index, unit_shifts, species, batch: Lattice.forward(
+    self, positions, cell, edge_index.flip(0), unit_shifts, species, batch))  # fmt: skip
 
 
 def _slowly(self: Lattice, edges: Tensor, ends: Tensor, species: Tensor) -> Tensor:
@@ -497,29 +477,32 @@ AWKWARD: dict[str, Planted] = {
     "lists of its own, in a wide cell": _right(Lists, wide),
     "right": _right(),
     "in single precision": _right(given=single, dtype=torch.float32),
-    "in evaluation": _right(Evaluating, training=False),
+    "in evaluation": _right(of(keeps=lambda self: self.training), training=False),
     "a batch of two": _right(given=two),
     "forces that vanish": _right(given=perfect),
     "one atom": _right(given=lambda: triclinic(1)),
     "atoms far apart": _right(given=far_apart),
-    "counts by the name of vectors": _right(Shifts),
-    "counts by the name of vectors, and said so": _right(Shifts, said={"irreps_in": {"shifts": None}}),
+    "counts by the name of vectors": _right(SHIFTS),
+    "counts by the name of vectors, and said so": _right(SHIFTS, said={"irreps_in": {"shifts": None}}),
     "counts that are integers": _right(given=whole_numbers),
     "vectors": _right(Vectors, vectors),
-    "images of the other end": _right(OtherSide, other_ends),
+    "images of the other end": _right(OTHER_SIDE, other_ends),
     "a list of its own": _right(All, bare),
-    "a dict": _right(Dict, lambda: (dict(zip(NAMES, triclinic(), strict=True)),)),
+    "a dict": _right(
+        of(forward=lambda self, data: Lattice.forward(self, **data)),
+        lambda: (dict(zip(NAMES, triclinic(), strict=True)),),
+    ),
     "arguments without names": _right(Passing, training=False),
     "single precision inside": _right(Single, single, dtype=torch.float32),
     "a field of three, and three atoms": _right(Field, in_field, said={"irreps_in": {"field": "cartesian_vectors"}}),
     "a charge of all atoms": _right(Charged, lambda: (*triclinic(), torch.ones(1, dtype=torch.float64))),
     "no cell": _right(Free, cluster),
-    "gradients asked for": _right(Asking),
+    "gradients asked for": _right(ASKING),
     "a constant of the constructor": _right(Rebuilt),
 }
 TOLD: dict[str, Planted] = {
     "gradients asked for": Planted(
-        "surroundings", Asking, triclinic, "sets requires_grad of its caller's tensor", "positions"),
+        "surroundings", ASKING, triclinic, "sets requires_grad of its caller's tensor", "positions"),
     "a constant of the constructor": Planted(
         "saved", Rebuilt, triclinic, "no state_dict holds mean: they must come from the constructor", "buffers"),
     "no cutoff": Planted("smooth", of(weights=_slowly), triclinic, "no cutoff ends them", "long edges"),

@@ -54,11 +54,6 @@ of = partial(changed, Cluster)
 # --- layouts of indices -----------------------------------------------------------------------------------------------
 
 
-class Rows(Cluster):
-    def forward(self, positions: Tensor, z: Tensor, links: Tensor) -> Found:
-        return self.of(positions, z, links[:, 0], links[:, 1])
-
-
 class Matrix(Cluster):
     """Neighbours in rows, filled up with what is no atom."""
 
@@ -75,22 +70,12 @@ class Masked(Cluster):
         return self.of(positions, z, atom, around[atom, place])
 
 
-class Compressed(Cluster):
-    def forward(self, positions: Tensor, z: Tensor, begins: Tensor, columns: Tensor) -> Found:
-        return self.of(positions, z, torch.repeat_interleave(torch.arange(len(z)), begins.diff()), columns)
-
-
 class Filled(Cluster):
     """A list of edges that is filled up."""
 
     def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Found:
         kept = src >= 0
         return self.of(positions, z, src[kept], dst[kept])
-
-
-class Adjacent(Cluster):
-    def forward(self, positions: Tensor, z: Tensor, adjacency: Tensor) -> Found:
-        return self.of(positions, z, *adjacency.nonzero().T)
 
 
 class Angles(Cluster):
@@ -129,13 +114,6 @@ class Typed(Cluster):
 
     def weights(self, edges: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         return super().weights(edges, z, src, dst) * (1 + 0.2 * self.sort)
-
-
-class Sites(Cluster):
-    """What each atom is, by a word that is not known, in the range of atoms."""
-
-    def forward(self, positions: Tensor, site: Tensor, a: Tensor, b: Tensor) -> Found:
-        return self.of(positions, site % 3, a, b)
 
 
 class Partners(Cluster):
@@ -286,10 +264,9 @@ class Seeded(Cluster):
         return super().weights(*given) * (1 + float(drawn.sum()))
 
 
-class Sorting(Cluster):
-    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        order = torch.argsort(dst, stable=True)
-        return super().energy(x, z, src[order], dst[order])
+def _in_order(order: Any) -> type[Cluster]:
+    """Sums in the order of edges that a function of their targets says."""
+    return of(energy=lambda self, x, z, src, dst: Cluster.energy(self, x, z, src[order(dst)], dst[order(dst)]))
 
 
 class Parities(Cluster):
@@ -300,11 +277,6 @@ class Parities(Cluster):
         edges = positions[dst] - positions[src]
         one, two = ((self.weights(edges, z, src, dst) * z[src] ** n) @ edges for n in (1, 2))
         return {**found, "polar": one + pull, "chiral": torch.linalg.cross(pull, one).dot(two)}
-
-
-class Charged(Cluster):
-    def forward(self, positions: Tensor, charges: Tensor, src: Tensor, dst: Tensor) -> Found:
-        return self.of(positions, charges + 1, src, dst)
 
 
 def on_the_cutoff() -> Given:
@@ -341,17 +313,23 @@ def _right(
 
 RIGHT: dict[str, Planted] = {
     "two vectors": _right(),
-    "ends in rows": _right(Rows, lambda: (*cluster()[:2], torch.stack(cluster()[2:], 1))),
+    "ends in rows": _right(
+        of(forward=lambda self, positions, z, links: self.of(positions, z, *links.T)),
+        lambda: (*cluster()[:2], torch.stack(cluster()[2:], 1))),
     "neighbours in rows, filled with -1": _right(Matrix, lambda: matrix(-1)),
     "neighbours in rows, filled with the number of atoms": _right(Matrix, lambda: matrix(7)),
     "neighbours in rows, and a mask": _right(Masked, masked),
-    "compressed rows": _right(Compressed, compressed),
+    "compressed rows": _right(of(forward=lambda self, positions, z, begins, columns: self.of(
+        positions, z, torch.repeat_interleave(torch.arange(len(z)), begins.diff()), columns)), compressed),
     "a list that is filled up": _right(Filled, filled),
-    "an adjacency": _right(Adjacent, adjacent, without=("edges", "copies")),
+    "an adjacency": _right(
+        of(forward=lambda self, positions, z, adjacency: self.of(positions, z, *adjacency.nonzero().T)), adjacent,
+        without=("edges", "copies")),
     "angles of edges": _right(Angles, angles),
     "triplets of atoms": _right(Triplets, triplets, without=("edges", "copies")),
     "types in the range of atoms": _right(Typed, lambda: (*cluster(), torch.arange(len(cluster()[2])) % 3)),
-    "sites in the range of atoms": _right(Sites, sites),
+    "sites in the range of atoms": _right(
+        of(forward=lambda self, positions, site, a, b: self.of(positions, site % 3, a, b)), sites),
     "partners": _right(Partners, lambda: (*cluster(), torch.tensor([1, 0, 3, 2, 5, 4, 6]))),
     "a number of atoms": _right(Numbered, lambda: (*cluster(), 7)),
     "a batch of another name": _right(Batched, batched, also=("batch",)),
@@ -364,10 +342,12 @@ RIGHT: dict[str, Planted] = {
     "lengths by two where": _right(Lengths),
     "atoms that are none": _right(Padded, padded, without=("copies",)),
     "a generator of each call": _right(Seeded),
-    "edges that are sorted": _right(Sorting),
+    "edges that are sorted": _right(_in_order(lambda dst: torch.argsort(dst, stable=True))),
     "two parities": _right(Parities, lambda: (*cluster(), torch.tensor([0.3, -0.2, 0.5]).double()), said={
         "irreps_in": {"pull": "1o"}, "irreps_out": {"polar": "1o", "chiral": "0o"}}, without=("copies",)),
-    "charges that are integers": _right(Charged, lambda: (cluster()[0], cluster()[1] - 1, *cluster()[2:])),
+    "charges that are integers": _right(
+        of(forward=lambda self, positions, charges, src, dst: self.of(positions, charges + 1, src, dst)),
+        lambda: (cluster()[0], cluster()[1] - 1, *cluster()[2:])),
     "an edge on the cutoff": _right(given=on_the_cutoff),
     "positions that are detached, which is told": Planted(
         ["first order", "second order"], of(asked=lambda self, x: x.detach().requires_grad_()), cluster,
@@ -436,14 +416,6 @@ class Leaking(Matrix):
         return self.of(positions, z, atom, around.flatten())
 
 
-class Mixing(Batched):
-    """Energies relative to that of the first graph."""
-
-    def pooled(self, site: Tensor, graph: Tensor, graphs: int) -> Tensor:
-        found = super().pooled(site, graph, graphs)
-        return found + 0.01 * found[:1]
-
-
 class Swapped(Angles):
     """Edges of angles that are taken for atoms."""
 
@@ -486,7 +458,8 @@ FAULTS: dict[str, Planted] = {
     "Python's random numbers that go on": Planted("surroundings", lambda: Drawing(random), cluster),
     "sums in random order": Planted("repeated", Shuffled, lambda: cluster(5)),
     "neighbours that leak": Planted("permutation", Leaking, lambda: matrix(-1)),
-    "graphs that know of the first": Planted("batch", Mixing, batched),
+    "graphs that know of the first": Planted("batch", changed(
+        Batched, summed=lambda self, *given: (found := Batched.summed(self, *given)) + 0.01 * found[:1]), batched),
     "the last place of a list that is filled up": Planted("edges", type("Other", (Filled,), {
         "energy": lambda self, x, z, s, d: Cluster.energy(self, x, z, s[:-1], d[:-1])}), filled),
     "a number of atoms that is fixed": Planted("copies", type("Other", (Numbered,), {

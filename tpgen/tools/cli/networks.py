@@ -20,7 +20,7 @@ from torch import nn
 from tpgen.base.errors import TpgenError
 from tpgen.nn.products import FullyConnectedTensorProduct
 from tpgen.tools.cli.types import OneOf
-from tpgen.tools.demo.tetris import E3NN_PRODUCT, ProductClass, Tetris, rotate_shapes
+from tpgen.tools.demo.tetris import E3NN_PRODUCT, ProductClass, Tetris, shapes
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Network:
 
 def _tetris(product: ProductClass) -> Network:
     torch.manual_seed(0)
-    points = rotate_shapes(torch.Generator().manual_seed(0))
+    points = shapes(torch.Generator().manual_seed(0))
     return Network(Tetris(product), (points,))
 
 

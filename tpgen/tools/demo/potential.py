@@ -82,7 +82,7 @@ class Potential(nn.Module):
         return self.readout(h).sum()
 
 
-def make_atoms_near_lattice(side: int) -> tuple[Tensor, Tensor, Tensor]:
+def atoms(side: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return positions of side³ atoms near a cubic lattice, one-hot elements, and edges."""
     generator = torch.Generator().manual_seed(0)
     grid = torch.cartesian_prod(*3 * [torch.arange(side)]).to(torch.get_default_dtype()).reshape(-1, 3)
@@ -95,7 +95,7 @@ def make_atoms_near_lattice(side: int) -> tuple[Tensor, Tensor, Tensor]:
 def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
     """Verify a converted potential: all laws, or those named."""
     torch.manual_seed(0)
-    return verify(convert(Potential(channels)), make_atoms_near_lattice(2), only=laws)
+    return verify(convert(Potential(channels)), atoms(2), only=laws)
 
 
 def convert_potential(channels: int, degree: int) -> tuple[Potential, Potential, Conversion]:
@@ -103,7 +103,7 @@ def convert_potential(channels: int, degree: int) -> tuple[Potential, Potential,
     torch.manual_seed(0)
     stock = Potential(channels, degree).eval()
     reports: list[Conversion] = []
-    network = convert(deepcopy(stock), prove=make_atoms_near_lattice(2), report=reports.append)
+    network = convert(deepcopy(stock), prove=atoms(2), report=reports.append)
     return stock, network, reports[0]
 
 
@@ -112,7 +112,7 @@ STOCK, KERNELS, PROGRAM = "e3nn", "tpgen.convert, first calls", "tpgen.convert, 
 
 def time_potential(stock: Potential, network: Potential, side: int) -> dict[str, Timing]:
     """Time energies and forces of side³ atoms by e3nn, kernels and program."""
-    given = make_atoms_near_lattice(side)
+    given = atoms(side)
     network(*given)
     ready(network)
 

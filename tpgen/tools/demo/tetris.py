@@ -51,7 +51,7 @@ class Neighbours:
     vector: Tensor
 
 
-def rotate_shapes(generator: torch.Generator) -> Tensor:
+def shapes(generator: torch.Generator) -> Tensor:
     """The points of all shapes, rotated at random: ``(8 * 4, 3)``."""
     points = torch.tensor(list(SHAPES.values()), dtype=torch.get_default_dtype())
     turns = [o3.quaternion_to_matrix(nn.functional.normalize(q, dim=0)) for q in torch.randn(8, 4, generator=generator)]
@@ -154,7 +154,7 @@ def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] 
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     losses, accuracies, seconds = [], [], []
     for step in range(steps):
-        points, turned = rotate_shapes(generator), rotate_shapes(generator)
+        points, turned = shapes(generator), shapes(generator)
         read = clock_of("cpu") if step else now  # products are compiled in the first, by other processes
         start = read("cpu")
         loss = (model(points) - target).square().sum()

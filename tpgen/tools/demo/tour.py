@@ -28,8 +28,8 @@ from tpgen.tools.bench.run import run_benchmarks, select_problems
 from tpgen.tools.bench.tables import ReportTables, markdown_report, plot_report
 from tpgen.tools.demo.potential import (
     STOCK,
+    atoms,
     convert_potential,
-    make_atoms_near_lattice,
     run_from_cpp,
     time_potential,
     verify_potential,
@@ -303,7 +303,7 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     for side in dict.fromkeys((2, tour.potential[0])):
         with console.status(f"   energies and forces of {side**3} atoms: compile the program, measure"):
             times = time_potential(stock, network, side)
-        edges = make_atoms_near_lattice(side)[2].shape[1]
+        edges = atoms(side)[2].shape[1]
         head = f"forces of {side**3} atoms, {edges} edges, {channels} channels to l = {degree}, one thread"
         rows = [(name, duration(t.median), _speedup_text(times, name)) for name, t in times.items()]
         shown = table([(head, "a call", "times as fast"), *rows])

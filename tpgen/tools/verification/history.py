@@ -29,7 +29,7 @@ from tpgen.tools.verification.subject import (
 )
 from tpgen.tools.verification.surroundings import UNTRACKED
 from tpgen.tools.verification.systems import (
-    call_network_detached,
+    call_on_graph,
     keep_shorter_edges,
     require_reading,
     strain_and_shrink_graph,
@@ -288,9 +288,8 @@ def move_last_atom_beyond_and_within_reach(subject: Subject) -> tuple[list[AtomG
     if int((graph.batch == graph.batch[-1]).sum()) < 2:
         raise NotCompared("one atom alone has no neighbours")
     if reading.periodic:  # images are near wherever the atom is
-        return [_with_last_atom(graph, graph.points[-1] + skin * shortest_distance(graph) * way) for skin in _SKINS], [
-            graph
-        ]
+        step = shortest_distance(graph) * way
+        return [_with_last_atom(graph, graph.points[-1] + skin * step) for skin in _SKINS], [graph]
     others = graph.points[(graph.batch == graph.batch[-1]).nonzero().flatten()[:-1]]
     edge = others[(others @ way).argmax()]  # beyond this atom, none is nearer
     near, far = _bounds_of_reach(subject, edge, way)
@@ -308,7 +307,7 @@ def _bounds_of_reach(subject: Subject, edge: Tensor, way: Tensor) -> tuple[float
 
     def results_at(distance: float) -> Tensor:
         graph, exact = _with_last_atom(reading.graph, edge + distance * way), subject.in_float64()
-        found = call_network_detached(exact, reading.arguments_for(graph))
+        found = call_on_graph(exact, graph)
         numbers = [y for name, y in found.items() if subject.result_frame(name).axes == 0] or list(found.values())
         return torch.cat([y.flatten() for y in numbers])
 

@@ -12,7 +12,7 @@ from tpgen.tools.verification.indices import EDGES
 from tpgen.tools.verification.laws import Outcomes, pair_results, prefix_part_names
 from tpgen.tools.verification.reading import count_rows
 from tpgen.tools.verification.subject import Subject, last_dict_key
-from tpgen.tools.verification.systems import call_network_detached, compare_edge_orders, require_reading
+from tpgen.tools.verification.systems import call_on_graph, compare_edge_orders, require_reading
 
 NO_MASK = "more edges where {} is True, or False, change results: padding may count, or both are edges"
 _MASKS = ("mask", "valid", "real", "pad")  # parts of names
@@ -37,7 +37,7 @@ def _compare_more_masked_edges(subject: Subject) -> dict[str, Outcome]:
             repeated = torch.cat([torch.arange(len(x)), (x == value).nonzero()[-1].repeat(_MORE)])
             with suppress(NotCompared):
                 graphs = [select_edges(reading.graph, index) for index in (repeated, repeated[: len(x)])]
-                more, straight = (call_network_detached(subject, reading.arguments_for(graph)) for graph in graphs)
+                more, straight = (call_on_graph(subject, graph) for graph in graphs)
                 same = {n: y for n, y in straight.items() if count_rows(y, subject.result_frame(n)) != len(x)}
                 compared = prefix_part_names(said, pair_results(more, same))
                 alike = all(torch.allclose(a, b, rtol=_NEUTRAL, atol=_NEUTRAL) for a, b in compared.values())

@@ -162,10 +162,8 @@ def _step_parameter(
     function: NamedFunction, leaves: TensorsByName, name: str, cotangents: TensorsByName, floors: Mapping[str, float]
 ) -> _ParameterStep:
     x = leaves[name]
-    size, along = (
-        STEP * max(1.0, float(x.abs().max())) if x.numel() else 1.0,
-        draw_normal_tensors({name: x}, seed=11)[name],
-    )
+    size = STEP * max(1.0, float(x.abs().max())) if x.numel() else 1.0
+    along = draw_normal_tensors({name: x}, seed=11)[name]
     up, down = (function({**leaves, name: x + sign * size * along}) for sign in (1.0, -1.0))
     change, noise = {}, {}
     for result, c in cotangents.items():

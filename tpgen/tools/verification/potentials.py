@@ -242,9 +242,8 @@ def check_smoothness(subject: Subject) -> Outcomes:
     if (pair := _shortest_edge_of(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
-    return found | prefix_part_names(
-        "one atom", _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way)
-    )
+    of_atom = _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way)
+    return found | prefix_part_names("one atom", of_atom)
 
 
 def _missing_cutoff_remark(subject: Subject) -> Outcomes:

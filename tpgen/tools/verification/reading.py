@@ -155,9 +155,8 @@ def _role_of(name: str, x: Tensor, frame: Frame, graph: AtomGraph, edges: EdgeEn
     if edges is not None and rows is not None and edges.has_edge_rows(x):
         return _edge_role(name, x, frame, graph, kind)
     if kind == ATOMS or (kind == EDGES and graph.ends is not None and int(x.max()) < graph.ends.shape[1]):
-        where = (
-            "tuples" if rows not in (atoms, graph.number) or find_tuple_axis(x) else ATOMS if rows == atoms else GRAPHS
-        )
+        of_tuples = rows not in (atoms, graph.number) or find_tuple_axis(x)
+        where = "tuples" if of_tuples else ATOMS if rows == atoms else GRAPHS
         return f"{kind} by {where}" if x.dim() else ""
     if frame is STILL and x.dim() > 1 and x.shape[:2] == (atoms, atoms):
         return "square"

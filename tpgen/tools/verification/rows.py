@@ -69,9 +69,8 @@ def compare_permuted_rows(subject: Subject) -> Outcomes:
 
     some: dict[str, Outcome] = {"some rows alone": KNOW}
     if not know:
-        some = prefix_part_names(
-            "some rows alone", pair_results(alone, {name: y[:first] for name, y in straight.items()})
-        )
+        expected = {name: y[:first] for name, y in straight.items()}
+        some = prefix_part_names("some rows alone", pair_results(alone, expected))
     return {**moved, **some, **compare_or_say_why_not("one row alone", compare_one_row)}
 
 

@@ -24,6 +24,7 @@ from tpgen.tools.verification.reading import Reading, count_rows
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, last_dict_key
 from tpgen.tools.verification.systems import (
     call_network_detached,
+    call_on_graph,
     compare_one_atom_crystal,
     read_species_of_atoms,
     require_reading,
@@ -64,10 +65,8 @@ def _compare_with_one(subject: Subject) -> Outcomes:
         return {**found, **compare_one_atom_crystal(subject, _compare_longer_cell)}
     exact = subject.in_float64()
     points = reading.graph.points
-    far, straight = (
-        FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())),
-        call_network_detached(exact, exact.given),
-    )
+    far = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max()))
+    straight = call_network_detached(exact, exact.given)
     near, further = (_compare_copies(exact, straight, add_distant_copy(reading.graph, n * far)) for n in (1, 2))
     same = [name for name, (got, expected) in near.items() if got.shape == expected.shape]
     if any(_differs_beyond_rounding(*(one[name][0] - one[name][1] for one in (near, further))) for name in same):
@@ -87,14 +86,13 @@ def _compare_many_copies(subject: Subject, distance: float) -> dict[str, Pair]:
     places = torch.cartesian_prod(*[torch.arange(_PLACES)] * 3)  # near enough to be exact
     parts = [replace(graph, points=graph.points + distance * place.to(graph.points)) for place in places[:count]]
     once = call_network_detached(subject, subject.given)[energy].sum()
-    last = _results_of_joined(subject, parts)[energy].sum() - (count - 1) * once
+    last = call_on_graph(subject, reduce(join_graphs, parts))[energy].sum() - (count - 1) * once
     return {energy: (last.reshape(1), once.reshape(1))}
 
 
 def _compare_longer_cell(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
     # the energy of a cell twice as long
-    values = (require_reading(subject).arguments_for(graph) for graph in (double_cell_along_axis(crystal, 0), crystal))
-    twice, once = (call_network_detached(subject, each) for each in values)
+    twice, once = (call_on_graph(subject, graph) for graph in (double_cell_along_axis(crystal, 0), crystal))
     energy = subject.energy
     return {} if energy is None else {energy: (twice[energy].sum().reshape(1), 2 * once[energy].sum().reshape(1))}
 
@@ -102,19 +100,14 @@ def _compare_longer_cell(subject: Subject, crystal: AtomGraph) -> dict[str, Pair
 def _compare_beside_one_species(subject: Subject, distance: float) -> dict[str, Outcome]:
     # A system and a far one, without an edge between, of a single species: the sum of both energies, or a word.
     reading, energy = require_reading(subject), subject.energy
-    if (
-        energy is None
-        or reading.names_with_role("batch")
-        or GRAPHS in reading.roles.values()
-        or reading.graph.number > 1
-    ):
+    if energy is None or {"batch", GRAPHS} & {*reading.roles.values()} or reading.graph.number > 1:
         return {}  # of graphs, the law of batches says so
     found: dict[str, Outcome] = {}
     for part, pure in _one_species_graphs(reading, reading.graph).items():
         parts = [reading.graph, replace(pure, points=pure.points + distance)]
         try:
-            together = _results_of_joined(subject, parts)[energy].sum()
-            each = [call_network_detached(subject, reading.arguments_for(one))[energy].sum() for one in parts]
+            together = call_on_graph(subject, reduce(join_graphs, parts))[energy].sum()
+            each = [call_on_graph(subject, one)[energy].sum() for one in parts]
         except NotCompared as why:
             return {part: str(why)}
         separate = torch.stack(each).sum()
@@ -200,8 +193,8 @@ def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str,
     # so many that some branch, or cut them into chunks; a network may have room for less
     atoms = sum(len(one.points) for one in graphs)
     parts = graphs * (_ATOMS // max(atoms, 1) | 1)
-    each = [call_network_detached(subject, require_reading(subject).arguments_for(one)) for one in graphs]
-    together = _results_of_joined(subject, parts)
+    each = [call_on_graph(subject, one) for one in graphs]
+    together = call_on_graph(subject, reduce(join_graphs, parts))
     return _compare_results_with_single_graphs(subject, together, each * (len(parts) // len(graphs)))
 
 
@@ -225,22 +218,18 @@ def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph])
 
 
 def _compare_batch_with_single_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
-    each = [call_network_detached(subject, require_reading(subject).arguments_for(one)) for one in graphs]
+    each = [call_on_graph(subject, one) for one in graphs]
     try:
-        together = _results_of_joined(subject, graphs)
+        together = call_on_graph(subject, reduce(join_graphs, graphs))
     except UnknownPadding:
         raise
     except NotCompared as why:
         try:
-            _results_of_joined(subject, [graphs[0], graphs[0]])
+            call_on_graph(subject, reduce(join_graphs, [graphs[0], graphs[0]]))
         except NotCompared:
             raise why from None
         return {"": Refused(f"of two graphs each is taken alone, and two that are alike together; {why}")}
     return _compare_results_with_single_graphs(subject, together, each)
-
-
-def _results_of_joined(subject: Subject, graphs: list[AtomGraph]) -> TensorsByName:
-    return call_network_detached(subject, require_reading(subject).arguments_for(reduce(join_graphs, graphs)))
 
 
 def _compare_results_with_single_graphs(

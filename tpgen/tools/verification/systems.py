@@ -55,6 +55,11 @@ def call_network_detached(subject: Subject, arguments: TensorsByName) -> Tensors
         raise NotCompared(f"the network does not take it: {type(error).__name__}: {said}") from error
 
 
+def call_on_graph(subject: Subject, graph: AtomGraph) -> TensorsByName:
+    """Call a network as `call_network_detached`, on another graph."""
+    return call_network_detached(subject, require_reading(subject).arguments_for(graph))
+
+
 def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, row_order: Tensor) -> Tensor:
     # A result in another order of atoms or edges, if it has a row for each.
     return y[row_order] if count_rows(y, subject.result_frame(result)) == row_count else y
@@ -88,7 +93,7 @@ def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
             for one, other in combinations(species.unique().tolist()[:_MOST_SPECIES], 2):
                 atoms = reading.graph.atoms.clone()
                 atoms[species[atoms] == one] = int((species == other).nonzero()[0])
-                found = call_network_detached(subject, reading.arguments_for(replace(reading.graph, atoms=atoms)))
+                found = call_on_graph(subject, replace(reading.graph, atoms=atoms))
                 if all(torch.equal(x, found[key]) for key, x in straight.items()):
                     return {"species": EQUAL_SPECIES.format(name, one, other)}
     return {}
@@ -109,10 +114,10 @@ def compare_permuted_systems(subject: Subject) -> Outcomes:
     atom = int((graph.batch == graph.batch[-1]).nonzero()[0])  # the first of the last graph
     lone = select_edges(graph, (graph.ends != atom).all(0))
     with suppress(NotCompared):
-        straight = call_network_detached(subject, require_reading(subject).arguments_for(lone))
+        straight = call_on_graph(subject, lone)
         order = torch.arange(len(graph.points))
         order = torch.cat([order[:atom], order[atom + 1 :], order[atom : atom + 1]])
-        got = call_network_detached(subject, require_reading(subject).arguments_for(select_atoms(lone, order)))
+        got = call_on_graph(subject, select_atoms(lone, order))
         last = pair_results(got, _reordered_results(subject, straight, got, order))
         found |= prefix_part_names("an atom without edges last", last)
     return found
@@ -121,10 +126,7 @@ def compare_permuted_systems(subject: Subject) -> Outcomes:
 def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
     # of so many neighbours that a list of the nearest, or first, would leave some out
     exact, order = subject.in_float64(), draw_derangement(len(graph.points))
-    straight, got = (
-        call_network_detached(exact, require_reading(exact).arguments_for(one))
-        for one in (graph, select_atoms(graph, order))
-    )
+    straight, got = (call_on_graph(exact, one) for one in (graph, select_atoms(graph, order)))
     return pair_results(got, _reordered_results(exact, straight, got, order))
 
 
@@ -231,9 +233,7 @@ def _compare_sheared_crystal(subject: Subject, crystal: AtomGraph) -> dict[str, 
     # far from a cube
     axes = [(0, 1), (0, 1), (1, 2), (1, 2), (0, 2)]
     other = reduce(lambda found, pair: shear_lattice(found, *pair), axes, crystal)
-    got, expected = (
-        call_network_detached(subject, require_reading(subject).arguments_for(graph)) for graph in (other, crystal)
-    )
+    got, expected = (call_on_graph(subject, graph) for graph in (other, crystal))
     return pair_results(got, expected)
 
 
@@ -267,10 +267,8 @@ def check_finite_systems(subject: Subject) -> Outcomes:
         if graph.ends is None or graph.ends.shape[1]:  # a row of an edge, for what is given of edges besides
             cases["an atom between two alike"] = _atom_between_two(graph)
     if len(graph.points) > 2:
-        cases |= {
-            f"on a line along {'xyz'[axis]}": place_atoms_on_line(graph, axis, shortest_distance(graph))
-            for axis in range(3)
-        }
+        for axis, name in enumerate("xyz"):
+            cases[f"on a line along {name}"] = place_atoms_on_line(graph, axis, shortest_distance(graph))
     found: dict[str, Outcome] = {}
     for name, case in cases.items():
         found |= compare_or_say_why_not(name, lambda graph=case: _check_finite_results(subject, graph))  # type: ignore[misc]

@@ -118,10 +118,8 @@ def _node_count(subject: Inspected, rows: int, nodes: int | None) -> int | None:
 
 def _memory_estimate(request: Request, nodes: int | None) -> MemoryEstimate:
     there = torch.device(request.device).type != "cuda" or torch.cuda.is_available()
-    module = build_module_for(
-        replace(request, backend="eager", device=request.device if there else "cpu"), nodes is not None
-    )
-    return module.memory(request.rows, nodes)
+    eager = replace(request, backend="eager", device=request.device if there else "cpu")
+    return build_module_for(eager, nodes is not None).memory(request.rows, nodes)
 
 
 def _explain_path(

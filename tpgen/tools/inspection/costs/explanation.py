@@ -150,9 +150,8 @@ class Explanation(Shown):
         draw_explanation(self, path)
 
     def __str__(self) -> str:
-        return "\n".join(
-            [*_head_lines(self), "", table(*_table_cells(self)), "", *_align_facts(describe_product_totals(self))]
-        )
+        totals = _align_facts(describe_product_totals(self))
+        return "\n".join([*_head_lines(self), "", table(*_table_cells(self)), "", *totals])
 
     def _repr_html_(self) -> str:
         rows, left = _table_cells(self)

@@ -252,9 +252,8 @@ class CompileReport(Shown):
     def _repr_html_(self) -> str:
         table = html_table([("", ""), *self.verdict.items()], left=range(2))
         parts = [collapsible(section.title, str(section)) for section in self.sections]
-        return (
-            div_lines(*self._head()) + table + bar_groups(make_bars_by_group(self._data_of_sections())) + "".join(parts)
-        )
+        bars = bar_groups(make_bars_by_group(self._data_of_sections()))
+        return div_lines(*self._head()) + table + bars + "".join(parts)
 
     def _data_of_sections(self) -> dict[str, dict[str, Any]]:
         return {section.name: section.data for section in self.sections if section.data}
