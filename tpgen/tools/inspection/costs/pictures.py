@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import fx
@@ -16,17 +16,15 @@ from tpgen.base.text import quantity
 from tpgen.emitter.graph_writer import graph_dots
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Plan
+from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
 from tpgen.tools.inspection.figures import label_logarithms_plainly, new_figure, save_figure
 from tpgen.tools.inspection.stages.request import Request
-
-if TYPE_CHECKING:
-    from tpgen.tools.inspection.costs.explanation import Explanation, PathExplanation
 
 SHARED_COLOR = "0.75"
 _DPI = 110  # pictures of many dots are large
 
 
-def draw_explanation(found: Explanation, path: str | Path) -> None:
+def draw_explanation(found: Explained, path: str | Path) -> None:
     """Draw each path's costs as bars, and the roofline, into a file."""
     kinds: dict[str, list[float]] = {
         "FLOP per row": [p.flops for p in found.paths],
@@ -66,7 +64,7 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, 
 _TOTALS = {"predicted": ("predicted at least", "none"), "measured": ("measured forward", "k")}  # label and fill
 
 
-def _draw_roofline(panel: Any, found: Explanation) -> None:
+def _draw_roofline(panel: Any, found: Explained) -> None:
     panel.set(xscale="log", yscale="log")
     panel.set_xlabel("FLOP per byte", fontsize=9)
     panel.set_ylabel("FLOP per second", fontsize=9)

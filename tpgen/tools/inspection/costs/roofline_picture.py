@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING
 
 from tpgen.base.drawing.colors import css, path_color
 from tpgen.base.drawing.path_map import hues
 from tpgen.base.text import duration, quantity
+from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
-
-if TYPE_CHECKING:
-    from tpgen.tools.inspection.costs.explanation import Explanation, PathExplanation
 
 _RULE, _ROOF = 'stroke="#80808060"', 'fill="none" stroke="#4a7dbd" stroke-width="2"'
 _TOTALS = {
@@ -25,7 +22,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
 _ToPixels = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
 
 
-def draw_roofline_svg(found: Explanation, interactive: bool = False) -> str:
+def draw_roofline_svg(found: Explained, interactive: bool = False) -> str:
     """An SVG of operations per second over operations per byte; empty without ceilings."""
     ceilings = found.ceilings
     if ceilings is None or not found.intensity:
@@ -112,7 +109,7 @@ def _path_point(path: PathExplanation, x: float, y: float) -> str:
     )
 
 
-def _product_points(at: _ToPixels, labels: _Labels, found: Explanation) -> list[str]:
+def _product_points(at: _ToPixels, labels: _Labels, found: Explained) -> list[str]:
     parts = []
     for name, rate in found.rates.items():
         x, y = at(found.intensity, rate)
