@@ -60,7 +60,7 @@ STILL = Frame("stays", lambda x, matrix: x)
 def make_frame(declared: Any, layout: str = "mul_ir") -> Frame:
     """The frame of a name in `FRAMES`, of irreps, or of None (invariant).
 
-    >>> frame("2x0e+1o").said, frame(None).said, make_frame("cartesian_points").moves
+    >>> make_frame("2x0e+1o").said, make_frame(None).said, make_frame("cartesian_points").moves
     ('2x0e+1x1o', 'stays', True)
     """
     if declared is None:
