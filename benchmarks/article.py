@@ -20,7 +20,7 @@ from tpgen.base.text import duration, ratio
 from tpgen.tools.bench.contenders import select_contenders
 from tpgen.tools.bench.records import Record, Report
 from tpgen.tools.bench.run import run_benchmarks, select_problems
-from tpgen.tools.bench.tables import Cells, busy_line, environment_line
+from tpgen.tools.bench.tables import Cells, describe_doubtful_times, describe_environment
 from tpgen.tools.bench.tasks import TASKS
 from tpgen.tools.inspection.figures import new_figure, save_figure
 
@@ -142,13 +142,13 @@ def main(calls: int, task: str, plot_to: Path, json_to: Path | None) -> None:
     reports = measure(task, calls, progress=True)
     console = Console()
     for report in reports.values():
-        if busy := busy_line(report):
+        if busy := describe_doubtful_times(report):
             console.print(busy, style="yellow")
     console.print(table(reports, task, calls).rich())
     if "cuda" not in reports:
         console.print("no GPU here: its columns are left out", style="dim")
     for device, report in reports.items():
-        console.print(environment_line(report), style="dim")
+        console.print(describe_environment(report), style="dim")
         if json_to:
             target = json_to if len(reports) == 1 else json_to.with_stem(f"{json_to.stem}-{device}")
             report.save_json(target)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tpgen.base.errors import TpgenError, unknown
 from tpgen.base.progress import Progress, bar
-from tpgen.tools.bench.records import Environment, environment, read_record
+from tpgen.tools.bench.records import Environment, read_environment, read_record
 
 SCHEMA = 1
 
@@ -141,7 +141,7 @@ def measure_goals(
                 title = f"{unit.goal.name}: {unit.subject}"
                 show.say(title)
                 findings = _measured(Unit(unit.goal, unit.subject, seconds, inductor, _Part(show, unit.goal.name)))
-                save_outcome(Outcome(unit.goal.name, unit.subject, environment(), seconds, findings), folder)
+                save_outcome(Outcome(unit.goal.name, unit.subject, read_environment(), seconds, findings), folder)
             show.step()
 
 

@@ -38,7 +38,7 @@ from tpgen.kernels.cuda.nvrtc import find_nvrtc
 from tpgen.kernels.runtime.ops import kernel_supported
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
-from tpgen.tools.bench.records import Record, Settings, environment
+from tpgen.tools.bench.records import Record, Settings, read_environment
 from tpgen.tools.bench.records import Report as Records
 from tpgen.tools.bench.run import select_problems
 from tpgen.tools.bench.tables import ReportTables, plot_report
@@ -128,7 +128,7 @@ def machine(report: Report, run: Run, clock: Clock) -> None:
     """What the figures are of, the bandwidth of a copy among it."""
     nvrtc = find_nvrtc(cuda=driver_cuda_version())
     report.machine = {
-        **asdict(environment()),
+        **asdict(read_environment()),
         "cuda of torch": torch.version.cuda,
         "cuda of the driver": driver_cuda_version(),
         "nvrtc": nvrtc and ".".join(map(str, nvrtc.version)),
@@ -246,7 +246,7 @@ def rivals(report: Report, run: Run, clock: Clock) -> None:
             records.append(record)
             report.rivals.append(asdict(record) | more)
             report.save()
-    made = Records(environment(), Settings("float32", report.device, run.seconds), tuple(records))
+    made = Records(read_environment(), Settings("float32", report.device, run.seconds), tuple(records))
     Console().print(ReportTables(made))
     picture(report, "gpu-rivals.png", partial(plot_report, made, run.folder / "gpu-rivals.png"))
 

@@ -24,8 +24,8 @@ from tpgen.form.reference import reference_product
 from tpgen.kernels.runtime.ops import describe
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS
-from tpgen.tools.bench.contenders import openequivariance_problem
-from tpgen.tools.bench.tasks import error_bound, reorder
+from tpgen.tools.bench.contenders import build_openequivariance_problem
+from tpgen.tools.bench.tasks import convert_components_to_layout, error_bound
 
 Row = dict[str, Any]
 Convolution = Callable[..., Tensor]  # of x1, x2, w, both ends of the edges, and the number of nodes
@@ -78,7 +78,7 @@ class Graph:
         return self._laid_out("out", rows.new_zeros(self.nodes, rows.shape[1]).index_add(0, dst, rows))
 
     def _laid_out(self, name: str, x: Tensor) -> Tensor:
-        return reorder(self.plan, self.layout, name, x)
+        return convert_components_to_layout(self.plan, self.layout, name, x)
 
 
 # -- libraries ---------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def ours(plan: Plan, layout: Layout, device: str) -> Convolution:
 
 def openequivariance(plan: Plan, layout: Layout, device: str) -> Convolution:
     """OpenEquivariance's fused convolution, which adds by atomics."""
-    problem = openequivariance_problem(plan, torch.float32)
+    problem = build_openequivariance_problem(plan, torch.float32)
     import openequivariance as oeq
 
     conv = oeq.TensorProductConv(problem, torch_op=True, deterministic=False).to(device)

@@ -19,10 +19,10 @@ from tpgen.tools.bench.tasks import (
     Operands,
     Task,
     TimedProduct,
+    compute_expected_results,
+    convert_to_layout,
     error_bound,
-    expected_results,
-    in_layout,
-    largest_error,
+    find_largest_error,
     make_operands,
 )
 
@@ -49,7 +49,7 @@ def rival_rows(problem: Problem, rows: int, device: str, seconds: float, clock: 
                     yield blank(task.name, status="unavailable", reason="time is up"), {}
                     continue
                 if task.name not in expected:
-                    expected[task.name] = expected_results(problem.plan, task, operands)
+                    expected[task.name] = compute_expected_results(problem.plan, task, operands)
                 yield _timed(problem, contender, product, task, operands, expected[task.name], seconds)
         except Exception as error:
             status = "unavailable" if isinstance(error, BackendError | EmitError) else "failed"
@@ -69,10 +69,10 @@ def _timed(
     device = operands.x1.device.type
     size = sum(x.numel() * x.element_size() for x in (operands.x1, operands.x2, operands.w, expected[0]))
     copies = [operands.map(lambda name, x: x.clone()) for _ in range(copies_beyond_cache(size, device))]
-    calls = [partial(task.run, product, in_layout(problem.plan, contender.layout, one)) for one in copies]
+    calls = [partial(task.run, product, convert_to_layout(problem.plan, contender.layout, one)) for one in copies]
     first = clock.time_calls(calls[0], device)
     calls[0]()  # TorchScript rewrites its graph at the second call
-    error, where = largest_error(problem.plan, task, contender.layout, calls[0](), expected)
+    error, where = find_largest_error(problem.plan, task, contender.layout, calls[0](), expected)
     layout = str(contender.layout)
     record = Record(problem.name, task.name, contender.name, "ok", len(operands.x2), layout, error=error, first=first)
     if not error <= error_bound(torch.float32):

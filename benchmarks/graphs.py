@@ -15,7 +15,7 @@ from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
 from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.plan import Plan
-from tpgen.tools.bench.tasks import Operands, Task, TimedProduct, error_bound, largest_error, make_operands
+from tpgen.tools.bench.tasks import Operands, Task, TimedProduct, error_bound, find_largest_error, make_operands
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def require_right(
     plan: Plan, task: Task, name: str, results: Sequence[Tensor], expected: Sequence[Tensor], layout: Layout = "mul_ir"
 ) -> None:
     """Raise a `TpgenError` where results are further off than their dtype allows."""
-    error, where = largest_error(plan, task, layout, results, expected)
+    error, where = find_largest_error(plan, task, layout, results, expected)
     allowed = error_bound(results[0].dtype)
     if not error <= allowed:
         raise TpgenError(f"{where} of {name} is off by {error:.1e}, allowed is {allowed:.0e}")

@@ -17,7 +17,7 @@ from benchmarks.goals import Goal, Outcome, load_outcomes, measure_goals, select
 from benchmarks.layer_goals import ROOT, layer_goals
 from benchmarks.page import detail_parts, goal_cells, write_details
 from tpgen.base.errors import TpgenError
-from tpgen.tools.bench.tables import machine_line
+from tpgen.tools.bench.tables import describe_machine
 
 INTRODUCTION = """\
 # Benchmarks: layers and shapes
@@ -47,7 +47,7 @@ METHOD = """\
 def write_layers(outcomes: Sequence[Outcome], goals: Mapping[str, Goal], page: Path) -> None:
     if not outcomes:
         raise TpgenError("nothing was measured: run without --write-only")
-    machines = dict.fromkeys(machine_line(outcome.environment) for outcome in outcomes)
+    machines = dict.fromkeys(describe_machine(outcome.environment) for outcome in outcomes)
     parts = [INTRODUCTION, "\n".join(f"Measured: {line}." for line in machines), goal_cells(outcomes, goals).markdown()]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n\n".join([*(part.strip() for part in parts), METHOD]))

@@ -25,18 +25,18 @@ from tpgen.kernels.runtime.ops import kernel_product
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem
-from tpgen.tools.bench.contenders import CONTENDERS, select_contenders, with_weights
+from tpgen.tools.bench.contenders import CONTENDERS, accept_weights, select_contenders
 from tpgen.tools.bench.records import Record, Report
-from tpgen.tools.bench.run import peak_bytes, run_benchmarks
+from tpgen.tools.bench.run import measure_peak_bytes, run_benchmarks
 from tpgen.tools.bench.tasks import (
     TASKS,
     Operands,
     Task,
     TimedProduct,
-    expected_results,
-    in_layout,
+    compute_expected_results,
+    convert_to_layout,
     make_operands,
-    rows_between,
+    select_rows,
 )
 
 CPU = torch.device("cpu")
@@ -112,14 +112,14 @@ def checked_calls(
     """Calls on all rows of a problem, once the first rows have agreed with the slow definition in float64."""
     plan, backward = problem.plan, TASKS["backward"]
     operands = make_operands(plan, problem.rows, torch.float32, CPU)
-    few = rows_between(operands, plan, 0, _GATE_ROWS)
-    expected = dict(zip(backward.results, expected_results(plan, backward, few), strict=False))
-    for name, call in make(plan, layout, in_layout(plan, layout, few)).items():
+    few = select_rows(operands, plan, 0, _GATE_ROWS)
+    expected = dict(zip(backward.results, compute_expected_results(plan, backward, few), strict=False))
+    for name, call in make(plan, layout, convert_to_layout(plan, layout, few)).items():
         results = TASKS["forward"].results if name == "forward" else backward.results[1:]
         task = Task(name, name, results, backward.run)
         right = [expected[result] for result in results if result in expected]
         require_right(plan, task, f"{problem.name}, {layout}, {name}", call(), right, layout)
-    return make(plan, layout, in_layout(plan, layout, operands))
+    return make(plan, layout, convert_to_layout(plan, layout, operands))
 
 
 def bytes_moved(plan: Plan, rows: int, direction: str) -> int:
@@ -239,7 +239,7 @@ def matrix_product(unit: Unit) -> Findings:
     problem = problem_named(unit.subject)
 
     def calls_of(plan: Plan, layout: Layout, operands: Operands) -> dict[str, Results]:
-        module = with_weights(plan, TensorProduct.from_plan(plan, internal_weights=False, layout=layout))
+        module = accept_weights(plan, TensorProduct.from_plan(plan, internal_weights=False, layout=layout))
         return {"forward": lambda: TASKS["forward"].run(module, operands)}
 
     # outer products of copies against weights: (rows × components, u v) times (u v, w), path by path
@@ -302,7 +302,7 @@ def convolution_memory(unit: Unit) -> Findings:
     for task in unit.goal.targets:
         once, twice = found[task]
         call = partial(TASKS[task].run, product, operands)
-        theirs = peak_bytes(call, CPU) - sum(result.nbytes for result in call())
+        theirs = measure_peak_bytes(call, CPU) - sum(result.nbytes for result in call())
         note = f"{quantity(once, 'B')}, {quantity(twice, 'B')} with twice the edges; e3nn/eager {quantity(theirs, 'B')}"
         figures.append(Figure(task, unit.subject, once / nodes, f"{note}; the nodes' output is {quantity(nodes, 'B')}"))
     return Findings(tuple(figures))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.network_modes import MODES, OURS_COMPILED
-from tpgen.tools.bench.records import environment
+from tpgen.tools.bench.records import read_environment
 
 ABOUT, ABOUT_ENGINES = "about.json", "about-engines.json"  # beside the rows: the machine and the versions
 ROWS_DIR, PAGE = Path("docs/records/networks"), Path("docs/networks.md")
@@ -150,7 +150,7 @@ def _said(file: str) -> dict[str, str]:
 
 def about(clients: Path) -> dict[str, str]:
     """The machine, and the versions in the environments that were measured."""
-    here = environment()
+    here = read_environment()
     found = [f"torch {here.torch}"]
     for project, package in (("mace", "mace-torch"), ("nequip", "nequip"), ("sevenn", "sevenn")):
         asked = (

@@ -16,7 +16,7 @@ from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration, ratio
 from tpgen.tools.bench.records import Environment, Record, Report, Settings, load_report
 from tpgen.tools.bench.run import select_problems
-from tpgen.tools.bench.tables import Cells, detail_cells, machine_line, markdown_report, plot_report
+from tpgen.tools.bench.tables import Cells, describe_machine, make_detail_cells, markdown_report, plot_report
 from tpgen.tools.bench.tasks import BOUNDS, TASKS
 
 INTRODUCTION = """\
@@ -100,7 +100,7 @@ def write_page(places: Places, others: Sequence[Path] = ()) -> int:
         parts.append(f"## How it is measured\n\n{method_notes(reports[0])}")
     places.page.parent.mkdir(parents=True, exist_ok=True)
     places.page.write_text("\n".join(parts))
-    write_details([*(c for r in reports for c in detail_cells(r)), *detail_parts(outcomes, GOALS)], places.details)
+    write_details([*(c for r in reports for c in make_detail_cells(r)), *detail_parts(outcomes, GOALS)], places.details)
     return len(files) + len(outcomes)
 
 
@@ -143,7 +143,7 @@ def _products(reports: Sequence[Report], places: Places) -> list[str]:
 def kernel_section(outcomes: Sequence[Outcome], images: Path) -> str:
     """What was to be reached and what was measured, and the roofline."""
     parts = ["## Generated CPU kernels"]
-    machines = dict.fromkeys(machine_line(outcome.environment) for outcome in outcomes)
+    machines = dict.fromkeys(describe_machine(outcome.environment) for outcome in outcomes)
     parts.append("\n".join(f"Measured: {line}." for line in machines))
     parts.append(goal_cells(outcomes).markdown())
     found = [outcome.findings for outcome in outcomes if outcome.findings.points]

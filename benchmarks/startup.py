@@ -25,7 +25,7 @@ from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, Description
 from tpgen.kernels.runtime.warm import warm
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.tools.bench.run import peak_bytes
+from tpgen.tools.bench.run import measure_peak_bytes
 from tpgen.tools.bench.tasks import TASKS, make_operands
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -105,7 +105,7 @@ def _resident_growth(call: Callable[[], object]) -> int:
         del kept
         return _status("VmHWM") - before
     except OSError:
-        return peak_bytes(call, torch.device("cpu"))
+        return measure_peak_bytes(call, torch.device("cpu"))
 
 
 def _status(key: str) -> int:

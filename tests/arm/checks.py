@@ -20,7 +20,7 @@ from tpgen.networks.deployment.deploy import deploy
 from tpgen.networks.deployment.runtime import list_processor_features
 from tpgen.nn.modules import build_module, list_open_sizes
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
-from tpgen.tools.demo.potential import convert_potential, pair_energy_example
+from tpgen.tools.demo.potential import convert_potential, make_pair_energy_example
 from tpgen.tools.verification.verify import verify
 
 pytestmark = needs_compiler
@@ -53,7 +53,7 @@ torch.save(load()(*torch.load(sys.argv[1] + "/inputs.pt")), sys.argv[1] + "/resu
 
 
 def test_a_package_is_called_without_tpgen(tmp_path: Path) -> None:
-    network, given = pair_energy_example()
+    network, given = make_pair_energy_example()
     deploy(network, given, tmp_path / "package")
     done = subprocess.run([sys.executable, "-c", CALL, tmp_path / "package"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ import tpgen
 from tests.attacks.calls import CALLS, Arguments, Subject, compare, size
 from tests.attacks.counts import count
 from tpgen.networks.conversion.swap import get_swap_mark
-from tpgen.tools.verification.runs import reload_saved
+from tpgen.tools.verification.runs import save_and_load
 
 LENGTH = 40  # attacks of a life
 PROGRAMS = ("_compiled_main", "_compiled_main_left_right")  # e3nn's, which compute for stock alone
@@ -215,7 +215,7 @@ def _damped(module: nn.Module, inwards: tuple, outwards: tuple) -> tuple:
 MOVES: dict[str, tuple[Callable[[Twins], None], int]] = {
     "nothing": (lambda twins: None, 60),
     "copy": (_copied(copy.deepcopy), 3),
-    "file": (_copied(reload_saved), 3),
+    "file": (_copied(save_and_load), 3),
     "pickle": (_copied(lambda network: pickle.loads(pickle.dumps(network))), 3),
     "copy with the same parameters": (_tied, 3),
     "double": (_cast(torch.float64), 10),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.attacks.counts import count
 from tests.attacks.modules import KINDS
-from tpgen.tools.verification.runs import reload_saved
+from tpgen.tools.verification.runs import save_and_load
 
 State = Mapping[str, Tensor]
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -65,7 +65,7 @@ OPERATIONS: dict[str, Callable[[nn.Module, State], nn.Module]] = {
     "double": lambda m, state: m.double(),
     "float": lambda m, state: m.float(),
     "deepcopy": lambda m, state: copy.deepcopy(m),
-    "file": lambda m, state: reload_saved(m),
+    "file": lambda m, state: save_and_load(m),
     "half and back": lambda m, state: _spoilt(m.bfloat16().float(), state),
 }
 

@@ -38,7 +38,7 @@ from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS, Problem
 from tpgen.planner.product import make_plan
 from tpgen.tools.bench.contenders import build_loop
-from tpgen.tools.bench.records import environment
+from tpgen.tools.bench.records import read_environment
 from tpgen.tools.bench.run import run_benchmarks
 from tpgen.tools.bench.tasks import TASKS
 
@@ -58,7 +58,7 @@ def unit(goal: Goal, **others) -> Unit:
 
 
 def outcome(goal: str, subject: str, *figures: Figure, points: tuple[Point, ...] = ()) -> Outcome:
-    return Outcome(goal, subject, environment(), 1.0, Findings(figures, points, 1e11))
+    return Outcome(goal, subject, read_environment(), 1.0, Findings(figures, points, 1e11))
 
 
 # --- goals and their files -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from benchmarks.goals import Figure, Findings, Outcome, Unit, load_outcomes, mea
 from benchmarks.problems import OURS, problem_named
 from tests.machine import needs_compiler
 from tpgen.base.errors import PlanError
-from tpgen.tools.bench.records import environment
+from tpgen.tools.bench.records import read_environment
 
 GOALS = layer_goals.layer_goals(Path("nowhere"))
 
@@ -70,7 +70,7 @@ def test_contractions_need_an_environment_and_read_what_it_found(
 def test_the_page_says_what_was_found(tmp_path: Path) -> None:
     subject = GOALS["linear"].subjects[0]
     figures = Findings((Figure("forward", subject, 1.7, "fine"), Figure("forward / mm", subject, 1.3, "not so fine")))
-    save_outcome(Outcome("linear", subject, environment(), 1.0, figures), tmp_path)
+    save_outcome(Outcome("linear", subject, read_environment(), 1.0, figures), tmp_path)
     arguments = ["--folder", str(tmp_path), "--page", str(tmp_path / "page.md"), "--write-only"]
     assert CliRunner().invoke(layers.main, arguments, catch_exceptions=False).exit_code == 0
     page = (tmp_path / "page.md").read_text()

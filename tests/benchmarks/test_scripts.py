@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks import article
 from benchmarks.report import main
-from tpgen.tools.bench.records import Record, Report, Settings, environment
+from tpgen.tools.bench.records import Record, Report, Settings, read_environment
 
 
 def test_report_script_measures_goes_on_and_writes(tmp_path: Path):
@@ -54,7 +54,9 @@ def test_article_table_fits_into_80_columns_and_has_ratios() -> None:
         Record("article", "forward", name, "ok", 32, "mul_ir", median=4e-4 / (1 + n))
         for n, name in enumerate(dict.fromkeys(filter(None, names)))
     )
-    cells = article.table({"cpu": Report(environment(), Settings("float32", "cpu", 0.0), records)}, "forward", 1000)
+    cells = article.table(
+        {"cpu": Report(read_environment(), Settings("float32", "cpu", 0.0), records)}, "forward", 1000
+    )
     console = Console(file=io.StringIO(), width=80)
     console.print(cells.rich())
     shown = console.file.getvalue()
@@ -68,5 +70,5 @@ def test_article_makes_no_ratio_of_a_time_in_doubt() -> None:
         Record("article", "forward", name, "ok", 32, "mul_ir", median=1e-3) for name in ("e3nn/script", "loop/eager")
     ]
     doubted = replace(records[1], doubt="its times lie 90 % apart")
-    report = Report(environment(), Settings("float32", "cpu", 0.0), (records[0], doubted))
+    report = Report(read_environment(), Settings("float32", "cpu", 0.0), (records[0], doubted))
     assert article.cell({"cpu": report}, "forward", "eager module, a loop", article.COLUMNS[0]) == "1.00 ms"

@@ -11,7 +11,7 @@ from tests.networks.layers import Layers, layer_inputs
 from tpgen.networks.inline import inline_products
 from tpgen.networks.tracer import trace_network
 from tpgen.planner.presets import channelwise
-from tpgen.tools.demo.tetris import Tetris, neighbours, shapes
+from tpgen.tools.demo.tetris import Tetris, find_neighbours, shapes
 
 
 @pytest.mark.parametrize("strategy", ["einsum", "grouped", "unrolled", "kernel"])
@@ -105,7 +105,7 @@ def test_one_row_of_an_example_is_not_taken_for_all() -> None:
 def test_the_classifier_of_the_demo_as_one_graph() -> None:
     network = Tetris(tpgen.FullyConnectedTensorProduct, layers=1, mul=2, lmax=1).double()
     points = shapes(torch.Generator().manual_seed(0)).double()
-    flat = inline_products(trace_network(network, functions=[neighbours]), strategy="grouped", inputs=[points])
+    flat = inline_products(trace_network(network, functions=[find_neighbours]), strategy="grouped", inputs=[points])
     assert flat.gain.products == 4
     turned = shapes(torch.Generator().manual_seed(1)).double()
     torch.testing.assert_close(flat(turned), network(turned), rtol=1e-12, atol=1e-12)

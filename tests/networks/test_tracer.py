@@ -11,7 +11,7 @@ from tpgen.base.errors import TraceError
 from tpgen.compiler.backends import script_module
 from tpgen.networks.inline import inline_products
 from tpgen.networks.tracer import is_leaf, opening, trace_network
-from tpgen.tools.demo.tetris import Tetris, neighbours, shapes
+from tpgen.tools.demo.tetris import Tetris, find_neighbours, shapes
 
 
 def test_products_and_e3nn_modules_stay_nodes() -> None:
@@ -64,10 +64,10 @@ def test_attributes_are_on_every_node() -> None:
 
 def test_functions_and_fixed_arguments() -> None:
     network = Tetris(tpgen.FullyConnectedTensorProduct, layers=1, mul=2, lmax=1)
-    traced = trace_network(network, functions=[neighbours])
+    traced = trace_network(network, functions=[find_neighbours])
     points = shapes(torch.Generator().manual_seed(0))
     torch.testing.assert_close(traced(points), network(points))
-    assert neighbours in {node.target for node in traced.graph.nodes}
+    assert find_neighbours in {node.target for node in traced.graph.nodes}
 
     class Choosing(nn.Module):
         def forward(self, x, double: bool):

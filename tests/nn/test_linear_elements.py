@@ -15,8 +15,8 @@ from tpgen import Linear, explain, verify
 from tpgen.base.errors import EmitError, InputError, PlanError
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.planner.linear import make_linear_plan
-from tpgen.tools.inspection.stages.calls import request_of
-from tpgen.tools.inspection.stages.dump import dump_stage, example_arguments
+from tpgen.tools.inspection.stages.calls import resolve_request
+from tpgen.tools.inspection.stages.dump import draw_example_arguments, dump_stage
 from tpgen.tools.inspection.stages.request import Request
 
 ENDS = "8x0e+4x1o", "6x1o+5x0e+3x2e"
@@ -171,9 +171,9 @@ def test_stages_say_how_weights_are_found() -> None:
     assert "w at element" in dump_stage(layer.plan, "form", "grad_x1")
     assert "rows of w are found by element" in dump_stage(layer.plan, "sweep")
     assert "tpgen.form" in dump_stage(layer.plan, "code", strategy="kernel")
-    request = request_of(layer)
+    request = resolve_request(layer)
     program = request.module(request.emission())
-    x, w, element = example_arguments(request, request.emission().arguments)
+    x, w, element = draw_example_arguments(request, request.emission().arguments)
     assert w.shape == (ELEMENTS, layer.weight_numel)
     torch.testing.assert_close(program(x, w, element), by_rows_of(layer, x, w, element))
     with pytest.raises(EmitError, match="elements: no index chooses weights of this plan"):

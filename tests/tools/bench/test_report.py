@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.page import merge_reports, method_notes
 from tpgen.base.errors import TpgenError
 from tpgen.tools.bench.contenders import select_contenders
-from tpgen.tools.bench.records import Record, Report, Settings, environment, load_report
+from tpgen.tools.bench.records import Record, Report, Settings, load_report, read_environment
 from tpgen.tools.bench.run import run_benchmarks, select_problems
 from tpgen.tools.bench.tables import ReportTables, markdown_report, plot_report
 
@@ -37,7 +37,7 @@ def report() -> Report:
         record("b", "tpgen-auto/eager", 2e-3),
         record("b", "peer/eager", None, status="unavailable", reason="not installed", min=None, error=None),
     )
-    return Report(environment(), Settings("float32", "cpu", 2.0), records)
+    return Report(read_environment(), Settings("float32", "cpu", 2.0), records)
 
 
 def test_ratios_and_geometric_means(report: Report):

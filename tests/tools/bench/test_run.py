@@ -19,9 +19,16 @@ from tpgen.nn.products import ElementwiseTensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise, fully_connected, tensor_square
 from tpgen.planner.problems import Problem
-from tpgen.tools.bench.contenders import CONTENDERS, Contender, Loop, build_loop, e3nn_module, select_contenders
-from tpgen.tools.bench.run import peak_bytes, run_benchmarks, select_problems
-from tpgen.tools.bench.tasks import TASKS, expected_results, in_layout, make_operands, rows_between, select_tasks
+from tpgen.tools.bench.contenders import CONTENDERS, Contender, Loop, build_e3nn_module, build_loop, select_contenders
+from tpgen.tools.bench.run import measure_peak_bytes, run_benchmarks, select_problems
+from tpgen.tools.bench.tasks import (
+    TASKS,
+    compute_expected_results,
+    convert_to_layout,
+    make_operands,
+    select_rows,
+    select_tasks,
+)
 
 CPU = torch.device("cpu")
 SMALL = (
@@ -143,8 +150,8 @@ def test_a_missing_device_is_an_error():
 
 def test_defaults_of_others_are_put_back():
     before = e3nn.get_optimization_defaults(), torch.get_default_dtype()
-    assert isinstance(e3nn_module(SMALL[0].plan, scripted=True)._compiled_main_left_right, torch.jit.ScriptModule)
-    assert not isinstance(e3nn_module(SMALL[0].plan)._compiled_main_left_right, torch.jit.ScriptModule)
+    assert isinstance(build_e3nn_module(SMALL[0].plan, scripted=True)._compiled_main_left_right, torch.jit.ScriptModule)
+    assert not isinstance(build_e3nn_module(SMALL[0].plan)._compiled_main_left_right, torch.jit.ScriptModule)
     run_benchmarks(SMALL[:1], select_contenders(["e3nn/eager"]), ["forward"], dtype=torch.float64, repeats=1)
     assert before == (e3nn.get_optimization_defaults(), torch.get_default_dtype())
 
@@ -152,10 +159,10 @@ def test_defaults_of_others_are_put_back():
 def test_expected_results_do_not_depend_on_chunks(monkeypatch):
     for problem in SMALL:
         operands = make_operands(problem.plan, 5, torch.float64, CPU)
-        whole = [expected_results(problem.plan, task, operands) for task in TASKS.values()]
+        whole = [compute_expected_results(problem.plan, task, operands) for task in TASKS.values()]
         with monkeypatch.context() as patch:
             patch.setattr("tpgen.tools.bench.tasks._CHUNK", 2)
-            parts = [expected_results(problem.plan, task, operands) for task in TASKS.values()]
+            parts = [compute_expected_results(problem.plan, task, operands) for task in TASKS.values()]
         torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
 
 
@@ -164,13 +171,13 @@ def test_operands_are_seeded_and_change_layout():
     first, again = (make_operands(plan, 5, torch.float32, CPU) for _ in range(2))
     assert torch.equal(first.x1, again.x1)
     assert not torch.equal(first.x1, make_operands(plan, 5, torch.float32, CPU, seed="other").x1)
-    turned = in_layout(plan, ("mul_ir", "mul_ir", "ir_mul"), first)
+    turned = convert_to_layout(plan, ("mul_ir", "mul_ir", "ir_mul"), first)
     assert torch.equal(turned.x1, first.x1)
     for (mul, ir), where in zip(plan.irreps_out, plan.irreps_out.slices(), strict=True):
         outside = turned.out_cotangent[:, where].reshape(-1, ir.dim, mul)
         assert torch.equal(outside.transpose(1, 2).flatten(1), first.out_cotangent[:, where])
     assert all(leaf.is_leaf and leaf.requires_grad for leaf in turned.leaves)
-    assert rows_between(first, plan, 1, 3).w.shape == (2, plan.weight_numel)
+    assert select_rows(first, plan, 1, 3).w.shape == (2, plan.weight_numel)
 
 
 def test_loop_has_all_modes():
@@ -195,7 +202,7 @@ def test_peak_memory_counts_intermediates(capfd):
     def call():
         return ((x + 1) * 2).sum()  # two arrays of a MiB at once
 
-    assert 2 << 20 <= peak_bytes(call, CPU) < 3 << 20
+    assert 2 << 20 <= measure_peak_bytes(call, CPU) < 3 << 20
     assert capfd.readouterr().err == ""
 
 
@@ -206,4 +213,4 @@ def test_peak_memory_counts_large_results_of_kernels():
     x = torch.randn(1 << 12, 256)
     result = product(x, x)
     assert result.nbytes > LARGE
-    assert result.nbytes <= peak_bytes(lambda: product(x, x), CPU) < 2 * result.nbytes
+    assert result.nbytes <= measure_peak_bytes(lambda: product(x, x), CPU) < 2 * result.nbytes

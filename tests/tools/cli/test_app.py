@@ -43,39 +43,6 @@ def test_a_mistyped_command_gets_the_right_word() -> None:
     assert "unknown command 'xyz'; known commands: plan," in run("xyz", code=2).output
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["plan", "--problem", "mace-lagre"], "unknown problem 'mace-lagre': did you mean 'mace-large'?"),
-        (["dump", *VECTORS, "--stage", "grpah"], "unknown stage 'grpah': did you mean 'graph'?"),
-        (["explain", *VECTORS, "--plot", "x.foo"], "'x.foo' must end in .png, .pdf or .svg"),
-        (["tune", "mace-larg"], "unknown problem 'mace-larg': did you mean 'mace-large'"),
-        (["explain", "tetri"], "unknown name 'tetri': did you mean 'tetris'?"),
-        (["plan", *VECTORS, "--preset", "chanelwise"], "unknown preset 'chanelwise': did you mean 'channelwise'?"),
-        (["verify", *VECTORS, "--strategy", "kernle"], "unknown strategy 'kernle': did you mean 'kernel'?"),
-        (["verify", *VECTORS, "--backend", "inducter"], "unknown backend 'inducter': did you mean 'inductor'?"),
-        (["dump", *VECTORS, "--direction", "grad_x3"], "unknown direction 'grad_x3': did you mean 'grad_x"),
-        (["report", *VECTORS, "--section", "gaurds"], "unknown section 'gaurds': did you mean 'guards'?"),
-        (["convert", "tetris-e3n"], "unknown network 'tetris-e3n': did you mean 'tetris-e3nn'?"),
-        (["cache", "claer"], "unknown command 'claer': did you mean 'clear'?"),
-        (["completion", "fisch"], "unknown shell 'fisch': did you mean 'fish'?"),
-        (["verify", *VECTORS, "--strategy", "kernel", "--dtype", "float16"], "kernels compute in float32, float64"),
-        (["dump", *VECTORS, "--stage", "cpp", "--dtype", "float16"], "Known kernel dtypes: torch.float32"),
-        (["bench", "--problem", "article", "--plot", "x"], "'x' must end in .png, .pdf or .svg"),
-        (["bench", "article", "--records", "x.txt"], "'x.txt' must end in .json"),
-        (["explore", "article", "--out", "x.txt"], "'x.txt' must end in .html or .htm"),
-        (
-            ["dump", *VECTORS, "--direction", "all", "--out", "x.cpp"],
-            "'x.cpp' is one file, and these are several texts",
-        ),
-        (["plan", *VECTORS, "--out", "0e"], "error: no such option '--out'"),
-        (["tune", *VECTORS, "--seconds", "-1"], "-1.0 is not in the range x>0"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_any_work(arguments: list[str], message: str) -> None:
-    assert message in " ".join(run(*arguments, code=2).output.split())
-
-
 def parameters(command: Command, place: str = "") -> Iterator[tuple[str, Parameter]]:
     """Every parameter of a command and of those below it, with the words that lead to the command."""
     if isinstance(command, Group):
@@ -144,58 +111,6 @@ def test_demo_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run("demo", "--out", str(tmp_path), "--short")
     run("demo", "--out", str(tmp_path))
     assert seen == [(tmp_path, False), (tmp_path, True)]
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["plan", "--problem", "xyz"], "error: unknown problem 'xyz'; known problems: article"),
-        (["plan", "--preset", "full", "--in1", "1x", "--in2", "1o"], "error: irreps_in1: cannot read irreps '1x'"),
-        (["plan", *VECTORS[:-1], "0,0,0,uwu,true"], "error: instruction 0 (0, 0, 0, 'uwu', weighted): unknown mode"),
-        (["dump", *VECTORS, "--stage", "asm"], "error: unknown stage 'asm'; known stages: plan, form"),
-        (["dump", *VECTORS, "--stage", "form", "--direction", "up"], "error: unknown direction 'up'"),
-        (["dump", *VECTORS, "--stage", "form", "--layout", "row"], "error: unknown layout 'row'"),
-        (["bench", "--contender", "nobody"], "error: unknown contender 'nobody'"),
-        (["bench", "--suite", "xyz"], "error: unknown suite 'xyz'; known suites: small"),
-        (["verify", *VECTORS, "--backend", "cudagraphs"], "error: backend 'cudagraphs' records CUDA graphs"),
-    ],
-)
-def test_an_error_of_tpgen_is_one_message(arguments: list[str], message: str) -> None:
-    result = run(*arguments, code=2)
-    assert result.stderr.startswith(message)
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["plan"], "say which product, in one way"),
-        (["plan", "--problem", "article", *VECTORS], "say which product, in one way"),
-        (["plan", "--in1", "1o"], "irreps alone are not a product: add --preset or --instruction"),
-        (["plan", *VECTORS, "--preset", "full"], "give one of --preset, --instruction and --plan, not several"),
-        (["plan", "--in1", "1o", "--instruction", "0,0,0,uvu,true"], "refers to irreps: give --in2, --irreps-out"),
-        (["plan", *VECTORS, "--filter", "0e"], "--filter is for presets"),
-        (["plan", "--preset", "full", "--in1", "1o"], "preset full needs --in2"),
-        (
-            ["plan", "--preset", "full", "--in1", "1o", "--in2", "1o", "--irreps-out", "0e"],
-            "preset full takes no --irreps-out",
-        ),
-        (["plan", *VECTORS[:-1], "0,0,uvu"], "does not read i_in1,i_in2,i_out,mode,true|false"),
-        (["verify", *VECTORS, "--device", "abacus"], "'abacus' cannot be used here"),
-        (["verify", *VECTORS, "--dtype", "int8"], "unknown dtype 'int8'; known dtypes: float32"),
-        (["explain", "tetris", *VECTORS], "say which product, in one way"),
-        (["plan", "tetris"], "'tetris' is a network, and this command takes products: explain, explore, verify"),
-        (
-            ["plan", "1o", "1o", "1o"],
-            "'1o' are irreps, where the name of a product belongs: give irreps by --in1",
-        ),
-        (["explain", "2x0e + 1o"], "'2x0e + 1o' are irreps, where the name of a product belongs"),
-        (["convert"], "name one network: tetris, tetris-e3nn, or package.module:function"),
-    ],
-)
-def test_wrong_usage_says_the_right_one(arguments: list[str], message: str) -> None:
-    assert message in " ".join(run(*arguments, code=2).stderr.split())
 
 
 def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:

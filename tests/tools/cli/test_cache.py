@@ -7,16 +7,15 @@ import os
 
 import pytest
 import torch
-from click.testing import CliRunner
 from e3nn.o3 import Irreps
 
 from tests.machine import needs_compiler, needs_nvrtc
+from tests.tools.cli.calls import run
 from tpgen import Linear, SymmetricContraction, TensorProduct, TensorProductConv
 from tpgen.nn.modules import build_module
 from tpgen.planner.plan import Operand
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 from tpgen.planner.presets import channelwise
-from tpgen.tools.cli import main
 
 # a product that no other test has: kernels that are loaded already are not built again
 PRODUCT = ["--preset", "channelwise", "--in1", "5x0e+7x1o", "--in2", "0e+1o", "--irreps-out", "0e+1o"]
@@ -28,9 +27,7 @@ def own_cache(tmp_path, monkeypatch) -> None:
 
 
 def _run(*arguments: str) -> str:
-    result = CliRunner().invoke(main, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return run(*arguments).stdout
 
 
 @needs_compiler
@@ -58,8 +55,7 @@ def test_the_kernels_of_a_polynomial_are_built_ahead(tmp_path) -> None:
 @pytest.mark.parametrize("command", [["tune"], ["cache", "warm"]])
 def test_what_could_not_be_kept_is_not_begun(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CACHE_DIR", os.devnull)
-    result = CliRunner().invoke(main, [*command, *PRODUCT])
-    assert result.exit_code == 2
+    result = run(*command, *PRODUCT, code=2)
     assert f"nothing can be kept in the kernel cache {os.devnull}/kernels (" in result.stderr
     assert "set TPGEN_CACHE_DIR" in result.stderr
 
@@ -94,22 +90,6 @@ def network() -> tuple:
     return torch.nn.ModuleDict(modules), ()
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("mace-medium", "--arch", "ampere"), "'ampere' must be compute capabilities, like sm_80,sm_90"),
-        (("mace-medium", "--arch", "sm_61"), "sm_61: kernels need a GPU of compute capability 7.0 or later"),
-        (("tetris",), "tetris is a network: for GPUs give --arch too"),
-        (("small-contraction", "--conv"), "edge_src and edge_dst are of convolutions"),
-        (("tetris", "--arch", "sm_80", "--conv"), "the modules of a network say that themselves: leave out --conv"),
-    ],
-)
-def test_what_cannot_be_built_ahead_is_said(arguments: tuple, message: str) -> None:
-    result = CliRunner().invoke(main, ["cache", "warm", *arguments])
-    assert result.exit_code == 2
-    assert message in " ".join(result.stderr.split())
-
-
 def test_what_a_process_remembers() -> None:
     listed = json.loads(_run("cache", "process", "--json"))
     assert {"what", "count", "most", "stays", "unit"} == set(listed[0])
@@ -125,5 +105,5 @@ def test_tune_as_text_and_as_json(subject: tuple[str, ...]) -> None:
 
 def test_bench_looks_for_the_folder_of_its_files_first(tmp_path) -> None:
     (tmp_path / "file").touch()
-    result = CliRunner().invoke(main, ["bench", "mace-large", "--records", str(tmp_path / "file" / "a.json")])
-    assert (result.exit_code, "is a file, not a folder" in " ".join(result.stderr.split())) == (2, True)
+    result = run("bench", "mace-large", "--records", str(tmp_path / "file" / "a.json"), code=2)
+    assert "is a file, not a folder" in " ".join(result.stderr.split())

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.tools.cli.calls import VECTORS, run
-from tpgen.tools.cli.dump import without_prelude
+from tpgen.tools.cli.dump import fold_prelude
 
 
 def test_dump_writes_one_text_plainly() -> None:
@@ -59,7 +59,7 @@ def test_layout_may_differ_by_operand() -> None:
 
 def test_what_is_shown_of_a_kernel_on_a_terminal() -> None:
     text = run("dump", *VECTORS, "--strategy", "kernel").stdout
-    folded = without_prelude(text)
+    folded = fold_prelude(text)
     assert "lines of prelude" in folded
     assert "posix_memalign(void" not in folded
     first = next(line for line in text.splitlines() if line.startswith("static void tabulate("))

@@ -8,10 +8,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.tools.cli.calls import run
+from tests.tools.cli.calls import VECTORS, run
 from tpgen.tools.cli import explain as explain_command
 from tpgen.tools.cli.app import main
-from tpgen.tools.cli.terminal import working
+from tpgen.tools.cli.terminal import show_progress
+
+WARM = ["cache", "warm"]
 
 
 def test_a_function_of_the_users_that_fails_is_named_with_its_line(
@@ -52,7 +54,7 @@ def test_a_measurement_of_nobody_is_an_error() -> None:
         (["completion"], "missing argument"),  # versions of click name it differently
         (["convert", "tetris", "more"], "got unexpected extra argument"),
         (["plan"], "say which product, in one way"),
-        (["cache", "warm", "--preset", "full"], "preset full needs --in1"),
+        ([*WARM, "--preset", "full"], "preset full needs --in1"),
         (["plan", "--plan", "/nowhere.json"], "invalid value for '--plan': File '/nowhere.json' does not exist"),
         (["mace"], "unknown command 'mace': did you mean"),
     ],
@@ -68,6 +70,82 @@ def test_wrong_usage_looks_like_every_error(arguments: list[str], said: str) -> 
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["plan", "--problem", "mace-lagre"], "unknown problem 'mace-lagre': did you mean 'mace-large'?"),
+        (["dump", *VECTORS, "--stage", "grpah"], "unknown stage 'grpah': did you mean 'graph'?"),
+        (["explain", *VECTORS, "--plot", "x.foo"], "'x.foo' must end in .png, .pdf or .svg"),
+        (["cache", "claer"], "unknown command 'claer': did you mean 'clear'?"),
+        (["verify", *VECTORS, "--strategy", "kernel", "--dtype", "float16"], "kernels compute in float32, float64"),
+        (["dump", *VECTORS, "--stage", "cpp", "--dtype", "float16"], "Known kernel dtypes: torch.float32"),
+        (["bench", "--problem", "article", "--plot", "x"], "'x' must end in .png, .pdf or .svg"),
+        (["bench", "article", "--records", "x.txt"], "'x.txt' must end in .json"),
+        (["explore", "article", "--out", "x.txt"], "'x.txt' must end in .html or .htm"),
+        (
+            ["dump", *VECTORS, "--direction", "all", "--out", "x.cpp"],
+            "'x.cpp' is one file, and these are several texts",
+        ),
+        (["plan", *VECTORS, "--out", "0e"], "error: no such option '--out'"),
+        (["tune", *VECTORS, "--seconds", "-1"], "-1.0 is not in the range x>0"),
+        (["plan", "--problem", "xyz"], "error: unknown problem 'xyz'; known problems: article"),
+        (["plan", "--preset", "full", "--in1", "1x", "--in2", "1o"], "error: irreps_in1: cannot read irreps '1x'"),
+        (["plan", *VECTORS[:-1], "0,0,0,uwu,true"], "error: instruction 0 (0, 0, 0, 'uwu', weighted): unknown mode"),
+        (["dump", *VECTORS, "--stage", "asm"], "error: unknown stage 'asm'; known stages: plan, form"),
+        (["dump", *VECTORS, "--stage", "form", "--direction", "up"], "error: unknown direction 'up'"),
+        (["dump", *VECTORS, "--stage", "form", "--layout", "row"], "error: unknown layout 'row'"),
+        (["bench", "--contender", "nobody"], "error: unknown contender 'nobody'"),
+        (["bench", "--suite", "xyz"], "error: unknown suite 'xyz'; known suites: small"),
+        (["verify", *VECTORS, "--backend", "cudagraphs"], "error: backend 'cudagraphs' records CUDA graphs"),
+        (["plan"], "say which product, in one way"),
+        (["plan", "--problem", "article", *VECTORS], "say which product, in one way"),
+        (["plan", "--in1", "1o"], "irreps alone are not a product: add --preset or --instruction"),
+        (["plan", *VECTORS, "--preset", "full"], "give one of --preset, --instruction and --plan, not several"),
+        (["plan", "--in1", "1o", "--instruction", "0,0,0,uvu,true"], "refers to irreps: give --in2, --irreps-out"),
+        (["plan", *VECTORS, "--filter", "0e"], "--filter is for presets"),
+        (["plan", "--preset", "full", "--in1", "1o"], "preset full needs --in2"),
+        (
+            ["plan", "--preset", "full", "--in1", "1o", "--in2", "1o", "--irreps-out", "0e"],
+            "preset full takes no --irreps-out",
+        ),
+        (["plan", *VECTORS[:-1], "0,0,uvu"], "does not read i_in1,i_in2,i_out,mode,true|false"),
+        (["verify", *VECTORS, "--device", "abacus"], "'abacus' cannot be used here"),
+        (["verify", *VECTORS, "--dtype", "int8"], "unknown dtype 'int8'; known dtypes: float32"),
+        (["explain", "tetris", *VECTORS], "say which product, in one way"),
+        (["plan", "tetris"], "'tetris' is a network, and this command takes products: explain, explore, verify"),
+        (
+            ["plan", "1o", "1o", "1o"],
+            "'1o' are irreps, where the name of a product belongs: give irreps by --in1",
+        ),
+        (["explain", "2x0e + 1o"], "'2x0e + 1o' are irreps, where the name of a product belongs"),
+        (["convert"], "name one network: tetris, tetris-e3nn, or package.module:function"),
+        (["verify", "turned", "--layout", "ir_mul"], "a polynomial's layouts stand in its plan"),
+        (["dump", "turned", "--direction", "right", "--stage", "sweep"], "not a call: 'right'"),
+        (["verify", "turned", "--strategy", "grouped"], "unknown strategy 'grouped'"),
+        (
+            ["cache", "warm", "mace-medium", "--arch", "ampere"],
+            "'ampere' must be compute capabilities, like sm_80,sm_90",
+        ),
+        (
+            ["cache", "warm", "mace-medium", "--arch", "sm_61"],
+            "sm_61: kernels need a GPU of compute capability 7.0 or later",
+        ),
+        ([*WARM, "tetris"], "tetris is a network: for GPUs give --arch too"),
+        ([*WARM, "small-contraction", "--conv"], "edge_src and edge_dst are of convolutions"),
+        (
+            ["cache", "warm", "tetris", "--arch", "sm_80", "--conv"],
+            "the modules of a network say that themselves: leave out --conv",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_message_before_any_work(arguments: list[str], message: str) -> None:
+    result = run(*arguments, code=2)
+    assert message in " ".join(result.stderr.split())
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
 @pytest.mark.parametrize("group", [[], ["cache"]])
 def test_a_group_alone_shows_its_help(group: list[str]) -> None:
     assert "Usage:" in CliRunner().invoke(main, group).output
@@ -76,11 +154,11 @@ def test_a_group_alone_shows_its_help(group: list[str]) -> None:
 def test_a_command_says_on_a_terminal_what_it_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with working("deploy") as say:
+    with show_progress("deploy") as say:
         say("compile")
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
-    with working("deploy") as say:
+    with show_progress("deploy") as say:
         say("compile")
     out, err = capsys.readouterr()
     assert "deploy: compile …" in err

@@ -119,15 +119,3 @@ def test_a_linear_layer_in_a_file(tmp_path: Path, shared: bool | str) -> None:
     for command in ("report", "bench"):
         result = run(command, "--plan", str(file), code=2)
         assert "--plan holds a linear layer, and this command takes products" in " ".join(result.output.split())
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["verify", "turned", "--layout", "ir_mul"], "a polynomial's layouts stand in its plan"),
-        (["dump", "turned", "--direction", "right", "--stage", "sweep"], "not a call: 'right'"),
-        (["verify", "turned", "--strategy", "grouped"], "unknown strategy 'grouped'"),
-    ],
-)
-def test_what_polynomials_have_not_is_refused(arguments: list[str], message: str) -> None:
-    assert message in " ".join(run(*arguments, code=2).output.split())

@@ -18,7 +18,7 @@ from tpgen.tools.demo.potential import (
     Potential,
     atoms,
     convert_potential,
-    timed_potential,
+    time_potential,
 )
 from tpgen.tools.verification.verify import verify
 
@@ -58,6 +58,6 @@ def test_the_converted_potential_is_the_same() -> None:
 def test_its_program_serves_the_calls_that_are_timed() -> None:
     stock, network, _ = convert_potential(4, 1)
     with served_calls() as calls:
-        times = timed_potential(stock, network, 2)
+        times = time_potential(stock, network, 2)
     assert [*times] == [STOCK, KERNELS, PROGRAM]
     assert len(calls) == 2 + times[PROGRAM].calls * len(times[PROGRAM].samples)

@@ -6,7 +6,16 @@ from e3nn import o3
 
 from tpgen.base._e3nn import default_dtype
 from tpgen.nn.products import FullyConnectedTensorProduct
-from tpgen.tools.demo.tetris import POINTS, SHAPES, Tetris, TrainingRun, labels, neighbours, shapes, train
+from tpgen.tools.demo.tetris import (
+    POINTS,
+    SHAPES,
+    Tetris,
+    TrainingRun,
+    find_neighbours,
+    make_labels,
+    shapes,
+    train,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +25,7 @@ def in_float64():
 
 
 def test_neighbours_are_of_one_shape_and_never_the_point_itself() -> None:
-    edges = neighbours(shapes(torch.Generator().manual_seed(0)))
+    edges = find_neighbours(shapes(torch.Generator().manual_seed(0)))
     assert torch.equal(edges.source // POINTS, edges.target // POINTS)
     assert not (edges.source == edges.target).any()
     assert edges.vector.norm(dim=1).max() < 1.5
@@ -25,8 +34,8 @@ def test_neighbours_are_of_one_shape_and_never_the_point_itself() -> None:
 
 
 def test_the_chiral_pair_differs_in_an_odd_scalar_alone() -> None:
-    assert torch.equal(labels()[0], -labels()[1])
-    assert len({tuple(row.tolist()) for row in labels()}) == len(SHAPES)
+    assert torch.equal(make_labels()[0], -make_labels()[1])
+    assert len({tuple(row.tolist()) for row in make_labels()}) == len(SHAPES)
 
 
 def test_the_network_is_invariant_and_knows_mirror_images() -> None:

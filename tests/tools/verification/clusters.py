@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,9 +10,8 @@ from torch import Tensor, nn
 
 from tests.tools.verification.lattices import Lists, wide
 from tests.tools.verification.molecules import CUTOFF
-from tests.tools.verification.strangers import Planted
+from tests.tools.verification.planted import QUICK, Given, Planted, Potential, changed
 
-Given = tuple[Tensor, ...]
 SKIN = 1.0
 
 
@@ -21,7 +21,7 @@ def cluster() -> Given:
     return torch.tensor(places, dtype=torch.float64), torch.arange(6) % 3
 
 
-class Cluster(nn.Module):
+class Cluster(Potential):
     """Energies of atoms by the weights and the dipole of neighbours, with forces."""
 
     def __init__(self) -> None:
@@ -30,11 +30,7 @@ class Cluster(nn.Module):
         self.alone = nn.Parameter(torch.tensor([-1.0, -2.0, 0.5]))
 
     def forward(self, positions: Tensor, species: Tensor) -> dict[str, Tensor]:
-        with torch.enable_grad():
-            x = positions if positions.requires_grad else positions.detach().requires_grad_()
-            energy = self.pooled(self.site(x, species))
-            (slope,) = torch.autograd.grad(energy, x, create_graph=True)
-        return self.told({"energy": energy, "forces": -slope})
+        return self.of(positions, species)
 
     def near(self, x: Tensor, reach: float) -> Tensor:
         return ((x[:, None] - x).norm(dim=-1) < reach).fill_diagonal_(False).nonzero().T
@@ -42,7 +38,7 @@ class Cluster(nn.Module):
     def ends(self, x: Tensor) -> Tensor:
         return self.near(x, CUTOFF)
 
-    def site(self, x: Tensor, species: Tensor) -> Tensor:
+    def energy(self, x: Tensor, species: Tensor) -> Tensor:  # type: ignore[override]
         i, j = self.ends(x.detach())
         edges = x[j] - x[i]
         squares = edges.square().sum(-1)
@@ -54,15 +50,8 @@ class Cluster(nn.Module):
     def squared(self, dipole: Tensor) -> Tensor:
         return dipole.square().sum(-1)
 
-    def pooled(self, site: Tensor) -> Tensor:
-        return site.sum()
 
-    def told(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        return found
-
-
-def of(**methods: Any) -> type[Cluster]:
-    return type("Other", (Cluster,), methods)
+of = partial(changed, Cluster)
 
 
 class Skin(Cluster):
@@ -80,7 +69,7 @@ class Skin(Cluster):
 
 
 def skin(moved: Any) -> type[Skin]:
-    return type("Other", (Skin,), {"moved": lambda self, steps: moved(steps)})
+    return changed(Skin, moved=lambda self, steps: moved(steps))
 
 
 class Crystal(Lists):
@@ -114,8 +103,7 @@ class Silent(Cluster):
         return self.scale.sum() * dipole.square().sum(-1).exp()
 
 
-def silent(**methods: Any) -> type[Silent]:
-    return type("Other", (Silent,), methods)
+silent = partial(changed, Silent)
 
 
 class Last(Silent):
@@ -134,19 +122,7 @@ class Last(Silent):
         return dipole.square().sum(-1, keepdim=True)
 
 
-class Dark(Last):
-    """The same of one component."""
-
-    def seen(self, dipole: Tensor) -> Tensor:
-        return dipole[:, :1]
-
-
-class Frozen(Silent):
-    """Zeros that no training changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale.requires_grad_(False)
+DARK = changed(Last, seen=lambda self, dipole: dipole[:, :1])  # of one component
 
 
 def _refused(self: Silent, dipole: Tensor) -> Tensor:
@@ -163,42 +139,48 @@ def _along(self: Silent, dipole: Tensor) -> Tensor:
     return dipole @ self.scale
 
 
+def _frozen() -> Cluster:
+    network = silent(branch=_along)()
+    network.scale.requires_grad_(False)
+    return network
+
+
 def _charged(self: Cluster, x: Tensor, species: Tensor) -> Tensor:
     lengths = (x[:, None] - x).square().sum(-1) + torch.eye(len(x))
-    return Cluster.site(self, x, species) + (self.alone[species] * (1 - torch.eye(len(x))) / lengths.sqrt()).sum(1)
+    return Cluster.energy(self, x, species) + (self.alone[species] * (1 - torch.eye(len(x))) / lengths.sqrt()).sum(1)
 
 
-def _relative(self: Cluster, site: Tensor) -> Tensor:
+def _relative(self: Cluster, site: Tensor, *rest: Tensor) -> Tensor:
     return site.sum() + (site - site.mean()).square().sum()
 
 
-def _gap(self: Cluster, found: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {"gap": found["energy"]}
+def _gap(self: Cluster, energy: Tensor, forces: Tensor) -> dict[str, Tensor]:
+    return {"gap": energy}
 
 
-MEAN = {"pooled": lambda self, site: site.mean()}
+MEAN = {"summed": lambda self, site, *rest: site.mean()}
 FAULTS: dict[str, Planted] = {
     "a list kept by the mean move": Planted("history", skin(torch.mean), cluster),
     "a list kept by the first atom's move": Planted("history", skin(lambda steps: steps[0]), cluster),
     "a list kept by the median move": Planted("history", skin(torch.median), cluster),
     "images kept by the mean move": Planted(
-        "history", type("Other", (Crystal,), {"moved": lambda self, steps: steps.mean()}), wide),
+        "history", changed(Crystal, moved=lambda self, steps: steps.mean()), wide),
     "a mean over atoms": Planted("copies", of(**MEAN), cluster),
     "the number of atoms of a training set": Planted(
-        "copies", of(pooled=lambda self, site: 6 * site.mean()), cluster),
+        "copies", of(summed=lambda self, site, *rest: 6 * site.mean()), cluster),
     "charges of the mean": Planted(
-        "copies", of(pooled=lambda self, site: site.sum() + 0.1 * site.sum() ** 2 / 6), cluster),
+        "copies", of(summed=lambda self, site, *rest: site.sum() + 0.1 * site.sum() ** 2 / 6), cluster),
     "a mean of a number that is called an energy": Planted(
         "copies", of(told=_gap, **MEAN), cluster, said={"irreps_out": {"gap": "energy"}}),
     "a silent field": Planted("equivariant", silent(branch=_along), cluster, "that are zero now, here random: scale"),
     "a silent mirror": Planted("equivariant", silent(branch=_mirrored), cluster, "that are zero now"),
-    "a silent last layer": Planted("equivariant", Dark, cluster, "zero now, here random: scale, last.2.weight, last"),
+    "a silent last layer": Planted("equivariant", DARK, cluster, "zero now, here random: scale, last.2.weight, last"),
 }  # fmt: skip
 TOLD: dict[str, Planted] = {
     "a mean that is no energy": Planted("copies", of(told=_gap, **MEAN), cluster, "the same of two systems as of one"),
     "charges that see each other however far": Planted(
-        "copies", of(site=_charged), cluster, "the network sees points that are"),
-    "a mean beside energies": Planted("copies", of(pooled=_relative), cluster, "or far away, which may be meant"),
+        "copies", of(energy=_charged), cluster, "the network sees points that are"),
+    "a mean beside energies": Planted("copies", of(summed=_relative), cluster, "or far away, which may be meant"),
 }  # fmt: skip
 RIGHT: dict[str, Planted] = {
     "a list with a skin": Planted("history", Skin, cluster),
@@ -209,9 +191,11 @@ RIGHT: dict[str, Planted] = {
     "a sum of another name": Planted("copies", of(told=_gap), cluster),
     "a silent branch": Planted("equivariant", Silent, cluster),
     "a silent last layer": Planted("equivariant", Last, cluster),
-    "zeros that no training changes": Planted(
-        "equivariant", type("Other", (Frozen,), {"branch": _along}), cluster),
+    "zeros that no training changes": Planted("equivariant", _frozen, cluster),
     "a branch that fails behind zeros": Planted("equivariant", silent(branch=_refused), cluster),
     "no numbers behind zeros": Planted("equivariant", silent(
         branch=lambda self, dipole: (-self.scale.square().sum()).sqrt() * dipole[:, 0]), cluster),
 }  # fmt: skip
+AWKWARD: dict[str, Planted] = {
+    "a list with a skin, as torch finds its largest": Planted(QUICK, skin(torch.max), cluster)
+}

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.tools.verification.planted import Given, Planted, changed
+from tpgen.tools.verification.verify import LAWS
+
 CUTOFF = 2.5
 Found = dict[str, Tensor]
 
 
-def crystal(side: int = 2, spacing: float = 1.7, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+def crystal(side: int = 2, spacing: float = 1.7, dtype: torch.dtype = torch.float64) -> Given:
     """Positions, cell, shifts, ends of all edges shorter than the cutoff, and species."""
     made = torch.Generator().manual_seed(1)
     places = torch.cartesian_prod(*[torch.arange(side)] * 3).double()
@@ -65,30 +69,37 @@ class Crystal(nn.Module):
         return found
 
 
-def told(change):
+of = partial(changed, Crystal)
+
+
+def told(change: Any) -> type[Crystal]:
     """A crystal whose results are changed after they were made."""
-    return type("Told", (Crystal,), {"told": lambda self, found, cell: {**found, **change(found, cell)}})
+    return of(told=lambda self, found, cell: {**found, **change(found, cell)})
 
 
-def of(**methods):
-    """A crystal with other methods."""
-    return type("Other", (Crystal,), methods)
-
-
-def _also(term):
+def also(term: Any) -> type[Crystal]:
     """A crystal with a further energy, of itself, the edges, their ends, the species and the points."""
-    right = Crystal.energy
-    return of(energy=lambda self, *given: right(self, *given) + term(self, *given))
+    return of(energy=lambda self, *given: Crystal.energy(self, *given) + term(self, *given))
 
 
-class Counting(Crystal):
-    """After six calls, another energy."""
+class Further(Crystal):
+    """With a further parameter."""
 
-    calls = 0
+    def __init__(self, value: Any = 1.0) -> None:
+        super().__init__()
+        self.tiny = nn.Parameter(torch.tensor(value))
 
-    def energy(self, *given):
-        self.calls += 1
-        return super().energy(*given) + 1e-3 * (self.calls > 6)
+
+further = partial(changed, Further)
+
+
+class Stateful(Crystal):
+    """With two buffers, which calls may write to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
 
 class Cached(Crystal):
@@ -96,63 +107,19 @@ class Cached(Crystal):
 
     held: tuple | None = None
 
-    def key(self, edges, ends):
+    def key(self, edges: Tensor, ends: Tensor) -> Any:
         raise NotImplementedError
 
-    def energy(self, edges, ends, species, x):
+    def energy(self, edges: Tensor, ends: Tensor, species: Tensor, x: Tensor) -> Tensor:
         if self.held is None or self.held[0] != self.key(edges, ends):
             self.held = (self.key(edges, ends), edges.detach().clone(), ends.clone(), species.clone())
-        return super().energy(edges, ends, species, x) + self.further(*self.held[1:])
+        return super().energy(edges, ends, species, x) + 1e-3 * self.further(*self.held[1:])
 
-    def further(self, edges, ends, species):
-        return 1e-3 * edges.norm(dim=-1).sum()
-
-
-class ByShape(Cached):
-    def key(self, edges, ends):
-        return edges.shape
+    def further(self, edges: Tensor, ends: Tensor, species: Tensor) -> Tensor:
+        return self.depth[species[ends[0]]].sum()
 
 
-class ByAddress(Cached):
-    def key(self, edges, ends):
-        return ends.data_ptr()
-
-    def further(self, edges, ends, species):
-        return 1e-3 * self.depth[species[ends[0]]].sum()
-
-
-class ByNumberOfAtoms(Cached):
-    """The species of the first system of so many atoms."""
-
-    def key(self, edges, ends):
-        return int(ends.max())
-
-    def further(self, edges, ends, species):
-        return 1e-3 * self.depth[species[:3]].sum()
-
-
-class RunningMean(Crystal):
-    """Energies relative to a mean that every call moves."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(()))
-
-    def energy(self, *given):
-        found = super().energy(*given)
-        self.mean.mul_(0.9).add_(0.1 * found.detach())
-        return found - self.mean
-
-
-class OneResult(Crystal):
-    """Forces in memory that the next call writes to."""
-
-    held: Tensor | None = None
-
-    def told(self, found, cell):
-        with torch.no_grad():
-            self.held = found["forces"].clone() if self.held is None else self.held.copy_(found["forces"])
-        return {**found, "forces": self.held}
+cached = partial(changed, Cached)
 
 
 class Wrapping(Crystal):
@@ -173,52 +140,46 @@ class Scaling(Crystal):
         return super().forward(positions, cell, shifts, *rest)
 
 
-class Dropping(Crystal):
-    def well(self, r):
-        return functional.dropout(super().well(r), 0.1, training=True)
+class Remembering(Crystal):
+    """A cache that is asked whether it is still right."""
+
+    held: tuple | None = None
+
+    def energy(self, edges, ends, species, x):
+        if self.held is None or not torch.equal(self.held[0], species):
+            self.held = (species.clone(), species.bincount(minlength=3).double())
+        return super().energy(edges, ends, species, x) + (1e-3 * self.held[1].to(edges) * self.depth).sum()
 
 
-class Further(Crystal):
-    """With a further parameter."""
-
-    def __init__(self):
-        super().__init__()
-        self.tiny = nn.Parameter(torch.tensor(1.0))
+def _later(self: Any, *given: Tensor) -> Tensor:
+    self.calls += 1
+    return Crystal.energy(self, *given) + 1e-3 * (self.calls > 6)
 
 
-class Tiny(Further):
-    """A parameter that matters little, and has no gradient."""
-
-    def well(self, r):
-        return super().well(r) * (1 + 1e-9 * self.tiny.detach())
-
-
-class Data(Further):
-    """A parameter that is read as ``.data``."""
-
-    def energy(self, *given):
-        return super().energy(*given) * self.tiny.data
+def _relative_to_mean(self: Stateful, *given: Tensor) -> Tensor:
+    found = Crystal.energy(self, *given)
+    self.mean.mul_(0.9).add_(0.1 * found.detach())
+    return found - self.mean
 
 
-class ForcesWithout(Further):
-    """A parameter that the energy has a gradient of, and the forces have none."""
-
-    def told(self, found, cell):
-        return {**found, "energy": found["energy"] * self.tiny, "forces": found["forces"] * self.tiny.detach()}
+def _counted(self: Stateful, *given: Tensor) -> Tensor:
+    self.calls += 1
+    return Crystal.energy(self, *given)
 
 
-class Numbers(Further):
-    """A parameter that goes through a Python number."""
+def _one_result(self: Crystal, found: Found, cell: Tensor) -> Found:
+    """Forces in memory that the next call writes to."""
+    with torch.no_grad():
+        self.held = self.held.copy_(found["forces"]) if hasattr(self, "held") else found["forces"].clone()
+    return {**found, "forces": self.held}
 
-    def energy(self, *given):
-        return super().energy(*given) + 1e-3 * float(self.tiny.detach()) * self.width
+
+def _without_forces(self: Further, found: Found, cell: Tensor) -> Found:
+    return {**found, "energy": found["energy"] * self.tiny, "forces": found["forces"] * self.tiny.detach()}
 
 
-class HalfDetached(Crystal):
-    """Part of what depends on a parameter has no gradient."""
-
-    def well(self, r):
-        return super().well(r) + 1e-3 * torch.exp(-self.width.detach() * r)
+def _half_detached(self: Crystal, r: Tensor) -> Tensor:
+    return Crystal.well(self, r) + 1e-3 * torch.exp(-self.width.detach() * r)
 
 
 def _by_order(self, edges, ends, species, x):
@@ -237,155 +198,104 @@ def _vector_relu(self, edges, ends, species, x):
     return 1e-2 * torch.relu(edges).sum()
 
 
-FAULTS: dict[str, tuple[str, type[Crystal]]] = {
-    "a stress twice as large": ("stress", told(lambda f, c: {"stress": 2 * f["stress"]})),
-    "a stress of the other sign": ("stress", told(lambda f, c: {"stress": -f["stress"]})),
-    "a pressure added to the stress": (
+def _fault(law: str, made: Any, **more: Any) -> Planted:
+    return Planted(law, made, crystal, **more)
+
+
+def _right(made: Any, **more: Any) -> Planted:
+    return Planted([*LAWS], made, crystal, **more)
+
+
+FAULTS: dict[str, Planted] = {
+    "a stress twice as large": _fault("stress", told(lambda f, c: {"stress": 2 * f["stress"]})),
+    "a stress of the other sign": _fault("stress", told(lambda f, c: {"stress": -f["stress"]})),
+    "a pressure added to the stress": _fault(
         "stress", told(lambda f, c: {"stress": f["stress"] + 0.01 * torch.eye(3).to(c) * f["energy"]})),
-    "a stress not divided by the volume": (
+    "a stress not divided by the volume": _fault(
         "stress", told(lambda f, c: {"stress": f["stress"] * torch.linalg.det(c)})),
-    "a stress that is not symmetric": (
+    "a stress that is not symmetric": _fault(
         "stress", told(lambda f, c: {"stress": f["stress"] + 1e-4 * torch.linalg.cross(c, c.roll(1, 0))})),
-    "a stress of half the off-diagonal": (
+    "a stress of half the off-diagonal": _fault(
         "stress", told(lambda f, c: {"stress": 0.5 * (f["stress"] + f["stress"].diagonal().diag())})),
-    "shifts that are not strained": ("stress", of(strained=lambda self, shifts, strain: torch.zeros_like(shifts))),
-    "forces of the other sign": ("forces", told(lambda f, c: {"forces": -f["forces"]})),
-    "the force of one atom": (
+    "shifts that are not strained": _fault(
+        "stress", of(strained=lambda self, shifts, strain: torch.zeros_like(shifts))),
+    "forces of the other sign": _fault("forces", told(lambda f, c: {"forces": -f["forces"]})),
+    "the force of one atom": _fault(
         "forces", told(lambda f, c: {"forces": torch.cat([f["forces"][:-1], 1.01 * f["forces"][-1:]])})),
-    "forces without their mean, and a drift": (
+    "forces without their mean, and a drift": _fault(
         "forces", told(lambda f, c: {"forces": f["forces"] - f["forces"].mean(0) + 1e-4})),
-    "forces a little too large": ("forces", told(lambda f, c: {"forces": f["forces"] * (1 + 3e-7)})),
-    "forces through float32": ("forces", told(lambda f, c: {"forces": (f["forces"] * 3).float().double() / 3.0000003})),
-    "a well in float32": ("forces", of(well=lambda self, r: Crystal.well(self, r.float()).to(r.dtype))),
-    "a length that is detached": (
+    "forces a little too large": _fault("forces", told(lambda f, c: {"forces": f["forces"] * (1 + 3e-7)})),
+    "forces through float32": _fault(
+        "forces", told(lambda f, c: {"forces": (f["forces"] * 3).float().double() / 3.0000003})),
+    "a well in float32": _fault("forces", of(well=lambda self, r: Crystal.well(self, r.float()).to(r.dtype))),
+    "a length that is detached": _fault(
         "forces", of(well=lambda self, r: torch.exp(-self.width * r.detach() ** 2))),
-    "a cutoff with a step": ("smooth", of(cutoff=lambda self, u: torch.where(u < 1, 1 - 0.9 * u**2, 0 * u))),
-    "a cutoff with a kink": ("smooth", of(cutoff=lambda self, u: torch.where(u < 1, 1 - u, 0 * u))),
-    "a cosine that ends too early": (
+    "a cutoff with a step": _fault("smooth", of(cutoff=lambda self, u: torch.where(u < 1, 1 - 0.9 * u**2, 0 * u))),
+    "a cutoff with a kink": _fault("smooth", of(cutoff=lambda self, u: torch.where(u < 1, 1 - u, 0 * u))),
+    "a cosine that ends too early": _fault(
         "smooth", of(cutoff=lambda self, u: torch.where(u < 0.95, torch.cos(0.5 * torch.pi * u), 0 * u))),
-    "a table of distances": ("forces", of(well=lambda self, r: torch.exp(-self.width * torch.round(100 * r) / 100))),
-    "another energy after six calls": ("history", Counting),
-    "a cache by shapes": ("history", ByShape),
-    "a cache by addresses": ("history", ByAddress),
-    "a cache by the number of atoms": ("history", ByNumberOfAtoms),
-    "a mean that runs on": ("history", RunningMean),
-    "a result that the next call overwrites": ("history", OneResult),
-    "positions of the caller that are wrapped": ("history", Wrapping),
-    "shifts of the caller that are scaled": ("history", Scaling),
-    "dropout that is left on": ("repeated", lambda: Dropping().eval()),
-    "noise of some last bits": (
+    "a table of distances": _fault(
+        "forces", of(well=lambda self, r: torch.exp(-self.width * torch.round(100 * r) / 100))),
+    "another energy after six calls": _fault("history", of(calls=0, energy=_later)),
+    "a cache by shapes": _fault("history", cached(
+        key=lambda self, edges, ends: edges.shape, further=lambda self, edges, *rest: edges.norm(dim=-1).sum())),
+    "a cache by addresses": _fault("history", cached(key=lambda self, edges, ends: ends.data_ptr())),
+    "a cache by the number of atoms": _fault("history", cached(
+        key=lambda self, edges, ends: int(ends.max()), further=lambda self, e, n, z: self.depth[z[:3]].sum())),
+    "a mean that runs on": _fault("history", changed(Stateful, energy=_relative_to_mean)),
+    "a result that the next call overwrites": _fault("history", of(told=_one_result)),
+    "positions of the caller that are wrapped": _fault("history", Wrapping),
+    "shifts of the caller that are scaled": _fault("history", Scaling),
+    "dropout that is left on": _fault("repeated", of(
+        well=lambda self, r: functional.dropout(Crystal.well(self, r), 0.1, training=True)), training=False),
+    "noise of some last bits": _fault(
         "repeated", of(energy=lambda self, *g: Crystal.energy(self, *g) * (1 + 1e-13 * torch.rand(()).double()))),
-    "a small parameter without gradient": ("parameters", Tiny),
-    "a parameter read as data": ("parameters", Data),
-    "forces without the gradient of a parameter": ("parameters", ForcesWithout),
-    "a parameter through a number": ("parameters", Numbers),
-    "a parameter half detached": ("first order", HalfDetached),
-    "an energy of places": ("translation", _also(lambda s, e, n, z, x: 1e-7 * torch.tanh(1e-3 * x.sum()))),
-    "an energy of the height": ("equivariant", _also(lambda s, e, n, z, x: 1e-3 * e[:, 2].square().sum())),
-    "relu of vectors": ("equivariant", _also(_vector_relu)),
-    "an energy of a mirror image": (
-        "equivariant", _also(lambda s, e, n, z, x: 1e-3 * torch.linalg.det(e[:3] / CUTOFF))),
-    "the first atom twice": ("permutation", _also(lambda s, e, n, z, x: 1e-2 * (x[0] - x[-1]).square().sum())),
-    "the first edge twice": ("edges", _also(lambda s, e, n, z, x: 1e-2 * torch.exp(-e[0].square().sum()))),
-    "neighbours by the order of edges": (
-        "edges", _also(_by_order)),
-    "shifts a little too short": (
+    "a small parameter without gradient": _fault("parameters", further(
+        well=lambda self, r: Crystal.well(self, r) * (1 + 1e-9 * self.tiny.detach()))),
+    "a parameter read as data": _fault("parameters", further(
+        energy=lambda self, *given: Crystal.energy(self, *given) * self.tiny.data)),
+    "forces without the gradient of a parameter": _fault("parameters", further(told=_without_forces)),
+    "a parameter through a number": _fault("parameters", further(energy=lambda self, *given: (
+        Crystal.energy(self, *given) + 1e-3 * float(self.tiny.detach()) * self.width))),
+    "a parameter half detached": _fault("first order", of(well=_half_detached)),
+    "an energy of places": _fault("translation", also(lambda s, e, n, z, x: 1e-7 * torch.tanh(1e-3 * x.sum()))),
+    "an energy of the height": _fault("equivariant", also(lambda s, e, n, z, x: 1e-3 * e[:, 2].square().sum())),
+    "relu of vectors": _fault("equivariant", also(_vector_relu)),
+    "an energy of a mirror image": _fault(
+        "equivariant", also(lambda s, e, n, z, x: 1e-3 * torch.linalg.det(e[:3] / CUTOFF))),
+    "the first atom twice": _fault("permutation", also(lambda s, e, n, z, x: 1e-2 * (x[0] - x[-1]).square().sum())),
+    "the first edge twice": _fault("edges", also(lambda s, e, n, z, x: 1e-2 * torch.exp(-e[0].square().sum()))),
+    "neighbours by the order of edges": _fault(
+        "edges", also(_by_order)),
+    "shifts a little too short": _fault(
         "images", of(edges=lambda self, x, shifts, ends: x[ends[1]] - x[ends[0]] + 0.999 * shifts)),
-    "a shift at the wrong end of some edges": (
+    "a shift at the wrong end of some edges": _fault(
         "images", of(edges=lambda self, x, shifts, ends: x[ends[1]] - x[ends[0]] + shifts * _uneven(ends, x))),
-    "another energy when compiled": ("compiled", of(well=lambda self, r: Crystal.well(self, r) * _compiled())),
+    "another energy when compiled": _fault("compiled", of(well=lambda self, r: Crystal.well(self, r) * _compiled())),
 }  # fmt: skip
 
-UNSEEN: dict[str, type[Crystal]] = {  # what no law can see: these are right potentials of another system
-    "species by one off": of(energy=lambda self, e, n, z, x: Crystal.energy(self, e, n, (z + 1) % 3, x)),
-    "another unit": of(energy=lambda self, *given: 27.2 * Crystal.energy(self, *given)),
+UNSEEN: dict[str, Planted] = {  # what no law can see: these are right potentials of another system
+    "species by one off": _right(of(energy=lambda self, e, n, z, x: Crystal.energy(self, e, n, (z + 1) % 3, x))),
+    "another unit": _right(of(energy=lambda self, *given: 27.2 * Crystal.energy(self, *given))),
 }
-
 
 # --- unusual, and right -----------------------------------------------------------------------------------------------
 
-
-class Unused(Further):
-    """A parameter that nothing depends on."""
-
-
-class Dead(Further):
-    """A parameter behind a ReLU that is off."""
-
-    def energy(self, *given):
-        return super().energy(*given) + torch.relu(-5.0 - self.tiny.square())
-
-
-class Flat(Further):
-    """A parameter at a point where its slope is zero."""
-
-    def __init__(self):
-        super().__init__()
-        nn.init.zeros_(self.tiny)
-
-    def energy(self, *given):
-        return super().energy(*given) * (1 + self.tiny.square())
-
-
-class Evaluated(Crystal):
-    """Results without a graph, as in dynamics."""
-
-    def told(self, found, cell):
-        return {name: y.detach() for name, y in found.items()}
-
-
-class Remembering(Crystal):
-    """A cache that is asked whether it is still right."""
-
-    held: tuple | None = None
-
-    def energy(self, edges, ends, species, x):
-        if self.held is None or not torch.equal(self.held[0], species):
-            self.held = (species.clone(), species.bincount(minlength=3).double())
-        return super().energy(edges, ends, species, x) + (1e-3 * self.held[1].to(edges) * self.depth).sum()
-
-
-class Observed(Crystal):
-    """A count of calls and a mean of energies, which nothing reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def energy(self, *given):
-        self.calls += 1
-        return super().energy(*given)
-
-
-class Frozen(Crystal):
-    def __init__(self):
-        super().__init__()
-        self.requires_grad_(False)
-
-
-class Empty(Crystal):
-    """With a parameter without entries."""
-
-    def __init__(self):
-        super().__init__()
-        self.none = nn.Parameter(torch.empty(0))
-
-
-AWKWARD: dict[str, Callable[[], Crystal]] = {
-    "right": Crystal,
-    "a parameter that nothing depends on": Unused,
-    "a parameter behind a ReLU that is off": Dead,
-    "a parameter of slope zero": Flat,
-    "results without a graph, in evaluation": lambda: Evaluated().eval(),
-    "a cache that is asked": Remembering,
-    "a count that nothing reads": Observed,
-    "frozen parameters": Frozen,
-    "a parameter without entries": Empty,
-    "a large energy of atoms alone": _also(lambda s, e, n, z, x: 1250.0 * len(z)),
-    "a virial in the place of a stress": of(
-        told=lambda self, f, cell: {
-            "energy": f["energy"], "forces": f["forces"], "virials": -f["stress"] * torch.linalg.det(cell).abs()
-        }
-    ),
-    "stresses of a batch": told(lambda f, c: {"stress": f["stress"].unsqueeze(0)}),
+AWKWARD: dict[str, Planted] = {
+    "right": _right(Crystal),
+    "a parameter that nothing depends on": _right(Further),
+    "a parameter behind a ReLU that is off": _right(further(
+        energy=lambda self, *given: Crystal.energy(self, *given) + torch.relu(-5.0 - self.tiny.square()))),
+    "a parameter of slope zero": _right(lambda: further(
+        energy=lambda self, *given: Crystal.energy(self, *given) * (1 + self.tiny.square()))(0.0)),
+    "results without a graph, in evaluation": _right(
+        told(lambda f, c: {name: y.detach() for name, y in f.items()}), training=False),
+    "a cache that is asked": _right(Remembering),
+    "a count that nothing reads": _right(changed(Stateful, energy=_counted)),
+    "frozen parameters": _right(lambda: Crystal().requires_grad_(False)),
+    "a parameter without entries": _right(lambda: Further([])),
+    "a large energy of atoms alone": _right(also(lambda s, e, n, z, x: 1250.0 * len(z))),
+    "a virial in the place of a stress": _right(of(told=lambda self, f, cell: {
+        "energy": f["energy"], "forces": f["forces"], "virials": -f["stress"] * torch.linalg.det(cell).abs()})),
+    "stresses of a batch": _right(told(lambda f, c: {"stress": f["stress"].unsqueeze(0)})),
 }  # fmt: skip

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tests.tools.verification.planted import QUICK, Given, Planted, changed
+
 CUTOFF, SPECIES = 3.0, 3
-Given = tuple[Any, ...]
 Found = dict[str, Tensor]
 
 
@@ -39,6 +41,15 @@ def wide() -> Given:
     """A cell longer than the cutoff, whose list a network makes itself."""
     positions, cell, *_, species, batch = triclinic(4, scale=1.5)
     return positions, cell, species, batch
+
+
+def bare() -> Given:
+    """Without a list of edges."""
+    return *triclinic()[:2], *triclinic()[4:]
+
+
+def single() -> Given:
+    return tuple(x.float() if x.is_floating_point() else x for x in triclinic())
 
 
 def two() -> Given:
@@ -124,9 +135,7 @@ class Lattice(nn.Module):
         return found
 
 
-def of(**methods: Any) -> type[Lattice]:
-    """A potential with other methods."""
-    return type("Other", (Lattice,), methods)
+of = partial(changed, Lattice)
 
 
 def also(term: Any) -> type[Lattice]:
@@ -281,59 +290,66 @@ def _in_chunks(edges, ends):
     return (torch.arange(len(edges)) < len(edges) // threads * threads).to(edges)
 
 
-FAULTS: dict[str, tuple[str, type[Lattice], str]] = {
-    "images on the wrong side": ("images", of(
-        edges=lambda self, x, box, n, counts, batch: Lattice.edges(self, x, box, n, -counts, batch)), "triclinic"),
-    "no images of an atom itself": ("copies", weighted(lambda e, n: (n[0] != n[1]).to(e)), "triclinic"),
-    "images of an atom itself twice": ("copies", weighted(lambda e, n: 1.0 + (n[0] == n[1]).to(e)), "triclinic"),
-    "the nearest image alone": ("copies", Nearest, "bare"),
-    "images of atoms inside of the cell alone": ("images", InsideReach, "wide"),
-    "a cell made upright": ("basis", of(
-        edges=lambda self, x, box, *r: Lattice.edges(self, x, box.diagonal(0, 1, 2).diag_embed(), *r)), "triclinic"),
-    "a mean over atoms": ("copies", of(
-        pooled=lambda self, site, batch, graphs: Lattice.pooled(self, site, batch, graphs) / len(site)), "triclinic"),
-    "the lengths of the cell's vectors": (
-        "basis", also(lambda s, e, n, z, box, b: 1e-3 * box.norm(dim=-1).sum(-1)[b]), "triclinic"),
-    "the mean of a batch": ("batch", also(lambda s, e, n, z, box, b: 1e-2 * s.alone[z].mean()), "triclinic"),
-    "the mean of a batch of two": ("batch", also(lambda s, e, n, z, box, b: 1e-2 * s.alone[z].mean()), "two"),
-    "the first cell for all": ("batch", of(
-        edges=lambda self, x, box, n, *rest: Lattice.edges(self, x, box[:1].expand_as(box), n, *rest)), "two"),
-    "the mean number of neighbours": (
-        "batch", also(lambda s, e, n, z, box, b: 1e-3 * s.depth[z] * len(e) / len(z)), "triclinic"),
-    "the nearest neighbours alone": ("smooth", weighted(_few), "triclinic"),
-    "a branch of close atoms without a gradient": ("forces", also(_close), "triclinic"),
-    "angles by arccos": ("finite", weighted(_angles), "free"),
-    "a mean over neighbours without a guard": ("finite", also(_mean_of_neighbours), "triclinic"),
-    "chunks by the number of threads": ("threads", weighted(_in_chunks), "triclinic"),
-    "numbers of neighbours that are kept": ("history", Kept, "triclinic"),
-    "energies kept by the number of atoms": ("history", SpeciesByNumber, "triclinic"),
-    "a list kept by the last move": ("history", LastMove, "wide"),
-    "the reach of the first cell": ("basis", FirstReach, "wide"),
-    "no images of an atom itself, in a wide cell": ("copies", WithoutSelf, "wide"),
-    "images by lengths of vectors": ("basis", ByLengths, "wide"),
-    "chunks of many edges": ("copies", Chunks, "free"),
-    "an exponential that overflows": ("finite", weighted(
-        lambda e, n: torch.exp(150.0 / e.norm(dim=-1)) / (1.0 + torch.exp(150.0 / e.norm(dim=-1)))), "triclinic"),
-    "energies of atoms without those of atoms alone": ("sum", of(
-        told=lambda self, f, z: {**f, "node_energy": f["node_energy"] - self.alone[z]}), "triclinic"),
+class Free(Lattice):
+    """Atoms without a cell, by the same energies."""
+
+    def forward(self, positions, edge_index, species):
+        with torch.enable_grad():
+            x = self.asked(positions)
+            edges = x[edge_index[1]] - x[edge_index[0]]
+            energy = self.site(edges, edge_index, species, x, torch.zeros_like(species)).sum()
+            (slope,) = torch.autograd.grad(energy, x, create_graph=True)
+        return {"energy": energy, "forces": -slope}
+
+
+def free(network: type[Lattice]) -> Any:
+    return type("Other", (network, Free), {})
+
+
+FAULTS: dict[str, Planted] = {
+    "images on the wrong side": Planted("images", of(
+        edges=lambda self, x, box, n, counts, batch: Lattice.edges(self, x, box, n, -counts, batch)), triclinic),
+    "no images of an atom itself": Planted("copies", weighted(lambda e, n: (n[0] != n[1]).to(e)), triclinic),
+    "images of an atom itself twice": Planted("copies", weighted(lambda e, n: 1.0 + (n[0] == n[1]).to(e)), triclinic),
+    "the nearest image alone": Planted("copies", Nearest, bare),
+    "images of atoms inside of the cell alone": Planted("images", InsideReach, wide),
+    "a cell made upright": Planted("basis", of(
+        edges=lambda self, x, box, *r: Lattice.edges(self, x, box.diagonal(0, 1, 2).diag_embed(), *r)), triclinic),
+    "a mean over atoms": Planted("copies", of(
+        pooled=lambda self, site, batch, graphs: Lattice.pooled(self, site, batch, graphs) / len(site)), triclinic),
+    "the lengths of the cell's vectors": Planted(
+        "basis", also(lambda s, e, n, z, box, b: 1e-3 * box.norm(dim=-1).sum(-1)[b]), triclinic),
+    "the mean of a batch": Planted("batch", also(lambda s, e, n, z, box, b: 1e-2 * s.alone[z].mean()), triclinic),
+    "the mean of a batch of two": Planted("batch", also(lambda s, e, n, z, box, b: 1e-2 * s.alone[z].mean()), two),
+    "the first cell for all": Planted("batch", of(
+        edges=lambda self, x, box, n, *rest: Lattice.edges(self, x, box[:1].expand_as(box), n, *rest)), two),
+    "the mean number of neighbours": Planted(
+        "batch", also(lambda s, e, n, z, box, b: 1e-3 * s.depth[z] * len(e) / len(z)), triclinic),
+    "the nearest neighbours alone": Planted("smooth", weighted(_few), triclinic),
+    "a branch of close atoms without a gradient": Planted("forces", also(_close), triclinic),
+    "angles by arccos": Planted("finite", free(weighted(_angles)), cluster),
+    "a mean over neighbours without a guard": Planted("finite", also(_mean_of_neighbours), triclinic),
+    "chunks by the number of threads": Planted("threads", weighted(_in_chunks), triclinic),
+    "numbers of neighbours that are kept": Planted("history", Kept, triclinic),
+    "energies kept by the number of atoms": Planted("history", SpeciesByNumber, triclinic),
+    "a list kept by the last move": Planted("history", LastMove, wide),
+    "the reach of the first cell": Planted("basis", FirstReach, wide),
+    "no images of an atom itself, in a wide cell": Planted("copies", WithoutSelf, wide),
+    "images by lengths of vectors": Planted("basis", ByLengths, wide),
+    "chunks of many edges": Planted("copies", free(Chunks), cluster),
+    "an exponential that overflows": Planted("finite", weighted(
+        lambda e, n: torch.exp(150.0 / e.norm(dim=-1)) / (1.0 + torch.exp(150.0 / e.norm(dim=-1)))), triclinic),
+    "energies of atoms without those of atoms alone": Planted("sum", of(
+        told=lambda self, f, z: {**f, "node_energy": f["node_energy"] - self.alone[z]}), triclinic),
 }  # fmt: skip
 
 
 # --- unusual, and right -----------------------------------------------------------------------------------------------
 
 
-class Evaluating(Lattice):
-    """A graph of the forces in training alone."""
-
-    def keeps(self) -> bool:
-        return self.training
-
-
-class Shifts(Lattice):
-    """Counts of cells by the name of vectors."""
-
-    def forward(self, positions, cell, edge_index, shifts, species, batch):
-        return super().forward(positions, cell, edge_index, shifts, species, batch)
+# Counts of cells by the name of vectors.
+SHIFTS = of(forward=lambda self, positions, cell, edge_index, shifts, species, batch: Lattice.forward(
+    self, positions, cell, edge_index, shifts, species, batch))  # fmt: skip
 
 
 class Vectors(Lattice):
@@ -351,11 +367,6 @@ class All(Lattice):
         with torch.no_grad():
             ends, counts = neighbours(positions, cell[0], reach=6)
         return super().forward(positions, cell, ends, counts, species, batch)
-
-
-class Dict(Lattice):
-    def forward(self, data):
-        return super().forward(**data)
 
 
 class Passing(Lattice):
@@ -400,23 +411,19 @@ class Charged(Lattice):
         return super().site(edges, ends, species, box, batch) + 0.1 * (self.total / numbers)[batch] ** 2
 
 
-class Free(Lattice):
-    """Atoms without a cell, by the same energies."""
+class TwoEnds(Lattice):
+    """Edges as two vectors."""
 
-    def forward(self, positions, edge_index, species):
-        with torch.enable_grad():
-            x = self.asked(positions)
-            edges = x[edge_index[1]] - x[edge_index[0]]
-            energy = self.site(edges, edge_index, species, x, torch.zeros_like(species)).sum()
-            (slope,) = torch.autograd.grad(energy, x, create_graph=True)
-        return {"energy": energy, "forces": -slope}
+    def forward(self, positions, cell, i, j, unit_shifts, species, batch):
+        return super().forward(positions, cell, torch.stack([i, j]), unit_shifts, species, batch)
 
 
-class Asking(Lattice):
-    """Gradients asked for of its caller's positions, as some potentials do."""
+def two_ends() -> Given:
+    positions, cell, ends, *rest = triclinic()
+    return positions, cell, *ends, *rest
 
-    def asked(self, positions):
-        return positions.requires_grad_()
+
+ASKING = of(asked=lambda self, positions: positions.requires_grad_())  # as some potentials do, of their caller's
 
 
 class Rebuilt(Lattice):
@@ -430,67 +437,82 @@ class Rebuilt(Lattice):
         return super().weights(*given) / self.mean
 
 
-INPUTS: dict[str, Any] = {
-    "triclinic": triclinic,
-    "two": two,
-    "perfect": perfect,
-    "vectors": vectors,
-    "free": cluster,
-    "one atom": lambda: triclinic(1),
-    "bare": lambda: (*triclinic()[:2], *triclinic()[4:]),
-    "wide": wide,
-    "whole numbers": lambda: tuple(x.long() if n == 3 else x for n, x in enumerate(triclinic())),
-    "other ends": lambda: tuple(x.flip(0) if n == 2 else -x if n == 3 else x for n, x in enumerate(triclinic())),
-    "other side": lambda: tuple(x.flip(0) if n == 2 else x for n, x in enumerate(triclinic())),
-    "a dict": lambda: (dict(zip(NAMES, triclinic(), strict=True)),),
-    "in a field": lambda: (*triclinic(), torch.tensor([0.1, 0.2, -0.3], dtype=torch.float64)),
-    "charged": lambda: (*triclinic(), torch.tensor([1.0], dtype=torch.float64)),
-    "a chain": lambda: made(torch.zeros(1, 3).double(), torch.diag(torch.tensor([2.5, 9.0, 9.0])).double()),
-    "far apart": lambda: made(torch.eye(3, dtype=torch.float64) / 2, 14.0 * torch.eye(3, dtype=torch.float64)),
-}  # fmt: skip
+# Edges from their targets, with images of these.
+OTHER_SIDE = of(forward=lambda self, positions, cell, edge_index, unit_shifts, species, batch: Lattice.forward(
+    self, positions, cell, edge_index.flip(0), unit_shifts, species, batch))  # fmt: skip
+
+
+def _slowly(self: Lattice, edges: Tensor, ends: Tensor, species: Tensor) -> Tensor:
+    """Weights that decay slowly, and end nowhere."""
+    return self.depth[species[ends[1]]] / (1 + edges.norm(dim=-1))
+
+
+def in_field() -> Given:
+    return *triclinic(), torch.tensor([0.1, 0.2, -0.3], dtype=torch.float64)
+
+
+def other_ends() -> Given:
+    return tuple(x.flip(0) if n == 2 else x for n, x in enumerate(triclinic()))
+
+
+def whole_numbers() -> Given:
+    return tuple(x.long() if n == 3 else x for n, x in enumerate(triclinic()))
+
+
+def chain() -> Given:
+    """Two edges, as many as an edge has ends."""
+    return made(torch.zeros(1, 3).double(), torch.diag(torch.tensor([2.5, 9.0, 9.0])).double())
+
+
+def far_apart() -> Given:
+    return made(torch.eye(3, dtype=torch.float64) / 2, 14.0 * torch.eye(3, dtype=torch.float64))
+
+
+def _right(network: Any = Lattice, given: Callable[[], Given] = triclinic, **more: Any) -> Planted:
+    return Planted(QUICK, network, given, **more)
+
+
 NAMES = ("positions", "cell", "edge_index", "unit_shifts", "species", "batch")
-
-
-class OtherSide(Lattice):
-    """Edges from their targets, with images of these."""
-
-    def forward(self, positions, cell, edge_index, unit_shifts, species, batch):
-        return super().forward(positions, cell, edge_index.flip(0), unit_shifts, species, batch)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A right potential, on which inputs, in which mode and dtype, and what is said of these."""
-
-    made: type[Lattice] = Lattice
-    inputs: str = "triclinic"
-    training: bool = True
-    said: dict = field(default_factory=dict)
-    dtype: torch.dtype = torch.float64
-
-
-NOTHING = {"irreps_in": {"shifts": None}}
-AWKWARD: dict[str, Case] = {
-    "lists of its own, in a wide cell": Case(Lists, "wide"),
-    "right": Case(),
-    "in single precision": Case(dtype=torch.float32),
-    "in evaluation": Case(Evaluating, training=False),
-    "a batch of two": Case(inputs="two"),
-    "forces that vanish": Case(inputs="perfect"),
-    "one atom": Case(inputs="one atom"),
-    "atoms far apart": Case(inputs="far apart"),
-    "counts by the name of vectors": Case(Shifts),
-    "counts by the name of vectors, and said so": Case(Shifts, said=NOTHING),
-    "counts that are integers": Case(inputs="whole numbers"),
-    "vectors": Case(Vectors, "vectors"),
-    "images of the other end": Case(OtherSide, "other side"),
-    "a list of its own": Case(All, "bare"),
-    "a dict": Case(Dict, "a dict"),
-    "arguments without names": Case(Passing, training=False),
-    "single precision inside": Case(Single, dtype=torch.float32),
-    "a field of three, and three atoms": Case(Field, "in a field", said={"irreps_in": {"field": "cartesian_vectors"}}),
-    "a charge of all atoms": Case(Charged, "charged"),
-    "no cell": Case(Free, "free"),
-    "gradients asked for": Case(Asking),
-    "a constant of the constructor": Case(Rebuilt),
+AWKWARD: dict[str, Planted] = {
+    "lists of its own, in a wide cell": _right(Lists, wide),
+    "right": _right(),
+    "in single precision": _right(given=single, dtype=torch.float32),
+    "in evaluation": _right(of(keeps=lambda self: self.training), training=False),
+    "a batch of two": _right(given=two),
+    "forces that vanish": _right(given=perfect),
+    "one atom": _right(given=lambda: triclinic(1)),
+    "atoms far apart": _right(given=far_apart),
+    "counts by the name of vectors": _right(SHIFTS),
+    "counts by the name of vectors, and said so": _right(SHIFTS, said={"irreps_in": {"shifts": None}}),
+    "counts that are integers": _right(given=whole_numbers),
+    "vectors": _right(Vectors, vectors),
+    "images of the other end": _right(OTHER_SIDE, other_ends),
+    "a list of its own": _right(All, bare),
+    "a dict": _right(
+        of(forward=lambda self, data: Lattice.forward(self, **data)),
+        lambda: (dict(zip(NAMES, triclinic(), strict=True)),),
+    ),
+    "arguments without names": _right(Passing, training=False),
+    "single precision inside": _right(Single, single, dtype=torch.float32),
+    "a field of three, and three atoms": _right(Field, in_field, said={"irreps_in": {"field": "cartesian_vectors"}}),
+    "a charge of all atoms": _right(Charged, lambda: (*triclinic(), torch.ones(1, dtype=torch.float64))),
+    "no cell": _right(Free, cluster),
+    "gradients asked for": _right(ASKING),
+    "a constant of the constructor": _right(Rebuilt),
 }
+TOLD: dict[str, Planted] = {
+    "gradients asked for": Planted(
+        "surroundings", ASKING, triclinic, "sets requires_grad of its caller's tensor", "positions"),
+    "a constant of the constructor": Planted(
+        "saved", Rebuilt, triclinic, "no state_dict holds mean: they must come from the constructor", "buffers"),
+    "no cutoff": Planted("smooth", of(weights=_slowly), triclinic, "no cutoff ends them", "long edges"),
+    "no cutoff, in two crystals": Planted("smooth", of(weights=_slowly), two, "no cutoff ends them", "long edges"),
+    "no cutoff, where forces vanish": Planted(
+        "smooth", of(weights=_slowly), perfect, "no cutoff ends them", "long edges"),
+}  # fmt: skip
+RIGHT: dict[str, Planted] = {
+    "two edges of one atom": Planted(["edges", "images", "copies", "finite"], Lattice, chain),
+    "two vectors of ends": Planted(
+        ["images", "basis", "copies", "stress", "batch"], TwoEnds, two_ends, "i, j: ends of edges"),
+    **{f"a cutoff, {given.__name__}": Planted("smooth", Lattice, given) for given in (triclinic, two, perfect)},
+}  # fmt: skip

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 from e3nn import o3
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from tests.tools.verification.planted import QUICK, Given, Planted, changed
 
 CUTOFF = 2.2
 EXCHANGED = [*range(34), 35, 34]  # of the last row of degree two
@@ -13,7 +18,7 @@ HARMONICS, HIDDEN = "0e+1o+2e", "4x0e+4x1o+4x2e"
 TURNS = {"irreps_in": {"units": None}}
 
 
-def skewed() -> tuple[Tensor, ...]:
+def skewed() -> Given:
     """Positions, cell, how many cells lie between the ends of each edge, ends, and species, in float64."""
     generator = torch.Generator().manual_seed(3)
     cell = torch.tensor([[3.2, 0.0, 0.0], [0.7, 3.0, 0.0], [-0.4, 0.5, 3.4]], dtype=torch.float64)
@@ -82,9 +87,7 @@ class Messages(nn.Module):
         return read
 
 
-def of(**methods) -> type[Messages]:
-    """A network with other methods."""
-    return type("Other", (Messages,), methods)
+of = partial(changed, Messages)
 
 
 class Once(torch.autograd.Function):
@@ -137,24 +140,31 @@ def _decay(self):
         self.embedding.mul_(1 - 1e-12)
 
 
-FAULTS: dict[str, tuple[str, type[Messages]]] = {
-    "a cell by columns": ("equivariant", of(shifts=lambda self, units, cell, bent: units @ cell.T @ bent)),
-    "an axial vector in a polar one": (
+def _planted(laws: str | list[str], made: Any, why: str = "", part: str = "", **more: Any) -> Planted:
+    return Planted(laws, made, skewed, why, part, said=TURNS, **more)
+
+
+FAULTS: dict[str, Planted] = {
+    "a cell by columns": _planted("equivariant", of(shifts=lambda self, units, cell, bent: units @ cell.T @ bent)),
+    "an axial vector in a polar one": _planted(
         "equivariant", of(dipole=lambda self, read, edges: read + 1e-3 * torch.linalg.cross(edges[0], edges[1]))),
-    "two components exchanged": (
+    "two components exchanged": _planted(
         "equivariant", of(gathered=lambda self, m, *rest: Messages.gathered(self, m[:, EXCHANGED], *rest))),
-    "messages in single precision": ("forces", of(messages=_single)),
-    "the volume of an upright box": ("stress", of(volume=lambda self, cell: cell.norm(dim=1).prod())),
-    "a gradient without a gradient": ("first order", of(envelope=lambda self, u: Once.apply(u))),
-    "a chunk that is left out": ("edges", of(gathered=_without_the_rest)),
-    "the last message wins": ("edges", of(gathered=_last_wins)),
-    "positions read as rows": ("memory", of(placed=_as_rows)),
-    "gradients left in parameters": ("surroundings", of(slopes=_backward)),
-    "a seed that is set": ("surroundings", of(begin=lambda self: torch.manual_seed(0))),
-    "a default dtype that is set": ("surroundings", of(begin=_double)),
-    "gradients that stay on": ("surroundings", of(begin=lambda self: torch.set_grad_enabled(True))),
-    "one thread for the whole process": ("surroundings", of(begin=lambda self: torch.set_num_threads(1))),
-    "a parameter that a call changes": ("surroundings", of(begin=_decay)),
+    "messages in single precision": _planted("forces", of(messages=_single)),
+    "the volume of an upright box": _planted("stress", of(volume=lambda self, cell: cell.norm(dim=1).prod())),
+    "a gradient without a gradient": _planted("first order", of(envelope=lambda self, u: Once.apply(u))),
+    "a chunk that is left out": _planted("edges", of(gathered=_without_the_rest)),
+    "the last message wins": _planted("edges", of(gathered=_last_wins)),
+    "positions read as rows": _planted("memory", of(placed=_as_rows)),
+    "gradients left in parameters": _planted(
+        "surroundings", of(slopes=_backward), "a call changes the gradient of embedding, the"),
+    "a seed that is set": _planted("surroundings", of(begin=lambda self: torch.manual_seed(0))),
+    "a default dtype that is set": _planted("surroundings", of(begin=_double)),
+    "gradients that stay on": _planted("surroundings", of(begin=lambda self: torch.set_grad_enabled(True))),
+    "one thread for the whole process": _planted(
+        "surroundings", of(begin=lambda self: torch.set_num_threads(1)), "a call changes the number of threads"),
+    "a parameter that a call changes": _planted("surroundings", of(begin=_decay)),
+    "couplings made in single precision": _planted("equivariant", Messages, default=torch.float32),
 }  # fmt: skip
 
 
@@ -167,14 +177,6 @@ class Plain(Messages):
 
     def envelope(self, u: Tensor) -> Tensor:
         return self.scale * super().envelope(u)
-
-
-UNSEEN: dict[str, type[Messages]] = {  # what no law can see: it may be meant
-    "nodes relative to the mean of all": of(
-        gathered=lambda self, *given: (m := Messages.gathered(self, *given)) - m.mean(0)
-    ),
-    "a random number that is not saved": Plain,
-}
 
 
 # --- unusual, and right -----------------------------------------------------------------------------------------------
@@ -215,10 +217,25 @@ class Within(Messages):
             torch.set_num_threads(before)
 
 
-AWKWARD = {
-    "right": Messages,
-    "messages computed again": Checkpointed,
-    "a view of the positions": Flattened,
-    "random numbers that come to nothing": Drawing,
-    "settings that are taken back": Within,
+AWKWARD: dict[str, Planted] = {
+    name: _planted(QUICK, made)
+    for name, made in {
+        "right": Messages,
+        "messages computed again": Checkpointed,
+        "a view of the positions": Flattened,
+        "random numbers that come to nothing": Drawing,
+        "settings that are taken back": Within,
+    }.items()
+}
+SEEN = ["equivariant", "stress", "edges", "memory", "surroundings", "history"]
+UNSEEN: dict[str, Planted] = {  # what no law can see: it may be meant
+    "nodes relative to the mean of all": _planted(
+        SEEN, of(gathered=lambda self, *given: (m := Messages.gathered(self, *given)) - m.mean(0))
+    ),
+    "a random number that is not saved": _planted(SEEN, Plain),
+}
+TOLD: dict[str, Planted] = {
+    "a view of the positions": _planted(
+        "memory", Flattened, "it does not take them: view size is not compatible", "with axes in another order"
+    ),
 }

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tests.tools.verification.lattices import Lists, wide
+from tests.tools.verification.planted import QUICK, Given, Planted, Potential, changed
+
 CUTOFF, WIDTH = 3.0, 4
 
 
-def molecules(sizes: tuple[int, ...] = (5, 4, 6), dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+def molecules(sizes: tuple[int, ...] = (5, 4, 6), dtype: torch.dtype = torch.float32) -> Given:
     """Positions, species, and the molecule of each atom."""
     drawn = torch.Generator().manual_seed(3)
     grid = torch.cartesian_prod(*[torch.arange(2.0)] * 2, torch.arange(3.0))
@@ -19,7 +23,7 @@ def molecules(sizes: tuple[int, ...] = (5, 4, 6), dtype: torch.dtype = torch.flo
     return torch.cat(places).to(dtype), numbers, torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
 
 
-class Molecule(nn.Module):
+class Molecule(Potential):
     """Vectors of neighbours, weighed by species and length; energies by their norms, forces by one gradient."""
 
     guard = 1e-8
@@ -32,12 +36,22 @@ class Molecule(nn.Module):
         self.alone = nn.Parameter(torch.tensor([-1.0, -2.0, 0.5]))
 
     def forward(self, positions: Tensor, species: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
-        x = positions.detach().clone().requires_grad_()
-        with torch.enable_grad():
-            i, j = self.neighbours(x.detach(), batch)
-            energy = self.pooled(self.site(x, species, i, j), batch)
-            (slope,) = torch.autograd.grad(energy.sum(), x, create_graph=self.training)
-        return energy, self.told(-slope)
+        return self.of(positions, species, batch)
+
+    def asked(self, positions: Tensor) -> Tensor:
+        return positions.detach().clone().requires_grad_()
+
+    def keeps(self) -> bool:
+        return self.training
+
+    def energy(self, x: Tensor, species: Tensor, batch: Tensor) -> Tensor:  # type: ignore[override]
+        return self.site(x, species, *self.neighbours(x.detach(), batch))
+
+    def summed(self, energies: Tensor, species: Tensor, batch: Tensor) -> Tensor:  # type: ignore[override]
+        return self.pooled(energies, batch)
+
+    def told(self, energy: Tensor, forces: Tensor) -> tuple[Tensor, Tensor]:
+        return energy, forces
 
     def near(self, x: Tensor, batch: Tensor, reach: float = CUTOFF) -> Tensor:
         near = ((x[:, None] - x).norm(dim=-1) < reach) & (batch[:, None] == batch)
@@ -59,13 +73,8 @@ class Molecule(nn.Module):
     def pooled(self, site: Tensor, batch: Tensor) -> Tensor:
         return site.new_zeros(int(batch.max()) + 1).index_add(0, batch, site)
 
-    def told(self, forces: Tensor) -> Tensor:
-        return forces
 
-
-def of(**methods: Any) -> type[Molecule]:
-    """A potential with other methods."""
-    return type("Other", (Molecule,), methods)
+of = partial(changed, Molecule)
 
 
 class First(Molecule):
@@ -100,13 +109,6 @@ class Skin(Molecule):
         return self.kept[2]
 
 
-class MeanMove(Skin):
-    """Kept until atoms have moved in the mean."""
-
-    def moved(self, steps: Tensor) -> Tensor:
-        return steps.mean()
-
-
 def _by_products(self: Molecule, x: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """Lengths as matrix products give them."""
     squares = x.square().sum(1)
@@ -127,25 +129,6 @@ def _of_those_there(self: Molecule, site: Tensor, batch: Tensor) -> Tensor:
     return site.new_zeros(len(number)).index_add(0, place, site)
 
 
-FAULTS: dict[str, tuple[str, str, type[Molecule], bool]] = {  # law, part, potential, whether in training
-    "at most 32 neighbours": ("permutation", "of many neighbours", First, False),
-    "chunks of 1,024 edges": ("batch", "many graphs", Chunks, False),
-    "a list kept by the mean move": ("history", "one atom ", MeanMove, False),
-    "lengths by matrix products": ("precision", "far away", of(lengths=_by_products), False),
-    "a norm without a guard": ("finite", "an atom between two alike", of(guard=0.0), False),
-    "forces without a graph in training": (
-        "parameters", "[1]", of(told=lambda self, forces: forces.detach()), True),
-}  # fmt: skip
-TOLD: dict[str, tuple[str, str, type[Molecule]]] = {
-    "results with their graph": ("saved", "copy after a call", Keeping),
-    "graphs that have atoms": ("batch", "a gap", of(pooled=_of_those_there)),
-    "one row of an embedding for two species": ("permutation", "species", of(
-        site=lambda self, x, species, *rest: Molecule.site(self, x, species.clamp(max=1), *rest))),
-    "large energies": ("precision", "differences of energies", of(
-        site=lambda self, *given: Molecule.site(self, *given) - 20_000.0)),
-}  # fmt: skip
-
-
 class Roomy(Molecule):
     """Atoms as many as there is room for, none of which is alone."""
 
@@ -156,9 +139,93 @@ class Roomy(Molecule):
         return i, j
 
 
-RIGHT: dict[str, type[Molecule]] = {
-    "a norm that bends in 1e-4": Molecule,
-    "a list with a skin": Skin,
-    "one energy of all": of(pooled=lambda self, site, batch: site.sum()),
-    "room for some atoms, none alone": Roomy,
+class Edges(Molecule):
+    """Edges are given, and a cutoff ends them only where the network says so."""
+
+    def __init__(self, ends: bool) -> None:
+        super().__init__()
+        self.ends = ends
+
+    def forward(self, positions: Tensor, species: Tensor, edge_index: Tensor) -> Tensor:  # type: ignore[override]
+        i, j = edge_index
+        r = self.lengths(positions, i, j)
+        inside = (r < CUTOFF) | (not self.ends)
+        pairs = self.weigh[species[j]].sum(1) * torch.where(inside, 1 - (r / CUTOFF) ** 2, 0.0) ** 4
+        return (self.alone[species].sum() + pairs.sum()).reshape(1)
+
+
+def with_edges() -> Given:
+    positions, species, batch = molecules()
+    return positions, species, torch.stack(Molecule().neighbours(positions, batch))
+
+
+class Open(Lists):
+    """Cells along the vectors that repeat."""
+
+    def forward(self, positions: Tensor, cell: Tensor, species: Tensor, batch: Tensor, pbc: Tensor) -> dict:  # type: ignore[override]
+        self.sides = pbc
+        return super().forward(positions, cell, species, batch)
+
+    def found(self, positions: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        ends, counts = super().found(positions, cell)
+        kept = ((counts == 0) | self.sides).all(1)
+        return ends[:, kept], counts[kept]
+
+
+class Closed(Open):
+    """Cells along all vectors, whatever is said."""
+
+    def found(self, positions: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        return Lists.found(self, positions, cell)
+
+
+def with_sides() -> Given:
+    return *wide(), torch.ones(3, dtype=torch.bool)
+
+
+SAID = {"irreps_out": ["energy", "forces"]}
+SINGLE = {"dtype": torch.float32, "default": torch.float32}
+
+
+def _planted(
+    laws: Any, made: Any, part: str = "", why: str = "", given: Any = molecules, said: dict = SAID, **more: Any
+) -> Planted:
+    return Planted(laws, made, given, why, part, said=said, **{"training": False, **SINGLE, **more})
+
+
+FAULTS: dict[str, Planted] = {
+    "at most 32 neighbours": _planted("permutation", First, "of many neighbours"),
+    "chunks of 1,024 edges": _planted("batch", Chunks, "many graphs"),
+    "a list kept by the mean move": _planted(
+        "history", changed(Skin, moved=lambda self, steps: steps.mean()), "one atom "),
+    "lengths by matrix products": _planted("precision", of(lengths=_by_products), "far away"),
+    "a norm without a guard": _planted("finite", of(guard=0.0), "an atom between two alike"),
+    "forces without a graph in training": _planted(
+        "parameters", of(told=lambda self, energy, forces: (energy, forces.detach())), "[1]", training=True),
+    "a side that is said to be open": Planted("images", Closed, with_sides, part="an open side"),
+}  # fmt: skip
+TOLD: dict[str, Planted] = {
+    "results with their graph": _planted("saved", Keeping, "copy after a call"),
+    "graphs that have atoms": _planted("batch", of(pooled=_of_those_there), "a gap"),
+    "one row of an embedding for two species": _planted("permutation", of(
+        site=lambda self, x, species, *rest: Molecule.site(self, x, species.clamp(max=1), *rest)), "species"),
+    "large energies": _planted("precision", of(
+        site=lambda self, *given: Molecule.site(self, *given) - 20_000.0), "differences of energies"),
+    "no cutoff of given edges": _planted(
+        "smooth", lambda: Edges(False), "long edges", "no cutoff ends them", with_edges, {"irreps_out": ["energy"]}),
+}  # fmt: skip
+RIGHT: dict[str, Planted] = {
+    "a side that is open": Planted("images", Open, with_sides),
+    "a cutoff of given edges": _planted(
+        "smooth", lambda: Edges(True), given=with_edges, said={"irreps_out": ["energy"]}),
+}  # fmt: skip
+AWKWARD: dict[str, Planted] = {
+    f"{name}, {'in training' if training else 'in evaluation'}": _planted(QUICK, made, training=training)
+    for training in (False, True)
+    for name, made in {
+        "a norm that bends in 1e-4": Molecule,
+        "a list with a skin": Skin,
+        "one energy of all": of(pooled=lambda self, site, batch: site.sum()),
+        "room for some atoms, none alone": Roomy,
+    }.items()
 }

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.tools.verification import lattices, suspicious
-from tests.tools.verification.strangers import VECTORS, Given, Layer, Planted, layer, rows
+from tests.tools.verification.planted import Given, Planted, changed
+from tests.tools.verification.strangers import VECTORS, Layer, layer, rows
 from tests.tools.verification.suspicious import Cluster, batched, cluster, of
 
 ORDERED = {"irreps_out": ["0e", "1o"]}
@@ -24,14 +25,6 @@ def narrow_rows() -> Given:
 
 
 # --- potentials -------------------------------------------------------------------------------------------------------
-
-
-class Cut(Cluster):
-    """Forces without a graph, of an energy that keeps it."""
-
-    def of(self, *given: Tensor) -> Any:
-        found = super().of(*given)
-        return {"energy": found["energy"], "forces": found["forces"].detach()}
 
 
 class Listed(Cluster):
@@ -60,20 +53,6 @@ class Degrees(Cluster):
         if key not in self.kept:
             self.kept[key] = torch.bincount(src, minlength=len(z))
         return super().weights(edges, z, src, dst) / (1 + self.kept[key][src])
-
-
-class Largest(suspicious.Batched):
-    """Energies that depend on the largest species of all graphs."""
-
-    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        return super().energy(x, z, src, dst) * (1 + 0.1 * z.max())
-
-
-class Lone(suspicious.Batched):
-    """Another energy of an atom that no other is beside."""
-
-    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        return super().energy(x, z, src, dst) + 0.1 * (len(x) == 1)
 
 
 class Asking(Cluster):
@@ -160,15 +139,8 @@ def _pooled(self: Any, site: Tensor, graph: Tensor, graphs: int) -> Tensor:
     return suspicious.Batched.pooled(self, site, graph, graphs).squeeze()
 
 
-SQUEEZED = type("Squeezed", (suspicious.Batched,), {"pooled": _pooled})
-
-
-def _sites(self: Cluster, energy: Tensor, forces: Tensor) -> Any:
-    return {"energy": energy, "forces": forces, "looked at": energy.detach() * torch.ones(2)}
-
-
-def _signed(self: Cluster, energy: Tensor, forces: Tensor) -> Any:
-    return energy, -forces
+SQUEEZED = changed(suspicious.Batched, pooled=_pooled)
+CUT = of(told=lambda self, e, f: {"energy": e, "forces": f.detach()})  # forces without a graph of an energy with one
 
 
 def _pushed(self: Cluster, energy: Tensor, forces: Tensor) -> Any:
@@ -185,28 +157,12 @@ class Strained(lattices.Lattice):
         return found["energy"], found["forces"], self.sign * found["stress"]
 
 
-class Sunken(Strained):
-    sign = -1.0
-
-
 # --- layers -----------------------------------------------------------------------------------------------------------
-
-
-def _halves(self: Layer) -> Tensor:
-    return torch.cat([self.mix[:2], self.mix[2:].detach()])
-
-
-def _sorted(self: Layer, v: Tensor) -> Tensor:
-    return v[torch.argsort(v[:, 0].square().sum(-1))]
 
 
 def _single(self: Layer, x: Tensor) -> Tensor:
     found = Layer.forward(self, x)
     return found.squeeze(0) if len(x) == 1 else found
-
-
-def _without(self: Layer) -> Tensor:
-    return self.mix if torch.is_grad_enabled() else 1.001 * self.mix
 
 
 class Buffered(Layer):
@@ -257,32 +213,39 @@ def _layer(law: str, made: Any, why: str = "", given: Any = rows, said: dict | N
 
 
 FAULTS: dict[str, Planted] = {
-    "forces without a graph in training": Planted("parameters", Cut, cluster, "forces has no graph in train()"),
+    "forces without a graph in training": Planted("parameters", CUT, cluster, "forces has no graph in train()"),
     "a graph that is freed in training": Planted("parameters", of(keeps=lambda self: False), cluster, "frees the g"),
     "an energy that is cut off": Planted(
         "parameters", of(told=lambda self, e, f: {"energy": e.detach(), "forces": f}), cluster, "energy has no graph"),
     "nothing with a graph in training": Planted(
         "parameters", of(told=lambda self, e, f: {"energy": e.detach(), "forces": f.detach()}), cluster, "no graph"),
-    "half of a parameter cut off": _layer("parameters", layer(weight=_halves)),
-    "forces of the other sign without a name": Planted("forces", of(told=_signed), cluster, said=ORDERED),
+    "half of a parameter cut off": _layer("parameters", layer(
+        weight=lambda self: torch.cat([self.mix[:2], self.mix[2:].detach()]))),
+    "forces of the other sign without a name": Planted("forces", of(
+        told=lambda self, e, f: (e, -f)), cluster, said=ORDERED),
     "forces that are no slope, by a word": Planted(
         "forces", of(told=_pushed), cluster, said={"irreps_out": ["energy", "forces"]}),
     "a stress of the other sign without a name": Planted(
-        "stress", Sunken, lattices.triclinic, said={"irreps_out": [None, "1o", "cartesian_tensors"]}),
+        "stress", changed(Strained, sign=-1.0), lattices.triclinic,
+        said={"irreps_out": [None, "1o", "cartesian_tensors"]}),
     "forces of the other sign, in float32": Planted(
-        "forces", type("Signed", (Narrow,), {"told": lambda self, e, f: {"energy": e, "forces": -f}}), narrow,
+        "forces", changed(Narrow, told=lambda self, e, f: {"energy": e, "forces": -f}), narrow,
         dtype=SINGLE),
     "results that are written again": _layer("history", Buffered, given=narrow_rows, dtype=SINGLE),
     "a list of neighbours that is kept": Planted("history", Listed, lambda: cluster()[:2]),
     "numbers of neighbours that are kept": Planted("history", Degrees, cluster),
-    "another value where no gradients are taken": _layer("no_grad", layer(weight=_without)),
+    "another value where no gradients are taken": _layer("no_grad", layer(
+        weight=lambda self: self.mix if torch.is_grad_enabled() else 1.001 * self.mix)),
     "another value where gradients are asked for": Planted("no_grad", Asking, cluster),
-    "rows that come back sorted": _layer("permutation", layer(scaled=_sorted)),
+    "rows that come back sorted": _layer("permutation", layer(
+        scaled=lambda self, v: v[torch.argsort(v[:, 0].square().sum(-1))])),
     "rows that are rolled": _layer("permutation", layer(scaled=lambda self, v: v.roll(1, 0))),
     "one row without its axis": _layer("permutation", layer(forward=_single), "where (1, 12) was expected"),
     "vectors that vanish in all inputs": _layer("finite", Products, given=both, said=PAIRED),
-    "the largest species of a batch": Planted("batch", Largest, batched),
-    "a lone atom": Planted("batch", Lone, batched),
+    "the largest species of a batch": Planted("batch", changed(suspicious.Batched, energy=(
+        lambda self, x, z, src, dst: Cluster.energy(self, x, z, src, dst) * (1 + 0.1 * z.max()))), batched),
+    "a lone atom": Planted("batch", changed(suspicious.Batched, energy=(
+        lambda self, x, z, src, dst: Cluster.energy(self, x, z, src, dst) + 0.1 * (len(x) == 1))), batched),
     "a dict that is written into": Planted("surroundings", Keyed, keyed, "edge_index'] of its caller's"),
     "an energy without its axis": Planted("batch", SQUEEZED, batched),
     "one atom without its axis": Planted("finite", of(forward=_lone), cluster, "where (1, 3) was expected"),
@@ -295,7 +258,9 @@ TOLD: dict[str, Planted] = {
     "forces that are perhaps none": Planted(
         "forces", of(told=_pushed), cluster, "may be an energy and forces that are not its slope", said=ORDERED),
     "numbers that are looked at": Planted(
-        "parameters", of(told=_sites), cluster, "has no graph in train()", said={"irreps_out": {"looked at": None}}),
+        "parameters", of(
+            told=lambda self, e, f: {"energy": e, "forces": f, "looked at": e.detach() * torch.ones(2)}), cluster,
+        "has no graph in train()", said={"irreps_out": {"looked at": None}}),
     "dropout": _layer("repeated", DROPPED, "calls in training draw random numbers, as dropout does"),
     "a mean over atoms": Planted("copies", of(
         energy=lambda self, x, z, s, d: Cluster.energy(self, x, z, s, d) * (1 + 0.1 * (z == z.max()))), cluster,
@@ -320,5 +285,5 @@ RIGHT: dict[str, Planted] = {
     "dropout in any order": _layer("permutation", DROPPED),
     "dropout, turned": _layer("equivariant", DROPPED),
     "dropout, differentiated": _layer("second order", DROPPED),
-    "forces without a graph in evaluation": Planted("no_grad", Cut, cluster, training=False),
+    "forces without a graph in evaluation": Planted(["no_grad", "parameters"], CUT, cluster, training=False),
 }  # fmt: skip

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+from tests.tools.verification.planted import Given, Planted, Potential, changed
 
 ATOMS = 5
 
 
-class Pairs(nn.Module):
+class Pairs(Potential):
     """Gaussians of all distances, weighted by what stands at both ends; forces by autograd."""
 
     def __init__(self) -> None:
@@ -16,91 +21,42 @@ class Pairs(nn.Module):
         self.depth = nn.Parameter(torch.tensor([1.3, -0.4]))
 
     def forward(self, positions: Tensor, charges: Tensor) -> dict[str, Tensor]:
-        with torch.enable_grad():
-            positions = positions if positions.requires_grad else positions.detach().requires_grad_()
-            energy = self.energy(positions, charges)
-            (slope,) = torch.autograd.grad(energy, positions, create_graph=True)
-        return {"energy": energy, "forces": -slope}
+        return self.of(positions, charges)
 
-    def energy(self, x: Tensor, q: Tensor) -> Tensor:
+    def energy(self, x: Tensor, q: Tensor) -> Tensor:  # type: ignore[override]
         away = x[:, None] - x[None, :]
         squares = away.square().sum(-1)
         wells = self.depth[0] * torch.exp(-0.3 * squares) + self.depth[1] * torch.exp(-0.1 * squares)
         return (wells * q[:, None] * q[None, :]).sum()
 
 
-def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+def inputs(dtype: torch.dtype = torch.float64) -> Given:
     generator = torch.Generator().manual_seed(5)
     x, q = torch.randn(ATOMS, 3, generator=generator), 0.5 + torch.rand(ATOMS, generator=generator)
     return x.to(dtype), q.to(dtype)
 
 
-class Outside(Pairs):
-    """Energy and forces as they are, spoilt after they were made."""
-
-    def forward(self, positions: Tensor, charges: Tensor) -> dict[str, Tensor]:
-        return self.spoilt(super().forward(positions, charges), positions)
-
-    def spoilt(self, found: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
-        raise NotImplementedError
+of = partial(changed, Pairs)
 
 
-class Upside(Outside):
-    def spoilt(self, found, x):
-        return {**found, "forces": -found["forces"]}
+def also(term: Any) -> type[Pairs]:
+    """A potential with a further energy of the points."""
+    return of(energy=lambda self, x, q: Pairs.energy(self, x, q) + term(x))
 
 
-class Pushed(Outside):
-    """Forces that are no slope: each point is driven around an axis."""
-
-    def spoilt(self, found, x):
-        return {**found, "forces": found["forces"] + 0.05 * torch.linalg.cross(x, x.roll(1, 0))}
+def away(x: Tensor) -> Tensor:
+    return x[:, None] - x[None, :]
 
 
-class Noisy(Outside):
-    def spoilt(self, found, x):
-        return {**found, "forces": found["forces"] + 1e-9 * torch.randn_like(x)}
+def _driven(self: Pairs, x: Tensor, q: Tensor) -> dict[str, Tensor]:
+    found = Potential.of(self, x, q)
+    return {**found, "forces": found["forces"] + 0.05 * torch.linalg.cross(x, x.roll(1, 0))}
 
 
-class Threaded(Outside):
-    def spoilt(self, found, x):
-        return {**found, "forces": found["forces"] * (1.0 + 1e-6 * torch.get_num_threads())}
-
-
-class Compiled(Outside):
-    def spoilt(self, found, x):
-        return {**found, "energy": found["energy"] * (1.001 if torch.compiler.is_compiling() else 1.0)}
-
-
-class Anchored(Pairs):
-    def energy(self, x, q):
-        return super().energy(x, q) + 0.01 * x.square().sum()
-
-
-class Ordered(Pairs):
-    def energy(self, x, q):
-        return super().energy(x, q) + 0.01 * (x[0] - x[-1]).square().sum()
-
-
-class Tilted(Pairs):
-    def energy(self, x, q):
-        return super().energy(x, q) + 0.01 * (x[:, None] - x[None, :])[..., 2].square().sum()
-
-
-class Handed(Pairs):
-    """A mirror image has another energy: only parity sees it."""
-
-    def energy(self, x, q):
-        centred = x - x.mean(0)
-        return super().energy(x, q) + 0.01 * torch.linalg.det(centred[:3])
-
-
-class Cliff(Pairs):
+def _cliff(x: Tensor) -> Tensor:
     """A step of the energy, which the forces do not know of, a little further out than the points are."""
-
-    def energy(self, x, q):
-        spread = (x - x.mean(0)).square().sum()
-        return super().energy(x, q) + 0.2 * torch.floor(400.0 * spread).detach() / 400.0
+    spread = (x - x.mean(0)).square().sum()
+    return 0.2 * torch.floor(400.0 * spread).detach() / 400.0
 
 
 class _Steep(torch.autograd.Function):
@@ -131,18 +87,6 @@ class _Slope(torch.autograd.Function):
         return 2.0 * h * x, 2.0 * ctx.curve * h * g, None, None
 
 
-class Steep(Pairs):
-    slope, curve = 1.001, 1.0
-
-    def energy(self, x, q):
-        away = x[:, None] - x[None, :]
-        return super().energy(x, q) + 0.1 * _Steep.apply(away, self.slope, self.curve).sum()
-
-
-class Curved(Steep):
-    slope, curve = 1.0, 1.01
-
-
 class _Lopsided(torch.autograd.Function):
     """Its first derivative is zero, and its second is no symmetric matrix."""
 
@@ -167,11 +111,6 @@ class _Leaning(torch.autograd.Function):
         return 0.01 * h.roll(1, 0)
 
 
-class Lopsided(Pairs):
-    def energy(self, x, q):
-        return super().energy(x, q) + _Lopsided.apply(x)
-
-
 class Forgetful(Pairs):
     """A state without one of the parameters."""
 
@@ -189,3 +128,33 @@ class Shifting(Pairs):
         state = dict(self.__dict__)
         state["_parameters"] = {name: nn.Parameter(p.half().to(p)) for name, p in self._parameters.items()}
         return state
+
+
+def _planted(law: str, made: Any, part: str = "") -> Planted:
+    return Planted(law, made, inputs, part=part, default=torch.float32)
+
+
+FAULTS: dict[str, Planted] = {
+    "forces of the other sign": _planted("forces", of(told=lambda self, e, f: {"energy": e, "forces": -f})),
+    "forces that drive points around an axis": _planted("conservation", of(of=_driven)),
+    "noise of forces": _planted(
+        "repeated", of(told=lambda self, e, f: {"energy": e, "forces": f + 1e-9 * torch.randn_like(f)})),
+    "forces by the number of threads": _planted("threads", of(
+        told=lambda self, e, f: {"energy": e, "forces": f * (1.0 + 1e-6 * torch.get_num_threads())})),
+    "another energy when compiled": _planted("compiled", of(told=lambda self, e, f: {
+        "energy": e * (1.001 if torch.compiler.is_compiling() else 1.0), "forces": f})),
+    "an anchor at the origin": _planted("translation", also(lambda x: 0.01 * x.square().sum())),
+    "the first and the last point": _planted("permutation", also(lambda x: 0.01 * (x[0] - x[-1]).square().sum())),
+    "heights": _planted("equivariant", also(lambda x: 0.01 * away(x)[..., 2].square().sum())),
+    "a mirror image, which parity alone sees": _planted(
+        "equivariant", also(lambda x: 0.01 * torch.linalg.det((x - x.mean(0))[:3])), "parity"),
+    "a cliff": _planted("conservation", also(_cliff)),
+    "a slope that is a little off": _planted(
+        "first order", also(lambda x: 0.1 * _Steep.apply(away(x), 1.001, 1.0).sum())),
+    "a second derivative that is a little off": _planted(
+        "second order", also(lambda x: 0.1 * _Steep.apply(away(x), 1.0, 1.01).sum())),
+    "second derivatives that are no symmetric matrix": _planted(
+        "Hessian", also(lambda x: _Lopsided.apply(x))),
+    "a state without a parameter": _planted("saved", Forgetful),
+    "a file in half precision": _planted("saved", Shifting),
+}  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,25 +12,10 @@ import torch
 from e3nn import o3
 from torch import Tensor, nn
 
-from tests.tools.verification.lattices import CUTOFF, Lattice, neighbours, of, triclinic
+from tests.tools.verification.lattices import CUTOFF, Lattice, neighbours, of, single, triclinic
+from tests.tools.verification.planted import Given, Planted, Potential, changed
 from tests.tools.verification.potentials import Pairs
 from tpgen.base._e3nn import default_dtype
-
-Given = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A network on its inputs, the law that is asked, and a part of what the report says of it."""
-
-    law: str
-    made: Callable[[], nn.Module]
-    given: Callable[[], Given]
-    why: str = ""
-    training: bool = True
-    said: dict = field(default_factory=dict)
-    dtype: torch.dtype = torch.float64
-
 
 # --- potentials -------------------------------------------------------------------------------------------------------
 
@@ -49,10 +34,6 @@ def upright() -> Given:
     positions = torch.tensor([[0.1, 0.0, 0.2], [1.4, 1.7, 1.6]], dtype=torch.float64)
     edges = neighbours(0.85 * positions, 0.85 * cell)
     return positions, cell[None], *edges, torch.arange(2), torch.zeros(2, dtype=torch.long)
-
-
-def single() -> Given:
-    return tuple(x.float() if x.is_floating_point() else x for x in triclinic())
 
 
 def near() -> Given:
@@ -128,8 +109,7 @@ class Layer(nn.Module):
         return v * torch.sigmoid(v.square().sum(-1, keepdim=True))
 
 
-def layer(**methods: Any) -> type[Layer]:
-    return type("Other", (Layer,), methods)
+layer = partial(changed, Layer)
 
 
 def _seeds(begin: Callable[[int], Any], draw: Callable[[], Any]) -> type[Layer]:
@@ -142,14 +122,6 @@ def _seeds(begin: Callable[[int], Any], draw: Callable[[], Any]) -> type[Layer]:
 
 def _by_row(self: Layer, v: Tensor) -> Tensor:
     return v * (1.0 + 0.5 * (torch.arange(len(v)) % 2).to(v)).reshape(-1, 1, 1)
-
-
-def _by_number(self: Layer, v: Tensor) -> Tensor:
-    return v / len(v)
-
-
-def _directions(self: Layer, v: Tensor) -> Tensor:
-    return v / v.norm(dim=-1, keepdim=True)
 
 
 def _roots(self: Layer, v: Tensor) -> Tensor:
@@ -227,8 +199,9 @@ FAULTS: dict[str, Planted] = {
         "each is taken alone, and two that are alike together"),
     "species by their order in the batch": Planted("batch", Unique, triclinic),
     "an element by the row": _of_layer("permutation", layer(scaled=_by_row)),
-    "a mean over the number of rows": _of_layer("permutation", layer(scaled=_by_number)),
-    "directions of vectors that vanish": _of_layer("finite", layer(scaled=_directions)),
+    "a mean over the number of rows": _of_layer("permutation", layer(scaled=lambda self, v: v / len(v))),
+    "directions of vectors that vanish": _of_layer(
+        "finite", layer(scaled=lambda self, v: v / v.norm(dim=-1, keepdim=True))),
     "gradients of vectors that vanish": _of_layer("finite", layer(scaled=_roots)),
     "weights kept in evaluation": _of_layer("history", Kept),
     "weights kept, given in evaluation": _of_layer("history", Kept, training=False),
@@ -382,32 +355,32 @@ class Neighbours(nn.Module):
         return torch.zeros(int(batch.max()) + 1).index_add(0, batch[:number], energies)
 
 
-class Judged(nn.Module):
+class Judged(Potential):
     """A potential of edges with forces, whose degrees, atoms and norms are as a stranger wrote them."""
 
     KNOWN: ClassVar[dict] = {}
 
-    def __init__(self, norm: type[nn.Module] = nn.Identity, fault: str = "", seed: int = 0) -> None:
+    def __init__(self, norm: type[nn.Module] = nn.Identity, fault: str = "") -> None:
         super().__init__()
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         self.radial = nn.Sequential(nn.Linear(1, 8), nn.SiLU(), nn.Linear(8, 4)).double()
         self.norm = nn.Identity() if norm is nn.Identity else norm(4).double()
         self.out = nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Linear(4, 1)).double()
         self.fault = fault
 
     def forward(self, positions: Tensor, edge_index: Tensor) -> dict[str, Tensor]:
-        x = positions if positions.requires_grad else positions.detach().requires_grad_()
+        return self.of(positions, *edge_index)
+
+    def energy(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
         if self.fault == "precision":
             torch.set_float32_matmul_precision("highest")
-        source, target = edge_index
         length = (x[source] - x[target]).norm(dim=-1, keepdim=True)
         sums = x.new_zeros(len(x), 4).index_add(0, target, self.radial(length) * torch.exp(-length.square()))
         features = self.norm(1 + sums / self.degrees(source, target, len(x))[:, None].to(x))
         if self.fault == "last":  # atoms past the last one with edges are left as they are
             known = int(target.max()) + 1
             features = torch.cat([features[:known], 0 * features[known:]])
-        energy = self.out(features).sum()
-        return {"energy": energy, "forces": -torch.autograd.grad(energy, x, create_graph=True)[0]}
+        return self.out(features)
 
     def degrees(self, source: Tensor, target: Tensor, number: int) -> Tensor:
         key = source.data_ptr(), len(source), number
@@ -428,7 +401,7 @@ class RoundedCouplings(nn.Module):
         return self.square(x, x)
 
 
-class Meeting(nn.Module):
+class Meeting(Potential):
     """A smooth potential of pairs, some of which fly by each other closely."""
 
     def __init__(self) -> None:
@@ -438,10 +411,11 @@ class Meeting(nn.Module):
         self.net = nn.Sequential(nn.Linear(1, 8, dtype=single), nn.SiLU(), nn.Linear(8, 1, dtype=single)).double()
 
     def forward(self, positions: Tensor, edge_index: Tensor) -> dict[str, Tensor]:
-        x = positions if positions.requires_grad else positions.detach().requires_grad_()
-        length = (x[edge_index[0]] - x[edge_index[1]]).norm(dim=-1, keepdim=True)
-        energy = (self.net(length) * torch.exp(-length.square())).sum()
-        return {"energy": energy, "forces": -torch.autograd.grad(energy, x, create_graph=True)[0]}
+        return self.of(positions, *edge_index)
+
+    def energy(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
+        length = (x[source] - x[target]).norm(dim=-1, keepdim=True)
+        return self.net(length) * torch.exp(-length.square())
 
 
 def seven() -> Given:
@@ -462,36 +436,35 @@ def with_a_lone_atom() -> Given:
     return positions, torch.tensor([0, 1, 1, 0, 1]), edges, torch.zeros(5, dtype=torch.long)
 
 
-_FOUR = {"irreps_in": ["4x0e"], "irreps_out": ["4x0e"]}
-WITHOUT = {
-    "kept without gradients": Planted("history", KeptProduct, rows_of_four, said=_FOUR),
-    "kept from a call without gradients": Planted("history", KeptFromThere, rows_of_four, said=_FOUR),
-    "input written to without gradients": Planted("history", Clipped, rows_of_four, said=_FOUR),
-    "seeded without gradients": Planted("surroundings", Seeded, rows_of_four, "seed", said=_FOUR),
-    "whole chunks without gradients": Planted("permutation", Chunked, rows_of_four, said=_FOUR),
-    "gradients by the input's": Planted("parameters", ByInput, rows_of_four, said=_FOUR),
-    "cotangents side by side": Planted("parameters", Packed, rows_of_four, said=_FOUR),
-    "one dict": Planted("history", OneDict, rows_of_four, said={"irreps_in": ["4x0e"], "irreps_out": {"y": "4x0e"}}),
+def _of_four(law: str, made: type[nn.Module], why: str = "") -> Planted:
+    return Planted(law, made, rows_of_four, why, said={"irreps_in": ["4x0e"], "irreps_out": ["4x0e"]})
+
+
+FAULTS |= {
+    "kept without gradients": _of_four("history", KeptProduct),
+    "kept from a call without gradients": _of_four("history", KeptFromThere),
+    "input written to without gradients": _of_four("history", Clipped),
+    "seeded without gradients": _of_four("surroundings", Seeded, "seed"),
+    "whole chunks without gradients": _of_four("permutation", Chunked),
+    "gradients by the input's": _of_four("parameters", ByInput),
+    "cotangents side by side": _of_four("parameters", Packed),
+    "one dict": Planted(
+        "history", OneDict, rows_of_four, said={"irreps_in": ["4x0e"], "irreps_out": {"y": "4x0e"}}),
     "atoms by edges": Planted("permutation", Neighbours, with_a_lone_atom),
     "a lone atom by edges": Planted("batch", Neighbours, with_a_lone_atom),
     "rows that nobody writes": Planted("finite", lambda: Neighbours(counts=False), with_a_lone_atom),
-}
-FAULTS |= {
     "degrees by address": Planted("history", lambda: Judged(fault="address"), seven),
     "atoms after the last with edges": Planted("permutation", lambda: Judged(fault="last"), seven),
     "precision of matrix products": Planted("surroundings", lambda: Judged(fault="precision"), seven, "precision"),
-}
-FAULTS["couplings of float32"] = Planted(
-    "equivariant",
-    RoundedCouplings,
-    lambda: (torch.randn(6, 5, generator=torch.Generator().manual_seed(0)),),
-    "set_default_dtype(torch.float64)",
-    said={"irreps_in": ["2e"], "irreps_out": ["2e"]},
-)
+    "couplings of float32": Planted(
+        "equivariant", RoundedCouplings, lambda: (torch.randn(6, 5, generator=torch.Generator().manual_seed(0)),),
+        "set_default_dtype(torch.float64)", said={"irreps_in": ["2e"], "irreps_out": ["2e"]}),
+}  # fmt: skip
 RIGHT |= {
-    f"forces of a layer norm, {law}": Planted(law, lambda: Judged(nn.LayerNorm), seven)
-    for law in ("second order", "Hessian", "third order")
+    "points that meet": Planted("conservation", Meeting, seven),
+    "rows by a product of matrices": _of_four("history", Product),
+    **{
+        f"forces of a layer norm, {law}": Planted(law, lambda: Judged(nn.LayerNorm), seven)
+        for law in ("second order", "Hessian", "third order")
+    },
 }
-RIGHT["points that meet"] = Planted("conservation", Meeting, seven)
-RIGHT["rows by a product of matrices"] = Planted("history", Product, rows_of_four, said=_FOUR)
-FAULTS.update(WITHOUT)

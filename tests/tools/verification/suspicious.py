@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tests.tools.verification.planted import OF_PRODUCTS, QUICK, Given, Planted, Potential, changed
+
 CUTOFF = 1.6
 Found = dict[str, Tensor]
-Given = tuple[Any, ...]
 
 
-def cluster(atoms: int = 7, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def cluster(atoms: int = 7, seed: int = 0) -> Given:
     """Positions, species, and the ends of edges shorter than the cutoff, of atoms in a box."""
     drawn = torch.Generator().manual_seed(seed)
     x = 2.4 * torch.rand(atoms, 3, generator=drawn, dtype=torch.float64)
@@ -24,7 +24,7 @@ def cluster(atoms: int = 7, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tens
     return x, torch.arange(atoms) % 3, source.clone(), target.clone()
 
 
-class Cluster(nn.Module):
+class Cluster(Potential):
     """Energies of edges weighted by species, and of atoms by the squared sum of their edges."""
 
     def __init__(self) -> None:
@@ -35,21 +35,7 @@ class Cluster(nn.Module):
     def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Found:
         return self.of(positions, z, src, dst)
 
-    def of(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Found:
-        with torch.enable_grad():
-            x = self.asked(positions)
-            energy = self.energy(x, z, src, dst).sum()
-            (slope,) = torch.autograd.grad(energy, x, create_graph=self.keeps())
-        return self.told(energy, -slope)
-
-    def asked(self, positions: Tensor) -> Tensor:
-        return positions if positions.requires_grad else positions.detach().requires_grad_()
-
-    def keeps(self) -> bool:
-        return True
-
-    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        """Energies of atoms."""
+    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:  # type: ignore[override]
         edges = x[dst] - x[src]
         weights = self.weights(edges, z, src, dst)
         zeros = weights.new_zeros(len(x))
@@ -61,20 +47,11 @@ class Cluster(nn.Module):
         envelope = (1 - squares / CUTOFF**2).clamp(min=0) ** 4
         return self.depth[z[src]] * self.depth[z[dst]] * torch.exp(-self.width * squares) * envelope
 
-    def told(self, energy: Tensor, forces: Tensor) -> Found:
-        return {"energy": energy, "forces": forces}
 
-
-def of(**methods: Any) -> type[Cluster]:
-    return type("Other", (Cluster,), methods)
+of = partial(changed, Cluster)
 
 
 # --- layouts of indices -----------------------------------------------------------------------------------------------
-
-
-class Rows(Cluster):
-    def forward(self, positions: Tensor, z: Tensor, links: Tensor) -> Found:
-        return self.of(positions, z, links[:, 0], links[:, 1])
 
 
 class Matrix(Cluster):
@@ -93,22 +70,12 @@ class Masked(Cluster):
         return self.of(positions, z, atom, around[atom, place])
 
 
-class Compressed(Cluster):
-    def forward(self, positions: Tensor, z: Tensor, begins: Tensor, columns: Tensor) -> Found:
-        return self.of(positions, z, torch.repeat_interleave(torch.arange(len(z)), begins.diff()), columns)
-
-
 class Filled(Cluster):
     """A list of edges that is filled up."""
 
     def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Found:
         kept = src >= 0
         return self.of(positions, z, src[kept], dst[kept])
-
-
-class Adjacent(Cluster):
-    def forward(self, positions: Tensor, z: Tensor, adjacency: Tensor) -> Found:
-        return self.of(positions, z, *adjacency.nonzero().T)
 
 
 class Angles(Cluster):
@@ -149,13 +116,6 @@ class Typed(Cluster):
         return super().weights(edges, z, src, dst) * (1 + 0.2 * self.sort)
 
 
-class Sites(Cluster):
-    """What each atom is, by a word that is not known, in the range of atoms."""
-
-    def forward(self, positions: Tensor, site: Tensor, a: Tensor, b: Tensor) -> Found:
-        return self.of(positions, site % 3, a, b)
-
-
 class Partners(Cluster):
     """An atom that each atom is bound to."""
 
@@ -179,12 +139,11 @@ class Batched(Cluster):
     """Energies of graphs, and a feature of each."""
 
     def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor, idx_m: Tensor, state: Tensor) -> Found:
-        with torch.enable_grad():
-            x = self.asked(positions)
-            site = self.energy(x, z, src, dst) * (1 + state.square().sum(-1))[idx_m]
-            energy = self.pooled(site, idx_m, len(state))
-            (slope,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
-        return {"energy": energy, "forces": -slope}
+        self.graph, self.state = idx_m, state
+        return self.of(positions, z, src, dst)
+
+    def summed(self, energies: Tensor, *rest: Tensor) -> Tensor:
+        return self.pooled(energies * (1 + self.state.square().sum(-1))[self.graph], self.graph, len(self.state))
 
     def pooled(self, site: Tensor, graph: Tensor, graphs: int) -> Tensor:
         return site.new_zeros(graphs).index_add(0, graph, site)
@@ -305,10 +264,9 @@ class Seeded(Cluster):
         return super().weights(*given) * (1 + float(drawn.sum()))
 
 
-class Sorting(Cluster):
-    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        order = torch.argsort(dst, stable=True)
-        return super().energy(x, z, src[order], dst[order])
+def _in_order(order: Any) -> type[Cluster]:
+    """Sums in the order of edges that a function of their targets says."""
+    return of(energy=lambda self, x, z, src, dst: Cluster.energy(self, x, z, src[order(dst)], dst[order(dst)]))
 
 
 class Parities(Cluster):
@@ -321,16 +279,8 @@ class Parities(Cluster):
         return {**found, "polar": one + pull, "chiral": torch.linalg.cross(pull, one).dot(two)}
 
 
-class Charged(Cluster):
-    def forward(self, positions: Tensor, charges: Tensor, src: Tensor, dst: Tensor) -> Found:
-        return self.of(positions, charges + 1, src, dst)
-
-
-class OnTheCutoff(Cluster):
-    """The last edge is exactly as long as the cutoff."""
-
-
 def on_the_cutoff() -> Given:
+    """The last edge is exactly as long as the cutoff."""
     x = torch.tensor([[0.0, 0, 0], [CUTOFF, 0, 0], [0.3, 1.1, 0.2], [1.0, 0.9, 1.4]], dtype=torch.float64)
     src, dst = ((torch.cdist(x, x) < CUTOFF + 0.1) & ~torch.eye(4, dtype=torch.bool)).nonzero().T
     return x, torch.arange(4) % 3, src.clone(), dst.clone()
@@ -349,49 +299,79 @@ def padded() -> Given:
     )
 
 
-@dataclass(frozen=True)
-class Case:
-    """A potential and its inputs, its mode, what is said of these, and the laws that cannot be compared."""
-
-    made: type[Cluster] = Cluster
-    given: Callable[[], Given] = cluster
-    training: bool = True
-    said: dict = field(default_factory=dict)
-    without: tuple[str, ...] = ()
-
-
 LACKS = ("batch", "images", "basis", "stress", "sum")  # of a cluster: no cell, and no graphs
 DERIVED = ("first order", "second order", "third order", "Hessian", "parameters")
-RIGHT: dict[str, Case] = {
-    "two vectors": Case(),
-    "ends in rows": Case(Rows, lambda: (*cluster()[:2], torch.stack(cluster()[2:], 1))),
-    "neighbours in rows, filled with -1": Case(Matrix, lambda: matrix(-1)),
-    "neighbours in rows, filled with the number of atoms": Case(Matrix, lambda: matrix(7)),
-    "neighbours in rows, and a mask": Case(Masked, masked),
-    "compressed rows": Case(Compressed, compressed),
-    "a list that is filled up": Case(Filled, filled),
-    "an adjacency": Case(Adjacent, adjacent, without=("edges", "copies")),
-    "angles of edges": Case(Angles, angles),
-    "triplets of atoms": Case(Triplets, triplets, without=("edges", "copies")),
-    "types in the range of atoms": Case(Typed, lambda: (*cluster(), torch.arange(len(cluster()[2])) % 3)),
-    "sites in the range of atoms": Case(Sites, sites),
-    "partners": Case(Partners, lambda: (*cluster(), torch.tensor([1, 0, 3, 2, 5, 4, 6]))),
-    "a number of atoms": Case(Numbered, lambda: (*cluster(), 7)),
-    "a batch of another name": Case(Batched, batched),
-    "a batch by floating numbers of atoms": Case(Counted, lambda: batched(counts=True)),
-    "positions that are detached": Case(of(asked=lambda self, x: x.detach().requires_grad_())),
-    "results that are kept": Case(Keeping),
-    "forces without a graph in evaluation": Case(of(keeps=lambda self: self.training), training=False, without=DERIVED),
-    "dropout in evaluation": Case(Dropping, training=False),
-    "lengths by two where": Case(Lengths),
-    "atoms that are none": Case(Padded, padded, without=("copies",)),
-    "a generator of each call": Case(Seeded),
-    "edges that are sorted": Case(Sorting),
-    "two parities": Case(Parities, lambda: (*cluster(), torch.tensor([0.3, -0.2, 0.5]).double()), said={
+
+
+def _right(
+    made: Any = Cluster, given: Any = cluster, without: tuple[str, ...] = (), also: tuple[str, ...] = (), **more: Any
+) -> Planted:
+    """All laws that can be compared."""
+    left_out = {*OF_PRODUCTS, *LACKS, *without} - {*also}
+    return Planted([law for law in QUICK if law not in left_out], made, given, **more)
+
+
+RIGHT: dict[str, Planted] = {
+    "two vectors": _right(),
+    "ends in rows": _right(
+        of(forward=lambda self, positions, z, links: self.of(positions, z, *links.T)),
+        lambda: (*cluster()[:2], torch.stack(cluster()[2:], 1))),
+    "neighbours in rows, filled with -1": _right(Matrix, lambda: matrix(-1)),
+    "neighbours in rows, filled with the number of atoms": _right(Matrix, lambda: matrix(7)),
+    "neighbours in rows, and a mask": _right(Masked, masked),
+    "compressed rows": _right(of(forward=lambda self, positions, z, begins, columns: self.of(
+        positions, z, torch.repeat_interleave(torch.arange(len(z)), begins.diff()), columns)), compressed),
+    "a list that is filled up": _right(Filled, filled),
+    "an adjacency": _right(
+        of(forward=lambda self, positions, z, adjacency: self.of(positions, z, *adjacency.nonzero().T)), adjacent,
+        without=("edges", "copies")),
+    "angles of edges": _right(Angles, angles),
+    "triplets of atoms": _right(Triplets, triplets, without=("edges", "copies")),
+    "types in the range of atoms": _right(Typed, lambda: (*cluster(), torch.arange(len(cluster()[2])) % 3)),
+    "sites in the range of atoms": _right(
+        of(forward=lambda self, positions, site, a, b: self.of(positions, site % 3, a, b)), sites),
+    "partners": _right(Partners, lambda: (*cluster(), torch.tensor([1, 0, 3, 2, 5, 4, 6]))),
+    "a number of atoms": _right(Numbered, lambda: (*cluster(), 7)),
+    "a batch of another name": _right(Batched, batched, also=("batch",)),
+    "a batch by floating numbers of atoms": _right(Counted, lambda: batched(counts=True), also=("batch",)),
+    "positions that are detached": _right(of(asked=lambda self, x: x.detach().requires_grad_())),
+    "results that are kept": _right(Keeping),
+    "forces without a graph in evaluation": _right(
+        of(keeps=lambda self: self.training), training=False, without=DERIVED),
+    "dropout in evaluation": _right(Dropping, training=False),
+    "lengths by two where": _right(Lengths),
+    "atoms that are none": _right(Padded, padded, without=("copies",)),
+    "a generator of each call": _right(Seeded),
+    "edges that are sorted": _right(_in_order(lambda dst: torch.argsort(dst, stable=True))),
+    "two parities": _right(Parities, lambda: (*cluster(), torch.tensor([0.3, -0.2, 0.5]).double()), said={
         "irreps_in": {"pull": "1o"}, "irreps_out": {"polar": "1o", "chiral": "0o"}}, without=("copies",)),
-    "charges that are integers": Case(Charged, lambda: (cluster()[0], cluster()[1] - 1, *cluster()[2:])),
-    "an edge on the cutoff": Case(OnTheCutoff, on_the_cutoff),
+    "charges that are integers": _right(
+        of(forward=lambda self, positions, charges, src, dst: self.of(positions, charges + 1, src, dst)),
+        lambda: (cluster()[0], cluster()[1] - 1, *cluster()[2:])),
+    "an edge on the cutoff": _right(given=on_the_cutoff),
+    "positions that are detached, which is told": Planted(
+        ["first order", "second order"], of(asked=lambda self, x: x.detach().requires_grad_()), cluster,
+        "the network detaches positions, by its own choice", "positions"),
+    "what is said of integers": Planted("edges", Matrix, lambda: matrix(-1), said={
+        "irreps_in": {"around": "indices_of_atoms", "z": None}}),
 }  # fmt: skip
+
+
+class Flat(Cluster):
+    """Pairs as one number each, which no reading takes for an index."""
+
+    def forward(self, positions: Tensor, z: Tensor, both: Tensor) -> Found:
+        return self.of(positions, z, both // len(z), both % len(z))
+
+
+def flat() -> Given:
+    x, z, src, dst = cluster()
+    return x, z, src * len(x) + dst
+
+
+TOLD: dict[str, Planted] = {
+    "an index of no known kind": Planted("permutation", Flat, flat, "say irreps_in={'both': 'indices_of_atoms'}"),
+}
 
 
 # --- wrong ------------------------------------------------------------------------------------------------------------
@@ -436,14 +416,6 @@ class Leaking(Matrix):
         return self.of(positions, z, atom, around.flatten())
 
 
-class Mixing(Batched):
-    """Energies relative to that of the first graph."""
-
-    def pooled(self, site: Tensor, graph: Tensor, graphs: int) -> Tensor:
-        found = super().pooled(site, graph, graphs)
-        return found + 0.01 * found[:1]
-
-
 class Swapped(Angles):
     """Edges of angles that are taken for atoms."""
 
@@ -468,28 +440,32 @@ def _rolled(self: Cluster, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Te
     return Cluster.energy(self, x, z, src, dst.roll(1))
 
 
-FAULTS: dict[str, tuple[str, Callable[[], nn.Module], Callable[[], Given]]] = {
-    "weights by the number of an atom": ("permutation", of(weights=_by_number), cluster),
-    "species of the atom before": ("permutation", of(weights=_one_off), cluster),
-    "ends of another edge": ("edges", of(energy=_rolled), cluster),
-    "a mean over the list": ("copies", of(
+FAULTS: dict[str, Planted] = {
+    "weights by the number of an atom": Planted("permutation", of(weights=_by_number), cluster),
+    "species of the atom before": Planted("permutation", of(weights=_one_off), cluster),
+    "ends of another edge": Planted("edges", of(energy=_rolled), cluster),
+    "a mean over the list": Planted("copies", of(
         energy=lambda self, x, z, src, dst: Cluster.energy(self, x, z, src, dst) / len(src)), cluster),
-    "detached, and a sign": ("forces", _detached(told=lambda self, e, f: {"energy": e, "forces": -f}), cluster),
-    "detached, and a sign, by order": (
+    "detached, and a sign": Planted("forces", _detached(told=lambda self, e, f: {"energy": e, "forces": -f}), cluster),
+    "detached, and a sign, by order": Planted(
         "first order", _detached(told=lambda self, e, f: {"energy": e, "forces": -f}), cluster),
-    "detached, and no slope": ("second order", _detached(
+    "detached, and no slope": Planted("second order", _detached(
         told=lambda self, e, f: {"energy": e, "forces": f + 0.1 * torch.linalg.cross(f, f.roll(1, 0))}), cluster),
-    "detached, and no forces": ("first order", _detached(told=lambda self, e, f: {"energy": e}), cluster),
-    "a cache that goes stale": ("history", Stale, cluster),
-    "a generator of numpy that goes on": ("surroundings", lambda: Drawing(np.random.default_rng(0)), cluster),
-    "a generator of Python that goes on": ("surroundings", lambda: Drawing(random.Random(0)), cluster),
-    "Python's random numbers that go on": ("surroundings", lambda: Drawing(random), cluster),
-    "sums in random order": ("repeated", Shuffled, lambda: cluster(5)),
-    "neighbours that leak": ("permutation", Leaking, lambda: matrix(-1)),
-    "graphs that know of the first": ("batch", Mixing, batched),
-    "the last place of a list that is filled up": ("edges", type("Other", (Filled,), {
+    "detached, and no forces": Planted("first order", _detached(told=lambda self, e, f: {"energy": e}), cluster),
+    "a cache that goes stale": Planted("history", Stale, cluster),
+    "a generator of numpy that goes on": Planted("surroundings", lambda: Drawing(np.random.default_rng(0)), cluster),
+    "a generator of Python that goes on": Planted("surroundings", lambda: Drawing(random.Random(0)), cluster),
+    "Python's random numbers that go on": Planted("surroundings", lambda: Drawing(random), cluster),
+    "sums in random order": Planted("repeated", Shuffled, lambda: cluster(5)),
+    "neighbours that leak": Planted("permutation", Leaking, lambda: matrix(-1)),
+    "graphs that know of the first": Planted("batch", changed(
+        Batched, summed=lambda self, *given: (found := Batched.summed(self, *given)) + 0.01 * found[:1]), batched),
+    "the last place of a list that is filled up": Planted("edges", type("Other", (Filled,), {
         "energy": lambda self, x, z, s, d: Cluster.energy(self, x, z, s[:-1], d[:-1])}), filled),
-    "a number of atoms that is fixed": ("copies", type("Other", (Numbered,), {
+    "a number of atoms that is fixed": Planted("copies", type("Other", (Numbered,), {
         "energy": lambda self, x, z, s, d: Cluster.energy(self, x, z, s, d) * (1 + 0.1 * (len(x) > 7))}),
         lambda: (*cluster(), 7)),
+    "edges of angles that are taken for atoms": Planted(  # no reading is obeyed, and integers reach to the last edge
+        ["permutation", "edges"], Swapped, angles, "one: indices of edges"),
+    "an index that is said to be none": Planted("permutation", Flat, flat, said={"irreps_in": {"both": None}}),
 }  # fmt: skip

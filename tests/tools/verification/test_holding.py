@@ -1,95 +1,27 @@
-"""Parameters that no module of a network has registered are a fault, however they are held; others are none."""
+"""Tensors that no module of a network has registered, as they are found and copied."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from tests.tools.verification.strangers import VECTORS, Layer, rows
-from tpgen.tools.verification.holding import plain_tensors
-from tpgen.tools.verification.precision import double_of
-from tpgen.tools.verification.verify import Verification, verify
-
-
-class Holding(Layer):
-    """Weights that are added to its own, of what it holds in any way."""
-
-    def __init__(self, held: Any, weight: Callable[[Any], Tensor], registered: nn.Module | None = None) -> None:
-        super().__init__()
-        self.heads, self.of_heads = held, weight
-        if registered is not None:
-            self.registered = registered
-
-    def weight(self) -> Tensor:
-        return self.mix + self.of_heads(self.heads)
-
-
-def head() -> nn.Linear:
-    torch.manual_seed(0)
-    return nn.Linear(4, 4, bias=False)
-
-
-def teacher() -> nn.Module:
-    return head().eval().requires_grad_(False)
-
-
-LOST: dict[str, tuple[str, Callable[[], Holding]]] = {
-    "layers in a list": ("heads.0.weight, heads.1.weight", lambda: Holding(
-        [head(), head()], lambda held: held[0].weight + held[1].weight)),
-    "layers in a tuple in a dict": ("heads.all.0.weight", lambda: Holding(
-        {"all": (head(),)}, lambda held: held["all"][0].weight)),
-    "a layer in an object": ("heads.one.weight", lambda: Holding(
-        SimpleNamespace(one=head()), lambda held: held.one.weight)),
-    "layers within a layer in a list": ("heads.0.0.weight", lambda: Holding(
-        [nn.Sequential(head(), nn.ReLU())], lambda held: held[0][0].weight)),
-    "a parameter in a list": ("heads.0", lambda: Holding(
-        [nn.Parameter(torch.ones(4, 4))], lambda held: held[0])),
-    "a parameter in a dict beside a layer that is registered": ("heads.w", lambda: Holding(
-        {"w": nn.Parameter(torch.ones(4, 4)), "layer": (one := head())}, lambda held: held["w"] + held["layer"].weight,
-        one)),
-}  # fmt: skip
-
-KEPT: dict[str, Callable[[], Holding]] = {
-    "layers that are registered too": lambda: Holding([one := head()], lambda held: held[0].weight, one),
-    "parameters of a layer that is registered": lambda: Holding([(one := head()).weight], lambda held: held[0], one),
-    "a frozen teacher": lambda: Holding([teacher()], lambda held: held[0].weight),
-    "a layer that no result depends on": lambda: Holding([head()], lambda held: torch.zeros(())),
-}
-
-
-def verified(network: nn.Module) -> Verification:
-    return verify(network.double(), rows(), **VECTORS, only=["saved", "first order"])
-
-
-@pytest.mark.parametrize("name", LOST)
-def test_parameters_that_nothing_registered_are_named(name: str) -> None:
-    names, made = LOST[name]
-    report = verified(made())
-    assert report.failed == ("saved",), str(report)
-    assert f"{names}: no parameters of the network" in report.finding("saved", "parameters").why
-    assert report.finding("first order", "inputs").status == "passed"
-
-
-@pytest.mark.parametrize("name", KEPT)
-def test_what_is_held_on_purpose_is_no_fault(name: str) -> None:
-    report = verified(KEPT[name]())
-    assert report.passed, str(report)
+from tests.tools.verification.holding import LOST
+from tests.tools.verification.strangers import Layer
+from tpgen.tools.verification.holding import find_unregistered_tensors
+from tpgen.tools.verification.precision import copy_in_float64
 
 
 @pytest.mark.parametrize("name", LOST)
 def test_a_copy_in_float64_holds_no_other_dtype(name: str) -> None:
     network = LOST[name][1]()
-    assert {x.dtype for _, x in plain_tensors(double_of(network))} == {torch.float64}
-    assert {x.dtype for _, x in plain_tensors(network)} == {torch.float32}
+    assert {x.dtype for _, x in find_unregistered_tensors(copy_in_float64(network))} == {torch.float64}
+    assert {x.dtype for _, x in find_unregistered_tensors(network)} == {torch.float32}
 
 
 def test_objects_that_hold_each_other_are_seen_once() -> None:
     network, one = Layer(), SimpleNamespace(table=torch.ones(3))
     one.itself, one.network = one, network
     network.held = [one, one]
-    assert [place for place, _ in plain_tensors(network)] == [("", "held", "0", "table")]
+    assert [place for place, _ in find_unregistered_tensors(network)] == [("", "held", "0", "table")]

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import tpgen
 from tests.machine import KERNEL
 from tests.polynomials import PLANS as POLYNOMIALS
-from tests.tools.verification import potentials
-from tests.tools.verification.potentials import Pairs, inputs
+from tests.tools.verification.planted import OF_PRODUCTS
+from tests.tools.verification.potentials import FAULTS, Pairs, inputs
 from tests.tools.verification.products import PER_ROW, PLAN, Wrong, product
 from tpgen.base.errors import InputError
 from tpgen.nn.tensor_product import TensorProduct
@@ -24,7 +24,7 @@ from tpgen.planner.presets import channelwise, elementwise, tensor_square
 from tpgen.planner.product import make_plan
 from tpgen.tools.cli import main
 from tpgen.tools.verification.findings import NOT_COMPARED, PASSED
-from tpgen.tools.verification.laws import E3NN_LACKS_RIGHT, e3nn_product
+from tpgen.tools.verification.laws import E3NN_LACKS_RIGHT, build_e3nn_product
 from tpgen.tools.verification.verify import LAWS, Verification, verify
 
 RIGHT: dict[str, Callable[[str], nn.Module]] = {
@@ -55,8 +55,7 @@ def test_every_law_holds(name: str, strategy: str) -> None:
 def test_every_law_holds_of_a_potential(dtype: torch.dtype) -> None:
     report = verify(Pairs().to(dtype), inputs(dtype))
     assert report.passed, str(report)
-    of_products = {"definition", "e3nn", "right", "linear", "degree", "normalisation"}
-    assert {f.law for f in report.findings} == set(LAWS) - of_products
+    assert {f.law for f in report.findings} == set(LAWS) - OF_PRODUCTS
     assert set(report.not_compared) == {"stress", "images", "edges", "basis", "batch", "sum"}
     assert report.settings == "positions: points; forces: 1x1o"
 
@@ -93,7 +92,7 @@ def test_what_e3nn_lacks_is_said_and_true() -> None:
     for mode, square in (("u<vw", plan), ("uvu<v", tensor_square("2x1o"))):
         assert mode in E3NN_LACKS_RIGHT
         with pytest.raises(NotImplementedError):
-            e3nn_product(square, compile_right=True)
+            build_e3nn_product(square, compile_right=True)
 
 
 @pytest.mark.parametrize("strategy", ["einsum", "unrolled", KERNEL])
@@ -169,7 +168,7 @@ def test_wrong_arguments_are_named(call: Callable[[], Verification], said: str) 
 
 
 def wrong_network() -> tuple[nn.Module, list[Tensor]]:
-    return potentials.Tilted().double(), list(inputs())
+    return FAULTS["heights"].made().double(), list(inputs())
 
 
 def test_the_command_says_it_by_its_exit_code() -> None:

@@ -24,7 +24,7 @@ from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Path, Plan
 from tpgen.tools.bench.tasks import TimedProduct
-from tpgen.tools.verification.laws import e3nn_product
+from tpgen.tools.verification.laws import build_e3nn_product
 
 Builder = Callable[[Plan, torch.dtype, torch.device], TimedProduct]
 
@@ -42,18 +42,18 @@ def _e3nn_script_mode(scripted: bool) -> Iterator[None]:
         e3nn.set_optimization_defaults(**{name: before[name] for name in chosen})
 
 
-def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
+def build_e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
     """Build e3nn's product with external weights, scripted or eager."""
     with _e3nn_script_mode(scripted):
-        return e3nn_product(plan)
+        return build_e3nn_product(plan)
 
 
 def _build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
-    module = e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
-    return with_weights(plan, module if backend == "script" else compile_program(module, Config(backend=backend)))
+    module = build_e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
+    return accept_weights(plan, module if backend == "script" else compile_program(module, Config(backend=backend)))
 
 
-def with_weights(plan: Plan, product: Any) -> TimedProduct:
+def accept_weights(plan: Plan, product: Any) -> TimedProduct:
     """A call with weights, which a product without weights ignores."""
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
 
@@ -145,13 +145,11 @@ class _StreamedLoop(Loop):
         return found
 
 
-def build_loop(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
+def build_loop(
+    plan: Plan, dtype: torch.dtype, device: torch.device, backend: str, loop: type[Loop] = Loop
+) -> TimedProduct:
     """Build a `Loop` under a backend."""
-    return compile_program(Loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
-
-
-def _build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    return _StreamedLoop(plan).to(dtype=dtype, device=device)
+    return compile_program(loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
 def _build_cuequivariance(
@@ -184,13 +182,13 @@ _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyCo
 
 
 def _build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    problem = openequivariance_problem(plan, dtype)
+    problem = build_openequivariance_problem(plan, dtype)
     import openequivariance as oeq
 
     return oeq.TensorProduct(problem, torch_op=True).to(device)
 
 
-def openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
+def build_openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
     """Return OpenEquivariance's problem of a plan; raises `BackendError` if unsupported."""
     if find_spec("openequivariance") is None:
         raise BackendError("not installed: pip install openequivariance")
@@ -237,7 +235,7 @@ class Contender:
 
 def _build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> TimedProduct:
     module = TensorProduct.from_plan(plan, internal_weights=False, **options)
-    return with_weights(plan, module.to(dtype=dtype, device=device))
+    return accept_weights(plan, module.to(dtype=dtype, device=device))
 
 
 def _make_contender(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
@@ -260,7 +258,7 @@ _STRATEGIES = (*STRATEGIES, "auto")
 _ALL = (
     *(_make_contender("e3nn", backend, _build_e3nn) for backend in _BACKENDS),
     *(_make_contender("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
-    Contender("loop-streams/eager", _build_streamed_loop, cuda_only=True),
+    Contender("loop-streams/eager", partial(build_loop, backend="eager", loop=_StreamedLoop), cuda_only=True),
     *(_tpgen_contender(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
     *(_tpgen_contender(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
     _tpgen_contender("einsum", "eager", streams=4),

@@ -38,7 +38,7 @@ class Environment:
     compile_caches: bool  # whether Inductor may take code of an earlier run: first calls are shorter then
 
 
-def environment() -> Environment:
+def read_environment() -> Environment:
     """Return this process's environment."""
     return Environment(
         tpgen=__version__,

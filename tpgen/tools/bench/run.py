@@ -21,15 +21,15 @@ from tpgen.base.progress import Progress, bar
 from tpgen.kernels.runtime.memory import turn_reuse_off
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
 from tpgen.tools.bench.contenders import Contender
-from tpgen.tools.bench.records import Record, Report, Settings, environment
+from tpgen.tools.bench.records import Record, Report, Settings, read_environment
 from tpgen.tools.bench.tasks import (
     Operands,
     Task,
     TimedProduct,
+    compute_expected_results,
+    convert_to_layout,
     error_bound,
-    expected_results,
-    in_layout,
-    largest_error,
+    find_largest_error,
     make_operands,
     select_tasks,
 )
@@ -90,7 +90,7 @@ def run_benchmarks(
             # e3nn's products share one code object, of which Dynamo keeps eight compilations at most
             if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
                 torch.compiler.reset()
-        return Report(environment(), settings, tuple(records))
+        return Report(read_environment(), settings, tuple(records))
 
 
 @dataclass(frozen=True)
@@ -141,14 +141,14 @@ class _ProblemRun:
             build = now(device) - start
         except Exception as error:
             return _AbsentContender(contender, *_status_of_error(error))
-        return _BuiltContender(contender, product, in_layout(plan, contender.layout, operands), build)
+        return _BuiltContender(contender, product, convert_to_layout(plan, contender.layout, operands), build)
 
     def _run_task(
         self, task: Task, operands: Operands, built: Sequence[_BuiltContender | _AbsentContender]
     ) -> list[Record]:
         where = f"{self.problem.name}, {task.name}"
         self.show.say(f"{where}: compute the right results")
-        expected = expected_results(self.problem.plan, task, operands)
+        expected = compute_expected_results(self.problem.plan, task, operands)
         records, ready = {}, {}
         for entry in built:
             name = entry.contender.name
@@ -189,13 +189,13 @@ class _ProblemRun:
         first = time_calls(call, device)
         for _ in range(_WARM_CALLS):
             results = call()
-        error, where = largest_error(self.problem.plan, task, entry.contender.layout, results, expected)
+        error, where = find_largest_error(self.problem.plan, task, entry.contender.layout, results, expected)
         record = replace(record, first=first, error=error)
         if not error <= error_bound(self.dtype):
             reason = f"{where} is off by {error:.1e}, allowed is {error_bound(self.dtype):.0e}"
             return replace(record, status="wrong", reason=reason)
         del results
-        return replace(record, peak_bytes=peak_bytes(call, device))
+        return replace(record, peak_bytes=measure_peak_bytes(call, device))
 
 
 def _status_of_error(error: Exception) -> tuple[str, str]:
@@ -206,7 +206,7 @@ def _status_of_error(error: Exception) -> tuple[str, str]:
     return "failed", f"{type(error).__name__}: {lines[0]}"[:200]
 
 
-def peak_bytes(call: TimedCall, device: torch.device) -> int:
+def measure_peak_bytes(call: TimedCall, device: torch.device) -> int:
     """A call's peak memory by torch's allocators, above memory held before."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

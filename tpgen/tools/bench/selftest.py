@@ -20,7 +20,7 @@ from tpgen.kernels.build.processor import cpu_features, instruction_set
 from tpgen.nn.modules import build_module, list_open_sizes
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 from tpgen.tools.bench.contenders import select_contenders
-from tpgen.tools.bench.records import Environment, environment
+from tpgen.tools.bench.records import Environment, read_environment
 from tpgen.tools.bench.run import run_benchmarks, select_problems
 from tpgen.tools.verification.findings import FAILED
 from tpgen.tools.verification.verify import verify
@@ -142,7 +142,7 @@ def selftest(progress: ProgressOption = None) -> Selftest:
         timing = _time_product()
     by, at = find_compiler(), instruction_set()
     return Selftest(
-        environment(),
+        read_environment(),
         " ".join(filter(None, platform.libc_ver())) or platform.version(),
         cpu_features(),
         f"{at.name}: {at.registers} registers of {at.size} bytes",

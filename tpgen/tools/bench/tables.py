@@ -134,12 +134,12 @@ def _problems_and_tasks_text(report: Report, records: Sequence[Record]) -> str:
     return names if len(tasks) == len(report.tasks) else f"{names}: {', '.join(tasks)}"
 
 
-def environment_line(report: Report) -> str:
+def describe_environment(report: Report) -> str:
     """A line on dtype, machine and versions."""
-    return f"{report.settings.dtype} on {machine_line(report.environment, report.settings.device)}"
+    return f"{report.settings.dtype} on {describe_machine(report.environment, report.settings.device)}"
 
 
-def busy_line(report: Report) -> str:
+def describe_doubtful_times(report: Report) -> str:
     """A warning of doubtful times; empty without."""
     doubted = [r for r in report.records if r.doubt]
     if not doubted:
@@ -152,7 +152,7 @@ def busy_line(report: Report) -> str:
     )
 
 
-def machine_line(e: Environment, device: str = "cpu") -> str:
+def describe_machine(e: Environment, device: str = "cpu") -> str:
     """A line on a machine and its versions."""
     where = (
         e.gpu
@@ -172,14 +172,14 @@ class ReportTables:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         report = self.report
         columns = tuple(_COLUMNS) if options.max_width >= _FULL_WIDTH else _NARROW
-        if busy := busy_line(report):
+        if busy := describe_doubtful_times(report):
             yield Text(f"{busy}\n", style="yellow")
         cells = [_task_cells(report, problem, task, columns) for problem in report.problems for task in report.tasks]
         if len(report.problems) > 1:
             cells += [_mean_cells(report, task) for task in report.tasks]
         cells.append(_reason_cells(report))
         yield from (c.rich() for c in cells if c)
-        yield environment_line(report)
+        yield describe_environment(report)
 
 
 _FULL_WIDTH = 140
@@ -190,9 +190,9 @@ _DETAIL = tuple(name for name in _COLUMNS if name != "error")
 
 
 def markdown_report(report: Report, image: str | None = None, details: bool = True) -> str:
-    """A report in Markdown; ``image`` is the plot's address, ``details`` adds `detail_cells`."""
-    parts = [f"Measured: {environment_line(report)}."]
-    if busy := busy_line(report):
+    """A report in Markdown; ``image`` is the plot's address, ``details`` adds `make_detail_cells`."""
+    parts = [f"Measured: {describe_environment(report)}."]
+    if busy := describe_doubtful_times(report):
         parts.append(f"Note: {busy}.")
     if image:
         parts.append(f"![times faster than e3nn, by problem and task]({image})")
@@ -206,7 +206,7 @@ def markdown_report(report: Report, image: str | None = None, details: bool = Tr
     return "\n\n".join(parts) + "\n"
 
 
-def detail_cells(report: Report) -> list[Cells]:
+def make_detail_cells(report: Report) -> list[Cells]:
     """The tables of every problem and task."""
     found = (_task_cells(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks)
     return [cells for cells in found if cells]

@@ -119,14 +119,14 @@ def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
     return tuple(task for task in TASKS.values() if task.name in wanted)
 
 
-def in_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
+def convert_to_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
     """Return ``mul_ir`` operands in another layout."""
     if layout == "mul_ir":
         return operands
-    return operands.map(lambda name, tensor: reorder(plan, layout, name, tensor))
+    return operands.map(lambda name, tensor: convert_components_to_layout(plan, layout, name, tensor))
 
 
-def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
+def convert_components_to_layout(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
     """An operand or result, given in ``mul_ir``, in another layout."""
     leg = _LEG.get(name)
     if leg is None or expand_layout(plan, layout)[leg] == "mul_ir":
@@ -134,7 +134,7 @@ def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
     return change_layout(tensor, (plan.irreps_in1, plan.irreps_in2, plan.irreps_out)[leg], "mul_ir", "ir_mul")
 
 
-def rows_between(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
+def select_rows(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
     """Return rows ``start`` to ``stop``; shared weights stay whole."""
     whole = ("w",) if plan.shared_weights or not plan.weight_numel else ()
     return operands.map(lambda name, tensor: tensor if name in whole else tensor[start:stop])
@@ -158,23 +158,26 @@ def error_bound(dtype: torch.dtype) -> float:
     return BOUNDS[dtype]
 
 
-def expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor, ...]:
+def compute_expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor, ...]:
     """Compute a task's results by the slow definition, in float64 and ``mul_ir``."""
     exact = operands.map(lambda name, tensor: tensor.to(torch.float64, copy=True))
     parts = []
     for start in range(0, len(exact.x1), _CHUNK):
-        chunk = rows_between(exact, plan, start, start + _CHUNK)
+        chunk = select_rows(exact, plan, start, start + _CHUNK)
         parts.append(task.run(lambda x1, x2, w: reference_product(plan, x1, x2, w), chunk))
     by_result = zip(task.results, zip(*parts, strict=True), strict=False)
     return tuple(sum(p[1:], p[0]) if name == "w" and plan.shared_weights else torch.cat(p) for name, p in by_result)
 
 
-def largest_error(
+def find_largest_error(
     plan: Plan, task: Task, layout: Layout, results: Sequence[Tensor], expected: Sequence[Tensor]
 ) -> tuple[float, str]:
     """The largest relative error and its result's name; infinite for wrong shapes and NaN."""
     triples = zip(task.results, results, expected, strict=False)
-    errors = [(_relative_error(result, reorder(plan, layout, name, right)), name) for name, result, right in triples]
+    errors = [
+        (_relative_error(result, convert_components_to_layout(plan, layout, name, right)), name)
+        for name, result, right in triples
+    ]
     if len(results) != len(expected):
         errors.append((math.inf, "number of results"))
     return max(errors)

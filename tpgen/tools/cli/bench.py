@@ -16,8 +16,8 @@ from tpgen.tools.bench.run import run_benchmarks, select_problems
 from tpgen.tools.bench.tables import ReportTables, plot_report
 from tpgen.tools.bench.tasks import TASKS
 from tpgen.tools.cli import types
-from tpgen.tools.cli.options import DTYPE_OPTIONS, ProblemName, free_options, free_problem, json_option
-from tpgen.tools.cli.terminal import screen
+from tpgen.tools.cli.options import DTYPE_OPTIONS, ProblemName, add_free_options, json_option, make_free_problem
+from tpgen.tools.cli.terminal import make_console
 from tpgen.tools.cli.types import PICTURE, OneOf, OutputFile
 
 
@@ -34,7 +34,7 @@ from tpgen.tools.cli.types import PICTURE, OneOf, OutputFile
     type=ProblemName(PROBLEMS),
     help=f"NAME: {', '.join(PROBLEMS)}; repeatable.",
 )
-@free_options
+@add_free_options
 @click.option(
     "--contender",
     "contenders",
@@ -70,7 +70,7 @@ def bench_command(
     Wrong contenders are not timed.  Default: all named problems.  The JSON is the records.
     """
     problems = (*names, *problems)
-    described = [free_problem(free)] if free is not None else []
+    described = [make_free_problem(free)] if free is not None else []
     named = select_problems(problems, suites) if problems or suites or not described else ()
     report = run_benchmarks(
         [*named, *described],
@@ -84,7 +84,7 @@ def bench_command(
     if as_json:
         click.echo(report.to_json())
     else:
-        screen().print(ReportTables(report))
+        make_console().print(ReportTables(report))
     if records_file:
         report.save_json(records_file)
         click.echo(f"records: {records_file}", err=True)

@@ -20,9 +20,9 @@ from tpgen.nn.planned import PlannedModule
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli import types
 from tpgen.tools.cli.networks import find_network, refuse_options
-from tpgen.tools.cli.options import json_option, run_options, subject_options
+from tpgen.tools.cli.options import add_run_options, add_subject_options, json_option
 from tpgen.tools.cli.spelling import SuggestingGroup
-from tpgen.tools.cli.terminal import working
+from tpgen.tools.cli.terminal import show_progress
 
 
 @click.group("cache", cls=SuggestingGroup)
@@ -61,8 +61,8 @@ def process_command(as_json: bool) -> None:
 
 
 @cache_command.command("warm")
-@partial(subject_options, polynomials=True)
-@run_options
+@partial(add_subject_options, polynomials=True)
+@add_run_options
 @click.option("--conv", "convolution", is_flag=True, help="Those of TensorProductConv.")
 @click.option("--forces", is_flag=True, help="Those that training on forces needs besides.")
 @click.option(
@@ -88,7 +88,7 @@ def warm_command(
     """
     name = problem.name if problem else str(network)
     check_lasting()
-    with working(f"compile {name}"):
+    with show_progress(f"compile {name}"):
         if capabilities:
             found = _warm_gpus(problem, network, capabilities, convolution, forces, options)
         elif problem:

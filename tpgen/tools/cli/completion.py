@@ -82,13 +82,13 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     """
     root = ctx.find_root()
     assert isinstance(root.command, click.Group)
-    click.echo(completion_script(shell, known_words(root.command, root)), nl=False)
+    click.echo(write_completion_script(shell, list_known_words(root.command, root)), nl=False)
 
 
-def completion_script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
+def write_completion_script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
     """A shell's completion script for ``words`` by command or option.
 
-    >>> 'plan") words="article" ;;' in completion_script("bash", {"": ("plan",), "plan": ("article",)})
+    >>> 'plan") words="article" ;;' in write_completion_script("bash", {"": ("plan",), "plan": ("article",)})
     True
     """
     known = _SHELLS[shell]
@@ -105,13 +105,13 @@ def _format_cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
     return "\n".join(case.format(place=place, words=" ".join(found)) for place, found in words.items())
 
 
-def known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:
+def list_known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:
     """The words that may follow each command and option."""
     if isinstance(command, click.Group):
         below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
         words = {place: tuple(below)}
         for name, found in below.items():
-            words |= known_words(found, ctx, f"{place} {name}".strip())
+            words |= list_known_words(found, ctx, f"{place} {name}".strip())
         return words
     names = [name for p in command.params if isinstance(p, click.Argument) for name in _choices(p)]
     options = [p for p in command.params if isinstance(p, click.Option)]

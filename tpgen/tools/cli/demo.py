@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tpgen.tools.cli import types
-from tpgen.tools.cli.terminal import screen
+from tpgen.tools.cli.terminal import make_console
 from tpgen.tools.demo.tour import QUICK, SHORT, WHOLE, run_tour
 
 TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
@@ -30,4 +30,4 @@ def demo_command(folder: Path, tour: str) -> None:
 
     Read index.md first.
     """
-    run_tour(folder, TOURS[tour], screen())
+    run_tour(folder, TOURS[tour], make_console())

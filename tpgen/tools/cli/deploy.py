@@ -13,7 +13,7 @@ from tpgen.networks.deployment.models import read_model_file
 from tpgen.networks.deployment.portable import portable as without_operators
 from tpgen.tools.cli import types
 from tpgen.tools.cli.networks import NETWORKS, find_network, network_name, network_option
-from tpgen.tools.cli.terminal import working
+from tpgen.tools.cli.terminal import show_progress
 
 _FILE = click.Path(exists=True, path_type=Path)
 
@@ -42,7 +42,7 @@ def deploy_command(
         )
     module: Any
     inputs: Any = None
-    with working("deploy") as say:
+    with show_progress("deploy") as say:
         say("make the network")
         if given:
             module = convert(read_model_file(*given[0]))

@@ -19,15 +19,15 @@ from tpgen.emitter.emit import DIRECTIONS
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli import types
-from tpgen.tools.cli.options import inspection_options, json_option, product_options, run_options
+from tpgen.tools.cli.options import add_run_options, collect_inspection_options, json_option, product_options
 from tpgen.tools.cli.types import OneOf, names_file
-from tpgen.tools.inspection.stages.dump import STAGES, default_stage, dump_files
+from tpgen.tools.inspection.stages.dump import STAGES, choose_default_stage, dump_files
 from tpgen.tools.inspection.stages.request import JOINT
 
 
 @click.command("dump")
 @partial(product_options, polynomials=True)
-@run_options
+@add_run_options
 @click.option(
     "--stage",
     "stages",
@@ -67,8 +67,8 @@ def dump_command(
     """
     if place is not None and names_file(place) and (len(stages) > 1 or len(directions) > 1 or "all" in directions):
         raise click.UsageError(f"{str(place)!r} is one file, and these are several texts: name a folder")
-    asked = inspection_options(problem, options)
-    chosen = stages or (default_stage(problem.plan, directions[0], **asked),)
+    asked = collect_inspection_options(problem, options)
+    chosen = stages or (choose_default_stage(problem.plan, directions[0], **asked),)
     files = dump_files(problem.plan, chosen, directions, **asked)
     if place is not None:
         for name, text in files.items():
@@ -93,16 +93,16 @@ _PRELUDE = re.compile(
 def _terminal_text(name: str, text: str, whole: bool) -> str:
     if not sys.stdout.isatty():
         return text
-    shown = text if whole or not name.endswith(".cpp") else without_prelude(text)
+    shown = text if whole or not name.endswith(".cpp") else fold_prelude(text)
     if os.environ.get("NO_COLOR"):
         return shown
     return pygments.highlight(shown, get_lexer_for_filename(name), TerminalFormatter()).rstrip("\n")
 
 
-def without_prelude(text: str) -> str:
+def fold_prelude(text: str) -> str:
     """Replace the prelude of generated C++ by a note.
 
-    >>> print(without_prelude("// channel schedule\\ntypedef float real;\\nint a;\\n// path 0\\nb();"))
+    >>> print(fold_prelude("// channel schedule\\ntypedef float real;\\nint a;\\n// path 0\\nb();"))
     // channel schedule
     // ... 2 lines of prelude, the same for every kernel: --whole shows them
     // path 0

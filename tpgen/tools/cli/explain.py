@@ -15,23 +15,23 @@ from tpgen.planner.problems import Problem
 from tpgen.tools.cli.networks import find_network, refuse_options
 from tpgen.tools.cli.options import (
     RUN_NAMES,
-    inspection_options,
+    add_run_options,
+    add_subject_options,
+    collect_inspection_options,
     json_option,
     product_options,
-    run_options,
-    subject_options,
 )
-from tpgen.tools.cli.terminal import working
+from tpgen.tools.cli.terminal import show_progress
 from tpgen.tools.cli.types import PICTURE
 from tpgen.tools.inspection.costs.explain import explain as explain_plan
 from tpgen.tools.inspection.costs.explain_network import explain_network
 from tpgen.tools.inspection.costs.measured import tune as tune_plan
-from tpgen.tools.inspection.stages.calls import request_for
+from tpgen.tools.inspection.stages.calls import make_request
 
 
 @click.command("explain")
-@partial(subject_options, polynomials=True, linears=True)
-@run_options
+@partial(add_subject_options, polynomials=True, linears=True)
+@add_run_options
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone; or the network.")
 @click.option("--plot", type=PICTURE, help="Draw it into this file: .png, .pdf or .svg.")
@@ -56,11 +56,11 @@ def explain_command(
             "a network says itself how its products are written and how many rows they have, and has no picture",
         )
         made = find_network(str(network))
-        with working("explain: run the network"):
+        with show_progress("explain: run the network"):
             found = explain_network(made.module, made.inputs, measure=measure)
     else:
-        asked = inspection_options(problem, options)
-        with working("explain: time the product" if measure else "explain: ask the machine"):
+        asked = collect_inspection_options(problem, options)
+        with show_progress("explain: time the product" if measure else "explain: ask the machine"):
             found = explain_plan(problem.plan, rows=rows or problem.rows, measure=measure, **asked)
         if plot is not None:
             found.plot(plot)
@@ -70,7 +70,7 @@ def explain_command(
 
 @click.command("tune")
 @partial(product_options, polynomials=True, linears=True)
-@run_options
+@add_run_options
 @click.option("--rows", type=click.IntRange(min=1), help="Rows of the batch; those of the problem by default.")
 @click.option(
     "--seconds",
@@ -86,7 +86,7 @@ def tune_command(problem: Problem, rows: int | None, seconds: float, as_json: bo
     NAME is a problem, polynomial or linear layer.  The choice holds on this machine until `tpgen cache clear`.
     """
     check_lasting()
-    request = request_for(problem.plan, rows=rows or problem.rows, **inspection_options(problem, options))
-    with working("tune") as say:
+    request = make_request(problem.plan, rows=rows or problem.rows, **collect_inspection_options(problem, options))
+    with show_progress("tune") as say:
         tuning = tune_plan(request, seconds, say)
     click.echo(json.dumps(asdict(tuning)) if as_json else f"{tuning}\nauto takes {tuning.fastest} from now on")

@@ -10,15 +10,15 @@ import click
 
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli.networks import find_network, refuse_options
-from tpgen.tools.cli.options import RUN_NAMES, inspection_options, run_options, subject_options
-from tpgen.tools.cli.terminal import working
+from tpgen.tools.cli.options import RUN_NAMES, add_run_options, add_subject_options, collect_inspection_options
+from tpgen.tools.cli.terminal import show_progress
 from tpgen.tools.cli.types import OutputFile
 from tpgen.tools.inspection.explorer.page import write_explorer, write_network_explorer
 
 
 @click.command("explore")
-@partial(subject_options, polynomials=True)
-@run_options
+@partial(add_subject_options, polynomials=True)
+@add_run_options
 @click.option(
     "--out",
     "file",
@@ -49,11 +49,11 @@ def explore_command(
         refuse_options(RUN_NAMES, "a product of a network is written and run as the network has it")
         made = find_network(str(network))
         wanted = () if product is None else (product,)
-        with working("explore: write every stage of each product"):
+        with show_progress("explore: write every stage of each product"):
             write_network_explorer(made.module, made.inputs, file, products=wanted, rows=rows, **shown)
     else:
         refuse_options(["product"], "--product is for a product of a network (--network)")
-        asked = inspection_options(problem, options)
-        with working("explore: write every stage"):
+        asked = collect_inspection_options(problem, options)
+        with show_progress("explore: write every stage"):
             write_explorer(problem.plan, file, rows=rows or problem.rows, **shown, **asked)
     click.echo(str(file))

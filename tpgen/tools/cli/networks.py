@@ -144,7 +144,7 @@ network_option = click.option(
 )
 
 
-def network_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_network_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument NAME; the command gets ``network``, a `Network`."""
 
     @functools.wraps(command)

@@ -86,18 +86,18 @@ _FREE_NAMES = tuple(
 )
 
 
-def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_free_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add options that describe a product; the command gets ``free``, a plan or None."""
 
     @functools.wraps(command)
     def command_with_free_plan(**given: Any) -> Any:
         option_values = {name: given.pop(name) for name in _FREE_NAMES}
-        return command(free=free_plan(option_values), **given)
+        return command(free=read_free_plan(option_values), **given)
 
     return _add_options(_FREE_OPTIONS, command_with_free_plan)
 
 
-def subject_options(
+def add_subject_options(
     command: Callable[..., Any], *, polynomials: bool = False, linears: bool = False, networks: bool = True
 ) -> Callable[..., Any]:
     """Add the argument NAME and options that name a product or network.
@@ -128,12 +128,12 @@ def subject_options(
         type=ProblemName(known),
         help=f"NAME: {', '.join(known)}.",
     )
-    described = free_options(command_with_subject)
+    described = add_free_options(command_with_subject)
     argument = click.argument("name", required=False, metavar="[NAME]", type=kind)
     return argument(problem_option(network_option(described) if networks else described))
 
 
-product_options = functools.partial(subject_options, networks=False)
+product_options = functools.partial(add_subject_options, networks=False)
 
 
 class ProblemName(OneOf):
@@ -178,13 +178,13 @@ def _chosen_problem(free: Plan | None, name: str | None, polynomials: bool) -> P
     if name is not None:
         return POLYNOMIALS.get(name) or LINEARS.get(name) or find_problem(name)
     assert free is not None
-    return free_problem(free, polynomials=polynomials)
+    return make_free_problem(free, polynomials=polynomials)
 
 
 _FORMS = {False: (OF_PATHS,), True: (OF_PATHS, OF_MONOMIALS)}  # of plans, by whether a command takes polynomials
 
 
-def free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
+def make_free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
     """The problem of a user's plan; `click.UsageError` for the wrong kind."""
     if plan.maker.form not in _FORMS[polynomials]:
         raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKE_POLYNOMIALS}")
@@ -193,7 +193,7 @@ def free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
     return Problem(f"plan-{plan.digest}", "described on the command line", 1000, lambda: plan, "free")
 
 
-def free_plan(option_values: dict[str, Any]) -> Plan | None:
+def read_free_plan(option_values: dict[str, Any]) -> Plan | None:
     """The plan that options describe; None without."""
     given = [name for name in _FREE_NAMES if option_values[name] not in (None, ())]
     sources = [name for name in ("preset", "instructions", "plan_file") if name in given]
@@ -286,23 +286,23 @@ _LEFT_OUT: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-def known_options(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
+def select_known_options(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
     """Return options that a plan has; refuse others that the user gave."""
     names, why = _LEFT_OUT[plan.maker.form]
     refuse_options(names, why)
     return {name: value for name, value in options.items() if name not in names}
 
 
-def inspection_options(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
+def collect_inspection_options(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
     """Return inspection options: a command's options and a polynomial's sizes."""
     sizes = {size: getattr(problem, size) for size in problem.plan.maker.sizes}
-    return {**known_options(problem.plan, options), **sizes}
+    return {**select_known_options(problem.plan, options), **sizes}
 
 
 RUN_NAMES = ("layout", "strategy", "backend", "dtype", "device")
 
 
-def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options layout, strategy, backend, dtype (a `torch.dtype`) and device."""
 
     @functools.wraps(command)

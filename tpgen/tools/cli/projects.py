@@ -15,14 +15,14 @@ from tpgen.networks.conversion.projects.lammps import PROJECTS, write_for_lammps
 from tpgen.networks.conversion.projects.mace_files import change_file
 from tpgen.networks.conversion.projects.mace_training import run_training
 from tpgen.networks.conversion.report import Conversion
-from tpgen.tools.cli.networks import Network, network_argument
+from tpgen.tools.cli.networks import Network, add_network_argument
 from tpgen.tools.cli.options import backend_option, json_option, radial_option, strategy_option
-from tpgen.tools.cli.terminal import working
+from tpgen.tools.cli.terminal import show_progress
 from tpgen.tools.cli.types import OneOf, OutputFile
 
 
 @click.command("convert")
-@network_argument
+@add_network_argument
 @click.option("--prove", is_flag=True, help="Compare outputs, gradients and second derivatives in float64.")
 @click.option("--measure", is_flag=True, help="Time a call, with gradients and without, stock and converted.")
 @click.option("--keep", multiple=True, metavar="NAME", help="Leave a module as it is, or a class: `e3nn.Linear`.")
@@ -42,7 +42,7 @@ def convert_command(
     """Convert a network in memory and report what changed."""
     reports: list[Conversion] = []
     steps = {"convert": True, "prove": prove, "measure": measure}
-    with working(", ".join(step for step, asked in steps.items() if asked)):
+    with show_progress(", ".join(step for step, asked in steps.items() if asked)):
         convert(
             network.module,
             only=only or None,
@@ -76,7 +76,7 @@ def _refuse_existing_target(target: Path, force: bool) -> None:
 
 def _to_lammps(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
     _refuse_existing_target(target, force)
-    with working("lammps: read the model, convert it, write the file"):
+    with show_progress("lammps: read the model, convert it, write the file"):
         write_for_lammps(source, target, project, radial=radial)
     click.echo(f"{target}: for pair_style mliap unified, where tpgen {__version__} is installed")
 
@@ -109,7 +109,7 @@ def mace_convert_command(
         return
     _refuse_existing_target(target, force)
     change = restore if back else partial(convert, **options)
-    with working("mace-convert: read the model, change it, write the file"):
+    with show_progress("mace-convert: read the model, change it, write the file"):
         report = change_file(source, target, change)
     click.echo(report.to_json() if as_json else str(report))
 

@@ -12,18 +12,18 @@ from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli.networks import find_network, refuse_options
-from tpgen.tools.cli.options import RUN_NAMES, json_option, run_options, subject_options
-from tpgen.tools.cli.terminal import working
+from tpgen.tools.cli.options import RUN_NAMES, add_run_options, add_subject_options, json_option
+from tpgen.tools.cli.terminal import show_progress
 from tpgen.tools.cli.types import OneOf
 from tpgen.tools.inspection.report.compile_report import compile_report
 from tpgen.tools.inspection.report.sections import SECTIONS
-from tpgen.tools.inspection.stages.dump import example_arguments
+from tpgen.tools.inspection.stages.dump import draw_example_arguments
 from tpgen.tools.inspection.stages.request import Request
 
 
 @click.command("report")
-@subject_options
-@run_options
+@add_subject_options
+@add_run_options
 @click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True, help="Rows of the example.")
 @click.option(
     "--section",
@@ -57,7 +57,7 @@ def report_command(
         refuse_options((*RUN_NAMES, "rows"), "a network runs as it is, on the inputs that come with it")
         found = find_network(str(network))
         module, inputs, varied = found.module, list(found.inputs), list(found.varied) or None
-    with working("report") as say:
+    with show_progress("report") as say:
         made = compile_report(
             module, inputs, sections=sections or None, varied=varied, inductor=inductor, threads=threads, progress=say
         )
@@ -69,5 +69,5 @@ def _product_and_inputs(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, l
     chosen = choose_strategy(plan, request).strategy
     product = TensorProduct.from_plan(plan, internal_weights=False, layout=request.layout, strategy=chosen)
     names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
-    inputs: list[Any] = example_arguments(request, names)
+    inputs: list[Any] = draw_example_arguments(request, names)
     return product.to(device=request.device, dtype=request.dtype), inputs, None

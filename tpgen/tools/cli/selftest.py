@@ -6,7 +6,7 @@ import click
 
 from tpgen.tools.bench.selftest import selftest
 from tpgen.tools.cli.options import json_option
-from tpgen.tools.cli.terminal import working
+from tpgen.tools.cli.terminal import show_progress
 
 
 @click.command("selftest")
@@ -17,7 +17,7 @@ def selftest_command(ctx: click.Context, as_json: bool) -> None:
 
     Put the whole text into a bug report.  The first run takes up to a minute.  Exit code 1 if a product is wrong.
     """
-    with working("selftest") as say:
+    with show_progress("selftest") as say:
         found = selftest(progress=say)
     click.echo(found.to_json() if as_json else str(found))
     ctx.exit(0 if found.passed else 1)

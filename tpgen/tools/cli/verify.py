@@ -12,16 +12,16 @@ from rich.text import Text
 from tpgen.nn.modules import build_module, list_open_sizes
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli.networks import find_network, refuse_options
-from tpgen.tools.cli.options import RUN_NAMES, json_option, known_options, run_options, subject_options
-from tpgen.tools.cli.terminal import working
+from tpgen.tools.cli.options import RUN_NAMES, add_run_options, add_subject_options, json_option, select_known_options
+from tpgen.tools.cli.terminal import show_progress
 from tpgen.tools.cli.types import OneOf
 from tpgen.tools.verification.verify import LAW_NAMES, Verification
 from tpgen.tools.verification.verify import verify as verification
 
 
 @click.command("verify")
-@partial(subject_options, polynomials=True, linears=True)
-@run_options
+@partial(add_subject_options, polynomials=True, linears=True)
+@add_run_options
 @click.option("--rows", type=click.IntRange(min=1), default=8, show_default=True, help="Rows of the random batch.")
 @click.option(
     "--turns",
@@ -42,7 +42,7 @@ def verify_command(ctx: click.Context, as_json: bool, **options: Any) -> None:
     NAME is a product, polynomial, linear layer or network.  Exit code 1 if a law is broken, nothing was compared, or a
     law of --only was not.
     """
-    with working("verify") as say:
+    with show_progress("verify") as say:
         report = _run_verification(progress=say, **options)
     if as_json:
         click.echo(report.to_json())
@@ -72,7 +72,7 @@ def _run_verification(
         dtype, device = options.pop("dtype"), options.pop("device")
         # a few channels and elements of a polynomial are as good as many
         sizes = list_open_sizes(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
-        module = build_module(problem.plan, **sizes, **known_options(problem.plan, options))
+        module = build_module(problem.plan, **sizes, **select_known_options(problem.plan, options))
         return verification(module.to(device=device, dtype=dtype), rows=rows, **shared)
     refuse_options((*RUN_NAMES, "rows"), "a network brings its own")
     found, (irreps_in, irreps_out) = find_network(str(network)), _parse_turns(turns)

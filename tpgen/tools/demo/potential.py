@@ -110,7 +110,7 @@ def convert_potential(channels: int, degree: int) -> tuple[Potential, Potential,
 STOCK, KERNELS, PROGRAM = "e3nn", "tpgen.convert, first calls", "tpgen.convert, once its program is ready"
 
 
-def timed_potential(stock: Potential, network: Potential, side: int) -> dict[str, Timing]:
+def time_potential(stock: Potential, network: Potential, side: int) -> dict[str, Timing]:
     """Time energies and forces of side³ atoms by e3nn, kernels and program."""
     given = atoms(side)
     network(*given)
@@ -146,7 +146,7 @@ class PairEnergy(nn.Module):
         return energy.detach(), -slope
 
 
-def pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
+def make_pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
     """A float64 `PairEnergy`, with random points and all pairs."""
     torch.manual_seed(0)
     pairs = torch.combinations(torch.arange(points)).T
@@ -154,13 +154,13 @@ def pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
 
 
 def run_from_cpp(folder: Path) -> tuple[float, float, list[str]]:
-    """Deploy `pair_energy_example`, then build and run the C++ program.
+    """Deploy `make_pair_energy_example`, then build and run the C++ program.
 
     Returns energy, largest relative difference from Python, and build command.
     """
     if (folder / "manifest.json").exists():
         shutil.rmtree(folder)
-    network, given = pair_energy_example()
+    network, given = make_pair_energy_example()
     deploy(network, given, folder)
     command = build_example(folder / "example.cpp", folder / "example")
     energy, forces = run_example(folder / "example", folder)

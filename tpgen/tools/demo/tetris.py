@@ -58,7 +58,7 @@ def shapes(generator: torch.Generator) -> Tensor:
     return torch.einsum("sij,spj->spi", torch.stack(turns).to(points), points).reshape(-1, 3)
 
 
-def labels() -> Tensor:
+def make_labels() -> Tensor:
     """Return target outputs: an odd scalar for chiral shapes, one of six even scalars for others."""
     rows = torch.zeros(len(SHAPES), 7)
     rows[0, 0], rows[1, 0] = 1.0, -1.0
@@ -66,7 +66,7 @@ def labels() -> Tensor:
     return rows
 
 
-def neighbours(points: Tensor) -> Neighbours:
+def find_neighbours(points: Tensor) -> Neighbours:
     """Return pairs of near points of one shape."""
     shape = torch.arange(len(points)) // POINTS
     near = (torch.cdist(points, points) < CUTOFF) & (shape[:, None] == shape[None, :])
@@ -107,7 +107,7 @@ class Tetris(nn.Module):
         self.last = Convolution(product, irreps, self.irreps_sh, o3.Irreps(OUTPUT))
 
     def forward(self, points: Tensor) -> Tensor:
-        edges = neighbours(points)
+        edges = find_neighbours(points)
         harmonics = o3.spherical_harmonics(self.irreps_sh, edges.vector, normalize=True, normalization="component")
         length = edges.vector.norm(dim=1)
         basis = soft_one_hot_linspace(length, 0.0, CUTOFF, BASIS, basis="smooth_finite", cutoff=True) * BASIS**0.5
@@ -150,7 +150,7 @@ class TrainingRun:
 def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] = lambda step: None) -> TrainingRun:
     """Train on the shapes; after each step measure accuracy on fresh rotations and call ``watch``."""
     generator = torch.Generator().manual_seed(seed)
-    target = labels()
+    target = make_labels()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     losses, accuracies, seconds = [], [], []
     for step in range(steps):

@@ -31,14 +31,14 @@ from tpgen.tools.demo.potential import (
     atoms,
     convert_potential,
     run_from_cpp,
-    timed_potential,
+    time_potential,
     verify_potential,
 )
 from tpgen.tools.demo.tetris import Tetris, TrainingRun, train
 from tpgen.tools.inspection.explorer.page import write_explorer
 from tpgen.tools.inspection.figures import new_figure, save_figure
 from tpgen.tools.inspection.stages.dump import STAGES, dump_files
-from tpgen.tools.verification.findings import status_counts_text
+from tpgen.tools.verification.findings import count_statuses_as_text
 from tpgen.tools.verification.verify import Verification, verify
 
 # Asked of every product and polynomial here; what takes a while is asked of the converted network at the end.
@@ -128,16 +128,14 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
 
 
 def _show_products(folder: Path, tour: Tour, console: Console) -> _TourChapter:
-    return _inspect_and_verify(
-        [*map(find_problem, tour.problems)], "grouped", (*_LAWS, "e3nn", "right"), folder, tour, console
-    )
+    problems = [*map(find_problem, tour.problems)]
+    return _inspect_and_verify(problems, "grouped", (*_LAWS, "e3nn", "right"), folder, tour, console)
 
 
 def _show_polynomials(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     contraction = replace(POLYNOMIALS["small-contraction"], about="MACE's symmetric contraction, small")
-    return _inspect_and_verify(
-        [contraction, POLYNOMIALS["turned"]], "einsum", (*_LAWS, "degree"), folder, tour, console
-    )
+    problems = [contraction, POLYNOMIALS["turned"]]
+    return _inspect_and_verify(problems, "einsum", (*_LAWS, "degree"), folder, tour, console)
 
 
 def _inspect_and_verify(
@@ -162,16 +160,12 @@ def _inspect_and_verify(
 def _write_verification(report: Verification, what: str, folder: Path, console: Console) -> list[str]:
     (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
     (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
-    console.print(f"   {what}: verified ({status_counts_text(report.findings)})")
+    console.print(f"   {what}: verified ({count_statuses_as_text(report.findings)})")
     return [] if report.passed else [f"{what}: {report.said}"]
 
 
-_SLOW_OR_PARTIAL_STAGES = (
-    "inductor",
-    "cuda",
-    "ptx",
-    "sass",
-)  # slow, or of those products alone that GPUs have kernels for
+# slow, or of those products alone that GPUs have kernels for
+_SLOW_OR_PARTIAL_STAGES = ("inductor", "cuda", "ptx", "sass")
 
 
 def _dump_stages(
@@ -181,9 +175,8 @@ def _dump_stages(
     console.print(f"   {problem.name}: {len(plan.paths)} paths, {plan.weight_numel} weights, {plan.flops} FLOPs a row")
     folder.mkdir(parents=True, exist_ok=True)
     with console.status(f"   {problem.name}: write every stage"):
-        files = dump_files(
-            plan, [stage for stage in STAGES if stage not in _SLOW_OR_PARTIAL_STAGES], ["all"], **options
-        )
+        stages = [stage for stage in STAGES if stage not in _SLOW_OR_PARTIAL_STAGES]
+        files = dump_files(plan, stages, ["all"], **options)
     if compiled:  # in seconds, so for the forward product alone
         with console.status(f"   {problem.name}: compile with Inductor"):
             files |= dump_files(plan, ["inductor"], strategy="unrolled")
@@ -242,9 +235,8 @@ def train_tetris(folder: Path, tour: Tour, console: Console) -> _TourChapter:
 
 
 def _train_with_progress(model: Tetris, steps: int, name: str, console: Console) -> TrainingRun:
-    bar = iter(
-        track(range(steps), f"   train with {name}", console=console, transient=True, disable=not console.is_terminal)
-    )
+    hidden = not console.is_terminal
+    bar = iter(track(range(steps), f"   train with {name}", console=console, transient=True, disable=hidden))
     run = train(model, steps, watch=lambda step: next(bar))
     for _ in bar:  # let the bar close itself
         pass
@@ -310,7 +302,7 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     ]
     for side in dict.fromkeys((2, tour.potential[0])):
         with console.status(f"   energies and forces of {side**3} atoms: compile the program, measure"):
-            times = timed_potential(stock, network, side)
+            times = time_potential(stock, network, side)
         edges = atoms(side)[2].shape[1]
         head = f"forces of {side**3} atoms, {edges} edges, {channels} channels to l = {degree}, one thread"
         rows = [(name, duration(t.median), _speedup_text(times, name)) for name, t in times.items()]

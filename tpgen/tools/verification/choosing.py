@@ -8,7 +8,7 @@ from dataclasses import replace
 from tpgen.networks.trial import is_index
 from tpgen.tools.verification import systems
 from tpgen.tools.verification.findings import Pair, tolerance_of
-from tpgen.tools.verification.indices import EDGES, index_kinds_of, kind_assignments
+from tpgen.tools.verification.indices import EDGES, iterate_kind_assignments, list_possible_index_kinds
 from tpgen.tools.verification.reading import BATCHES, PERIODIC, POINTERS, Reading, read_call
 from tpgen.tools.verification.subject import Subject, TensorsByName, last_dict_key
 
@@ -32,9 +32,9 @@ def choose_reading(
     chosen: Reading | None = None
     clear: Reading | None = None
     most = -1
-    for one in kind_assignments(kinds):
+    for one in iterate_kind_assignments(kinds):
         reading = read_call(points, values, subject.turns, one, graph_count)
-        if isinstance(reading, str) or (all(len(found) == 1 for found in kinds.values()) and not reading.unread):
+        if isinstance(reading, str) or (all(len(found) == 1 for found in kinds.values()) and not reading.unread_names):
             return reading
         clear = clear or (reading if _reads_all_edge_indices(reading, one, kinds) else None)
         obeyed = _permutation_score(subject, reading)
@@ -43,14 +43,10 @@ def choose_reading(
         if most == OF_ATOMS + OF_EDGES:
             break
     assert chosen is not None
-    unread = [name for name in chosen.unread if name not in declared_kinds]
-    if unread and most < OF_ATOMS and clear is not None:
-        return clear
-    return (
-        replace(chosen, unreadable=UNREAD.format(name=last_dict_key(unread[0])))
-        if unread and most < OF_ATOMS
-        else chosen
-    )
+    unread = [name for name in chosen.unread_names if name not in declared_kinds]
+    if not unread or most >= OF_ATOMS:
+        return chosen
+    return clear or replace(chosen, unreadable=UNREAD.format(name=last_dict_key(unread[0])))
 
 
 def _reads_all_edge_indices(
@@ -58,7 +54,7 @@ def _reads_all_edge_indices(
 ) -> bool:
     # Whether no integers are left unread, and all that may be edges, and reach to the last of these, are read so.
     ends = reading.graph.ends
-    if ends is None or reading.unread:
+    if ends is None or reading.unread_names:
         return False
     may_be = [name for name, found in candidates.items() if EDGES in found]
     last = [chosen_kinds[name] == EDGES for name in may_be if int(reading.values[name].max()) + 1 == ends.shape[1]]
@@ -71,7 +67,7 @@ def _index_kind_candidates(
     # What each integer tensor may index, the likeliest first.
     reserved = {*BATCHES, POINTERS, PERIODIC}
     free = {name: x for name, x in values.items() if is_index(x) and last_dict_key(name) not in reserved}
-    return {name: index_kinds_of(name, x, atom_count) for name, x in free.items()} | {
+    return {name: list_possible_index_kinds(name, x, atom_count) for name, x in free.items()} | {
         name: (kind,) for name, kind in declared_kinds.items()
     }
 
@@ -80,7 +76,7 @@ def _permutation_score(subject: Subject, reading: Reading) -> int:
     # How much of a reading a network obeys, by copies from before its first call.
     try:
         trial = replace(subject, reading=reading, module=subject.fresh_copy())
-        got, expected = systems.permuted_atoms(trial)
+        got, expected = systems.call_with_permuted_atoms(trial)
         atoms = _within_tolerance(subject, {name: (got[name], expected[name]) for name in expected})
     except Exception:  # as of an index beyond the last row
         return 0

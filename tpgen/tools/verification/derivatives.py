@@ -34,7 +34,7 @@ NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
 
 
 @contextmanager
-def with_own_norms() -> Iterator[None]:
+def replace_norms_by_formulas() -> Iterator[None]:
     """Replace torch's layer, weight and (in training) batch norms by formulas."""
 
     def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
@@ -86,18 +86,14 @@ def compare_derivative(order: int, subject: Subject) -> Outcomes:
 
 def _compare_with_definition(derivative_order: int, subject: Subject) -> Outcomes:
     assert subject.reference is not None
-    cotangents = normal_draws(subject.reference(subject.given), seed=7)
+    cotangents = draw_normal_tensors(subject.reference(subject.given), seed=7)
     leaves = subject.given | {f"cotangent {name}": c for name, c in cotangents.items()}
     got, expected = (
-        gradients(derivative_order, partial(_contract_results, function), leaves, cotangents)
+        take_gradients(derivative_order, partial(_contract_results, function), leaves, cotangents)
         for function in (subject, subject.reference)
     )
-    named = {"cotangent" if name == "cotangent out" else name: (got[name], expected[name]) for name in expected}
-    return (
-        named
-        if derivative_order > 1
-        else {name: pair for name, pair in named.items() if not name.startswith("cotangent")}
-    )
+    names = [name for name in expected if derivative_order > 1 or not name.startswith("cotangent")]
+    return {"cotangent" if name == "cotangent out" else name: (got[name], expected[name]) for name in names}
 
 
 def _contract_results(function: NamedFunction, leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
@@ -105,7 +101,7 @@ def _contract_results(function: NamedFunction, leaves: TensorsByName, cotangents
     return sum_times_weights(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
 
 
-def gradients(
+def take_gradients(
     order: int,
     scalar: Callable[[TensorsByName, TensorsByName], Tensor],
     given: TensorsByName,
@@ -116,7 +112,7 @@ def gradients(
     found = scalar(leaves, cotangents)
     for level in range(1, order + 1):  # random directions contract gradients of lower orders
         first = _gradient(found, leaves, create_graph=level < order)
-        found = sum_times_weights(first, normal_draws(given, seed=level))
+        found = sum_times_weights(first, draw_normal_tensors(given, seed=level))
     return first
 
 
@@ -135,18 +131,18 @@ def sum_times_weights(tensors: TensorsByName, weights: TensorsByName) -> Tensor:
     return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
 
 
-def normal_draws(like: TensorsByName, seed: int) -> TensorsByName:
+def draw_normal_tensors(like: TensorsByName, seed: int) -> TensorsByName:
     """Draw normal float64 tensors of given shapes by seed."""
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
 
 
 def _compare_with_differences(derivative_order: int, subject: Subject) -> Outcomes:
-    exact, leaves = with_parameters(subject)
-    function = differentiable(exact, leaves)
+    exact, leaves = make_float64_function(subject)
+    function = keep_differentiable_results(exact, leaves)
     if function is None:
         return {"": NOT_DIFFERENTIABLE}
-    cotangents = normal_draws(function(leaves), seed=7)
+    cotangents = draw_normal_tensors(function(leaves), seed=7)
 
     def scalar(given: TensorsByName, c: TensorsByName) -> Tensor:
         return sum_times_weights(function(given), c)
@@ -154,11 +150,11 @@ def _compare_with_differences(derivative_order: int, subject: Subject) -> Outcom
     def lower_order_scalar(given: TensorsByName) -> Tensor:
         if derivative_order == 1:
             return scalar(given, cotangents).detach()
-        found = gradients(derivative_order - 1, scalar, given, cotangents)
-        return sum_times_weights(found, normal_draws(given, seed=derivative_order - 1)).detach()
+        found = take_gradients(derivative_order - 1, scalar, given, cotangents)
+        return sum_times_weights(found, draw_normal_tensors(given, seed=derivative_order - 1)).detach()
 
     def compare_gradient_with_differences(at: TensorsByName, names: list[str]) -> Pair:
-        gradient, found = gradients(derivative_order, scalar, at, cotangents), list[Pair]()
+        gradient, found = take_gradients(derivative_order, scalar, at, cotangents), list[Pair]()
         for step in STEPS:
             found.append(_compare_along_directions(gradient, lower_order_scalar, at, names, step))
             if not _exceeds_limit(found[-1]):
@@ -192,7 +188,7 @@ def _inputs_without_energy_gradient(subject: Subject, function: NamedFunction, l
 
 
 def _input_moves_result(function: NamedFunction, leaves: TensorsByName, operand: str, result: str) -> bool:
-    along = normal_draws({operand: leaves[operand]}, seed=100)[operand]
+    along = draw_normal_tensors({operand: leaves[operand]}, seed=100)[operand]
     moved = function({**leaves, operand: leaves[operand] + STEPS[0] * along})[result]
     return not torch.equal(moved, function(leaves)[result])
 
@@ -205,7 +201,7 @@ def _compare_detached_input(
     if name != subject.points or derivative_order > 2:
         return f"{why}: {'its law compares the stress' if name != subject.points else 'there are no such derivatives'}"
 
-    directions = [normal_draws({name: leaves[name]}, seed=100 + seed) for seed in range(DIRECTIONS)]
+    directions = [draw_normal_tensors({name: leaves[name]}, seed=100 + seed) for seed in range(DIRECTIONS)]
 
     def slope(result: str, along: TensorsByName) -> Tensor:
         return central_difference(lambda t: function(_step_along(leaves, along, t))[result].detach())
@@ -234,7 +230,7 @@ def _perturbed_leaves(subject: Subject, leaves: TensorsByName) -> Iterator[Tenso
     inputs = _inputs_and_parameters(leaves).get("inputs", [])
     moved = [name for name in inputs if subject.turns.get(name, STILL) is not STILL] or inputs
     for seed in range(ASIDE):
-        along = normal_draws({name: leaves[name] for name in moved}, seed=500 + seed)
+        along = draw_normal_tensors({name: leaves[name] for name in moved}, seed=500 + seed)
         yield {n: x + AWAY * x.abs().max() * along[n] if n in moved and x.numel() else x for n, x in leaves.items()}
 
 
@@ -247,7 +243,7 @@ def _compare_along_directions(
 ) -> Pair:
     got, expected = [], []
     for seed in range(DIRECTIONS):
-        along = normal_draws({name: leaves[name] for name in names}, seed=100 + seed)
+        along = draw_normal_tensors({name: leaves[name] for name in names}, seed=100 + seed)
         got.append(sum_times_weights({name: gradient[name] for name in names}, along))
         expected.append(central_difference(lambda t, v=along: function(_step_along(leaves, v, t)), step))  # type: ignore[misc]
     return torch.stack(got), torch.stack(expected)
@@ -269,7 +265,7 @@ def _inputs_and_parameters(leaves: TensorsByName) -> dict[str, list[str]]:
     return {part: names for part, names in (("inputs", inputs), ("parameters", parameters)) if names}
 
 
-def with_parameters(subject: Subject) -> tuple[NamedFunction, TensorsByName]:
+def make_float64_function(subject: Subject) -> tuple[NamedFunction, TensorsByName]:
     """A float64 copy as a function of operands and parameters, and these leaves."""
     exact = subject.in_float64()
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
@@ -301,7 +297,7 @@ def _tracked_results(function: NamedFunction, leaves: TensorsByName) -> list[str
     return [name for name, y in function(tracked).items() if y.requires_grad]
 
 
-def differentiable(function: NamedFunction, leaves: TensorsByName) -> NamedFunction | None:
+def keep_differentiable_results(function: NamedFunction, leaves: TensorsByName) -> NamedFunction | None:
     """Restrict a function to differentiable results; None without any."""
     kept = _tracked_results(function, leaves)
     if not kept:
@@ -314,8 +310,8 @@ def compare_hessian_symmetry(subject: Subject) -> Outcomes:
     function: NamedFunction | None = subject
     leaves = subject.given
     if subject.reference is None:
-        exact, leaves = with_parameters(subject)
-        function = differentiable(exact, leaves)
+        exact, leaves = make_float64_function(subject)
+        function = keep_differentiable_results(exact, leaves)
     if function is None:
         return {"": NOT_DIFFERENTIABLE}
     return {"": _compare_hessian_products(function, leaves)}
@@ -324,8 +320,8 @@ def compare_hessian_symmetry(subject: Subject) -> Outcomes:
 def _compare_hessian_products(function: NamedFunction, given: TensorsByName) -> Pair:
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = function(leaves)
-    first = _gradient(sum_times_weights(found, normal_draws(found, seed=7)), leaves, create_graph=True)
-    directions = [normal_draws(given, seed=200 + n) for n in range(DIRECTIONS)]
+    first = _gradient(sum_times_weights(found, draw_normal_tensors(found, seed=7)), leaves, create_graph=True)
+    directions = [draw_normal_tensors(given, seed=200 + n) for n in range(DIRECTIONS)]
     products = [_gradient(sum_times_weights(first, v), leaves, retain_graph=True) for v in directions]
     got, expected = [], []
     for a in range(DIRECTIONS):

@@ -81,31 +81,36 @@ def judge_outcome(law: str, part: str, outcome: Outcome, tolerance: float, floor
         return LawFinding(law, part, FAILED, tolerance=tolerance, why=why)
     if not got.numel():
         return LawFinding(law, part, NOT_COMPARED, why=f"the shape is {tuple(got.shape)}: there is nothing in it")
-    absolute = _largest_entry(got - expected)
-    scale = _largest_entry(expected)
+    absolute, scale = largest_entry(got - expected), largest_entry(expected)
     relative = absolute / scale if scale > 0.0 else absolute
     # written so that an error which is not a number fails
     holds = relative <= tolerance or absolute <= floor
     return LawFinding(law, part, PASSED if holds else FAILED, absolute, relative, tolerance)
 
 
-def _largest_entry(x: Tensor) -> float:
-    return float(x.detach().abs().max())
+def largest_entry(x: Tensor) -> float:
+    """The largest absolute value in a tensor; 0 without entries."""
+    return float(x.detach().abs().max()) if x.numel() else 0.0
+
+
+def largest_difference(x: Tensor, y: Tensor) -> float:
+    """The largest absolute difference of two tensors; infinite for different shapes."""
+    return largest_entry(x - y) if x.shape == y.shape else float("inf")
 
 
 COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
 
 
-def finding_cells(finding: LawFinding) -> tuple[str, ...]:
+def list_finding_cells(finding: LawFinding) -> tuple[str, ...]:
     """A finding's table row."""
     numbers = (finding.absolute, finding.relative, finding.tolerance)
     errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
     return (finding.law, finding.part, finding.status, *errors, finding.why)
 
 
-def findings_html(findings: Sequence[LawFinding]) -> str:
+def write_findings_html(findings: Sequence[LawFinding]) -> str:
     """An HTML table of findings, and a chart of errors."""
-    rows = [COLUMNS, *map(finding_cells, findings)]
+    rows = [COLUMNS, *map(list_finding_cells, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
     return html_table(
         rows, left=(0, 1, 2, 6), bars={"relative": [*map(_log_share_of_tolerance, findings)]}
@@ -121,10 +126,10 @@ def _log_share_of_tolerance(finding: LawFinding) -> float:
     return min(max(_POWERS + log10(finding.relative / finding.tolerance), 0.0), _POWERS)
 
 
-def status_counts_text(findings: Sequence[LawFinding]) -> str:
+def count_statuses_as_text(findings: Sequence[LawFinding]) -> str:
     """Return numbers of findings by status as text.
 
-    >>> status_counts_text([LawFinding("linear", "x1", PASSED)])
+    >>> count_statuses_as_text([LawFinding("linear", "x1", PASSED)])
     '1 passed, 0 failed'
     """
     count = {s: sum(f.status == s for f in findings) for s in (PASSED, FAILED, NOT_COMPARED)}

@@ -47,7 +47,7 @@ class AtomGraph:
         return torch.einsum("ei,eij->ej", counts, self.cells[self.batch[self.ends[0]]])
 
 
-def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
+def select_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
     """Keep the edges that an index or mask selects."""
     assert graph.ends is not None
     assert graph.edges is not None
@@ -57,38 +57,38 @@ def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
     return replace(graph, ends=graph.ends[:, kept], counts=counts, **rows)
 
 
-def with_doubled_edges(graph: AtomGraph) -> AtomGraph:
+def keep_half_of_edges_twice(graph: AtomGraph) -> AtomGraph:
     """Keep half of the edges, twice each."""
     assert graph.ends is not None
     number = graph.ends.shape[1]
     order = torch.argsort(graph.ends[0], stable=True)[: (number + 1) // 2]
-    return with_edges(graph, torch.cat([order, order])[:number])
+    return select_edges(graph, torch.cat([order, order])[:number])
 
 
-def sorted_by_first_end(graph: AtomGraph) -> AtomGraph:
+def sort_edges_by_first_atom(graph: AtomGraph) -> AtomGraph:
     """Sort edges by their first atom."""
     assert graph.ends is not None
-    return with_edges(graph, torch.argsort(graph.ends[0], stable=True))
+    return select_edges(graph, torch.argsort(graph.ends[0], stable=True))
 
 
-def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
+def select_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
     """Keep indexed atoms, in that order, and edges between."""
     place = torch.full((len(graph.points),), -1).scatter(0, index, torch.arange(len(index)))
     moved = {name: getattr(graph, name)[index] for name in ("points", "batch", "atoms", "twins")}
     if graph.ends is None:
         return replace(graph, **moved)
-    kept = with_edges(graph, (place[graph.ends] >= 0).all(0))
+    kept = select_edges(graph, (place[graph.ends] >= 0).all(0))
     assert kept.ends is not None
     return replace(kept, ends=place[kept.ends], **moved)
 
 
-def reversed_edges(graph: AtomGraph) -> AtomGraph:
+def reverse_edges(graph: AtomGraph) -> AtomGraph:
     """Reverse every edge."""
     assert graph.ends is not None
     return replace(graph, ends=graph.ends.flip(0), counts=None if graph.counts is None else -graph.counts)
 
 
-def with_atoms_in_other_cells(graph: AtomGraph, steps: Tensor) -> AtomGraph:
+def move_atoms_to_other_cells(graph: AtomGraph, steps: Tensor) -> AtomGraph:
     """Move atoms, with edges, by ``steps (atoms, 3)`` of the lattice vectors."""
     assert graph.cells is not None
     steps = steps.to(graph.points.dtype)
@@ -99,7 +99,7 @@ def with_atoms_in_other_cells(graph: AtomGraph, steps: Tensor) -> AtomGraph:
     return replace(graph, points=points, counts=graph.counts + steps[source] - steps[target])
 
 
-def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
+def shear_lattice(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
     """Describe the lattice with vector ``other`` added to vector ``axis``."""
     assert graph.cells is not None
     cells = graph.cells.clone()
@@ -110,7 +110,7 @@ def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
     return replace(graph, cells=cells, counts=counts)
 
 
-def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
+def double_cell_along_axis(graph: AtomGraph, axis: int) -> AtomGraph:
     """Double every cell along an axis, with atoms and edges."""
     assert graph.cells is not None
     cells = graph.cells.clone()
@@ -127,7 +127,7 @@ def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
     return replace(twice, cells=cells, counts=torch.cat(copies))
 
 
-def two_distant_copies(graph: AtomGraph, distance: float) -> AtomGraph:
+def add_distant_copy(graph: AtomGraph, distance: float) -> AtomGraph:
     """Add a distant copy, without edges between."""
     step = distance * torch.tensor([0.6, 0.0, 0.8], dtype=graph.points.dtype).expand_as(graph.points)
     twice = _with_second_copy(graph, step, None if graph.ends is None else torch.zeros(graph.ends.shape[1]))
@@ -154,14 +154,14 @@ def _with_second_copy(graph: AtomGraph, shift: Tensor, copies_crossed: Tensor | 
     return replace(graph, ends=place[torch.cat(ends, 1)], **rows, **moved)
 
 
-def single_graph(graph: AtomGraph, number: int) -> AtomGraph:
+def take_graph_of_batch(graph: AtomGraph, number: int) -> AtomGraph:
     """Return one graph of a batch."""
-    found = with_atoms(graph, (graph.batch == number).nonzero().flatten())
+    found = select_atoms(graph, (graph.batch == number).nonzero().flatten())
     cells = None if graph.cells is None else graph.cells[number : number + 1]
     return replace(found, batch=found.batch * 0, graphs=graph.graphs[number : number + 1], cells=cells)
 
 
-def joined_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
+def join_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
     """Join two graphs to a batch."""
 
     def joined_field(name: str, more: int = 0) -> Tensor | None:
@@ -174,7 +174,7 @@ def joined_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
     return AtomGraph(**found, **{name: joined_field(name, more) for name, more in further.items()})  # type: ignore[arg-type]
 
 
-def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
+def place_atoms_on_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
     """Place atoms along an axis; drop edges to images."""
     points = torch.zeros_like(graph.points)
     points[:, axis] = spacing * torch.arange(len(points), dtype=points.dtype)
@@ -183,10 +183,10 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
     within = graph.ends[0] != graph.ends[1]
     if graph.counts is not None:
         within &= (graph.counts == 0).all(-1)
-    return replace(with_edges(graph, within), points=points)
+    return replace(select_edges(graph, within), points=points)
 
 
-def spacing(graph: AtomGraph) -> float:
+def shortest_distance(graph: AtomGraph) -> float:
     """The shortest edge, else distance, else one."""
     edges = graph.ends is not None and graph.ends.shape[1] > 0
     if edges:

@@ -14,16 +14,26 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
-from tpgen.tools.verification.approach import departures_and_arrivals
-from tpgen.tools.verification.derivatives import normal_draws
+from tpgen.tools.verification.derivatives import draw_normal_tensors
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
-from tpgen.tools.verification.graphs import AtomGraph, reversed_edges, spacing, with_doubled_edges
-from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
-from tpgen.tools.verification.potentials import stretched_operands
+from tpgen.tools.verification.graphs import AtomGraph, keep_half_of_edges_twice, reverse_edges, shortest_distance
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefix_part_names
+from tpgen.tools.verification.potentials import stretch_operands
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import Subject, TensorsByName, cloned_tensors, leaf_name
+from tpgen.tools.verification.subject import (
+    Subject,
+    TensorsByName,
+    clone_tensors,
+    copy_detached_in_float64,
+    name_leaf,
+)
 from tpgen.tools.verification.surroundings import UNTRACKED
-from tpgen.tools.verification.systems import altered_graph, reading_of, with_shorter_edges
+from tpgen.tools.verification.systems import (
+    call_on_graph,
+    keep_shorter_edges,
+    require_reading,
+    strain_and_shrink_graph,
+)
 
 _CALLS = 12
 _ROOM, _PLACES = 2**22, count(1)  # entries, and places in them
@@ -33,6 +43,11 @@ OWN_GRADIENTS = "the network takes gradients itself, as of an energy, and so run
 FURTHER = 1.6  # times as long are the edges of points that are further apart
 LEAP = 4.0  # of one atom, by the distance of the nearest points
 WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest points, and how many
+_SKINS = (0.11, 0.19, 0.32, 0.54, 0.92)  # of lists of neighbours, by the reach, each 1.7 times as thick
+_INSIDE = (0.97, 0.9, 0.75)  # where the atom arrives, by the reach
+_LONGEST, _HALVINGS = 64.0, 9  # of the reach, by the distance of the nearest points, and of its bounds
+_SAME = 1e-11  # results of an atom beyond the reach
+_WAY = (0.48, 0.64, 0.6)
 
 
 def compare_after_other_calls(subject: Subject) -> Outcomes:
@@ -66,7 +81,7 @@ def compare_after_other_calls(subject: Subject) -> Outcomes:
 def _fresh_results(description: str, call: Callable[[], TensorsByName]) -> TensorsByName:
     # Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers.
     try:
-        found = cloned_tensors(call())
+        found = call()
     except Exception as error:
         own = any(said in str(error) for said in UNTRACKED)
         why = OWN_GRADIENTS if own else f"the network does not take {description}: {type(error).__name__}"
@@ -84,27 +99,25 @@ def _compare_after_many_calls(
         _fresh_results("them", partial(subject.detached_results, subject.fresh_copy(), _copies_at_new_addresses(given)))
         for given in (inputs, other_inputs)
     ]
-    found: dict[str, Outcome] = prefixed_parts(
+    found: dict[str, Outcome] = prefix_part_names(
         f"{part}, what was returned", _compare_kept_returns(subject, inputs, other_inputs)
     )
-    used, held = subject.fresh_copy(), cloned_tensors(inputs)
+    used, held = subject.fresh_copy(), clone_tensors(inputs)
     for _ in range(_CALLS):
         last = subject.call(used, held)
-    found |= prefixed_parts(f"{part}, {_CALLS} calls", pair_results(_float64_copies(last), wanted[0]))
-    found |= prefixed_parts("inputs after calls", {n: (held[n].double(), x.double()) for n, x in inputs.items()})
+    found |= prefix_part_names(f"{part}, {_CALLS} calls", pair_results(copy_detached_in_float64(last), wanted[0]))
+    found |= prefix_part_names("inputs after calls", {n: (held[n].double(), x.double()) for n, x in inputs.items()})
     for given, expected, when in ((other_inputs, wanted[1], "the same memory"), (inputs, wanted[0], "and back")):
         with torch.no_grad():
             for name, x in given.items():
                 held[name].copy_(x)
-        found |= prefixed_parts(f"{part}, {when}", pair_results(subject.detached_results(used, held), expected))
+        found |= prefix_part_names(f"{part}, {when}", pair_results(subject.detached_results(used, held), expected))
         if given is other_inputs:
-            kept = {
-                name: y
-                for name, y in _float64_copies(last).items()
-                if _storage_address(last[name]) not in map(_storage_address, held.values())
-            }
-            found |= prefixed_parts(
-                f"{part}, a result that was kept", pair_results(kept, {name: wanted[0][name] for name in kept})
+            own = {_storage_address(x) for x in held.values()}
+            kept = {name: y for name, y in last.items() if _storage_address(y) not in own}
+            expected = {name: wanted[0][name] for name in kept}
+            found |= prefix_part_names(
+                f"{part}, a result that was kept", pair_results(copy_detached_in_float64(kept), expected)
             )
     return found
 
@@ -123,16 +136,16 @@ def _compare_kept_returns(subject: Subject, inputs: TensorsByName, other_inputs:
     # The numbers in what a call has returned, its tuples and dicts, before another call and after.
     used, seen = subject.fresh_copy(), list[Any]()
     with used.register_forward_hook(lambda _module, _given, result: seen.append(result)):
-        subject.detached_results(used, cloned_tensors(inputs))
+        subject.detached_results(used, clone_tensors(inputs))
         before = _tensors_of_return(seen)
-        subject.detached_results(used, cloned_tensors(other_inputs))
+        subject.detached_results(used, clone_tensors(other_inputs))
     after = _tensors_of_return(seen)
     return {name: (after.get(name, x.new_zeros(0)), x) for name, x in before.items()}
 
 
 def _tensors_of_return(returned: Sequence[Any]) -> TensorsByName:
     leaves = pytree.tree_flatten_with_path(opened_fields(returned[0]))[0] if returned else []
-    return _float64_copies({leaf_name(path): x for path, x in leaves if isinstance(x, Tensor)})
+    return copy_detached_in_float64({name_leaf(path): x for path, x in leaves if isinstance(x, Tensor)})
 
 
 def _compare_after_untracked_call(subject: Subject, inputs: TensorsByName, part: str) -> dict[str, Outcome]:
@@ -140,12 +153,12 @@ def _compare_after_untracked_call(subject: Subject, inputs: TensorsByName, part:
     wanted = _fresh_results("them", partial(_results_and_parameter_gradients, subject, subject.fresh_copy(), inputs))
     used = subject.fresh_copy()
     with torch.no_grad():
-        _fresh_results("them", partial(subject.detached_results, used, cloned_tensors(inputs)))
+        _fresh_results("them", partial(subject.detached_results, used, clone_tensors(inputs)))
     try:
         found = _results_and_parameter_gradients(subject, used, inputs)
     except Exception as error:
         return {part: error}
-    return {**prefixed_parts(part, pair_results(found, wanted))}
+    return {**prefix_part_names(part, pair_results(found, wanted))}
 
 
 def _results_and_parameter_gradients(subject: Subject, module: nn.Module, inputs: TensorsByName) -> TensorsByName:
@@ -154,10 +167,11 @@ def _results_and_parameter_gradients(subject: Subject, module: nn.Module, inputs
     live = {name: y for name, y in found.items() if y.requires_grad}
     slopes: Sequence[Tensor] = [torch.zeros_like(p) for p in weights.values()]
     if live and weights:
-        cotangents = normal_draws(live, seed=7)
+        cotangents = draw_normal_tensors(live, seed=7)
         scalar = torch.stack([(y * cotangents[name].to(y)).sum() for name, y in live.items()]).sum()
         slopes = torch.autograd.grad(scalar, list(weights.values()), allow_unused=True, materialize_grads=True)
-    return _float64_copies({**found, **{f"gradient of {name}": g for name, g in zip(weights, slopes, strict=True)}})
+    named = {f"gradient of {name}": g for name, g in zip(weights, slopes, strict=True)}
+    return copy_detached_in_float64({**found, **named})
 
 
 def _storage_address(x: Tensor) -> int:
@@ -165,21 +179,15 @@ def _storage_address(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
 
 
-def _float64_copies(tensors: TensorsByName) -> TensorsByName:
-    return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in tensors.items()}
-
-
 def _other_inputs(subject: Subject, inputs: TensorsByName) -> dict[str, tuple[TensorsByName, TensorsByName]]:
     # for each part, inputs of the first and second call: moved numbers, stretched points, other integers, other edges
     floating = {name: x for name, x in inputs.items() if x.is_floating_point() and x.numel()}
-    draw = normal_draws(floating, seed=21)
+    draw = draw_normal_tensors(floating, seed=21)
     moved = {name: x + (MOVE * x.abs().max() * draw[name]).to(x) for name, x in floating.items()}
     found = {OTHER: (inputs, {**inputs, **moved})}
     if subject.points is not None:
-        found["points from further apart"] = (
-            {**inputs, **subject.module_operands(stretched_operands(subject, FURTHER))},
-            inputs,
-        )
+        stretched = subject.module_operands(stretch_operands(subject, FURTHER))
+        found["points from further apart"] = {**inputs, **stretched}, inputs
     for part, mixed in (
         ("other indices", _other_integers(subject, inputs)),
         ("other edges", _doubled_edge_arguments(subject, inputs)),
@@ -194,7 +202,7 @@ def _doubled_edge_arguments(subject: Subject, inputs: TensorsByName) -> TensorsB
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
         return {}
     try:
-        found = subject.module_operands(reading.written(with_doubled_edges(reading.graph)))
+        found = subject.module_operands(reading.arguments_for(keep_half_of_edges_twice(reading.graph)))
     except NotCompared:
         return {}
     same = found.keys() >= inputs.keys() and all(found[name].shape == x.shape for name, x in inputs.items())
@@ -211,7 +219,7 @@ def _other_integers(subject: Subject, inputs: TensorsByName) -> TensorsByName:
     if reading.graph.ends is None or reading.unclear:
         return mixed
     try:
-        turned = subject.module_operands(reading.written(reversed_edges(reading.graph)))
+        turned = subject.module_operands(reading.arguments_for(reverse_edges(reading.graph)))
     except NotCompared:  # of neighbours in rows without an empty place
         return mixed
     moved = {name: turned[name] for name in inputs if reading.roles[name] not in ("atoms", "points", "cell")}
@@ -231,26 +239,24 @@ def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Call
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is not None or reading.unclear:
         return {}
-    graph, axis = reading.graph, normal_draws({"": reading.graph.points}, seed=31)[""]
-    step = WALK * spacing(graph) * axis / axis.norm(dim=1, keepdim=True)
+    graph, axis = reading.graph, draw_normal_tensors({"": reading.graph.points}, seed=31)[""]
+    step = WALK * shortest_distance(graph) * axis / axis.norm(dim=1, keepdim=True)
     ways = {"a slow walk": [replace(graph, points=graph.points + n * step) for n in range(_STEPS)]}
     aside = graph.points.clone()
     away = 1e-3 * axis[0] + aside[0] - aside[graph.batch == graph.batch[0]].mean(0)
-    aside[0] += LEAP * spacing(graph) * away / away.norm()
+    aside[0] += LEAP * shortest_distance(graph) * away / away.norm()
     ways["one atom comes back"] = [replace(graph, points=aside), graph]
     if reading.periodic and graph.cells is not None:
         small = replace(graph, points=graph.points / 2, cells=graph.cells / 2)
         ways["a cell of half the length"] = [graph, small]
 
     def compare_trajectory(way: Sequence[AtomGraph], part: str) -> dict[str, Pair]:
-        given = [{**inputs, **subject.module_operands(reading.written(one))} for one in way]
-        wanted, used = (
-            _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given[-1])),
-            subject.fresh_copy(),
-        )
+        given = [{**inputs, **subject.module_operands(reading.arguments_for(one))} for one in way]
+        wanted = _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given[-1]))
+        used = subject.fresh_copy()
         for one in given:
             last = _fresh_results("points on their way", partial(subject.detached_results, used, one))
-        return prefixed_parts(part, pair_results(last, wanted))
+        return prefix_part_names(part, pair_results(last, wanted))
 
     found = {part: partial(compare_trajectory, way) for part, way in ways.items()}
     return {**found, "one atom draws near": partial(_compare_approach, subject, inputs)}
@@ -259,10 +265,10 @@ def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Call
 def _compare_approach(subject: Subject, inputs: TensorsByName, part: str) -> dict[str, Pair]:
     # After a call with the last atom beyond the reach of others, by less or more than a skin, and then within.
     def results(network: nn.Module, graph: AtomGraph) -> TensorsByName:
-        given = {**inputs, **subject.module_operands(reading_of(subject).written(graph))}
+        given = {**inputs, **subject.module_operands(require_reading(subject).arguments_for(graph))}
         return _fresh_results("an atom beyond others", partial(subject.detached_results, network, given))
 
-    departures, arrivals = departures_and_arrivals(subject)
+    departures, arrivals = move_last_atom_beyond_and_within_reach(subject)
     wanted, got = [results(subject.fresh_copy(), graph) for graph in arrivals], []
     for begin in departures:
         used = subject.fresh_copy()
@@ -272,7 +278,46 @@ def _compare_approach(subject: Subject, inputs: TensorsByName, part: str) -> dic
         {name: torch.stack([one[name] for one in calls]) for name in wanted[0]}
         for calls in (got, wanted * len(departures))
     )
-    return prefixed_parts(part, pair_results(found, expected))
+    return prefix_part_names(part, pair_results(found, expected))
+
+
+def move_last_atom_beyond_and_within_reach(subject: Subject) -> tuple[list[AtomGraph], list[AtomGraph]]:
+    """Graphs with the last atom beyond the reach of others, and graphs with it within."""
+    reading = require_reading(subject)
+    graph, way = reading.graph, torch.tensor(_WAY, dtype=torch.float64)
+    if int((graph.batch == graph.batch[-1]).sum()) < 2:
+        raise NotCompared("one atom alone has no neighbours")
+    if reading.periodic:  # images are near wherever the atom is
+        step = shortest_distance(graph) * way
+        return [_with_last_atom(graph, graph.points[-1] + skin * step) for skin in _SKINS], [graph]
+    others = graph.points[(graph.batch == graph.batch[-1]).nonzero().flatten()[:-1]]
+    edge = others[(others @ way).argmax()]  # beyond this atom, none is nearer
+    near, far = _bounds_of_reach(subject, edge, way)
+    starts = [_with_last_atom(graph, edge + (far + skin * near) * way) for skin in _SKINS]
+    return starts, [_with_last_atom(graph, edge + inside * near * way) for inside in _INSIDE]
+
+
+def _with_last_atom(graph: AtomGraph, place: Tensor) -> AtomGraph:
+    return replace(graph, points=torch.cat([graph.points[:-1], place[None]]))
+
+
+def _bounds_of_reach(subject: Subject, edge: Tensor, way: Tensor) -> tuple[float, float]:
+    # distances between which the last atom comes to know of others, by copies that remember nothing
+    reading = require_reading(subject)
+
+    def results_at(distance: float) -> Tensor:
+        graph, exact = _with_last_atom(reading.graph, edge + distance * way), subject.in_float64()
+        found = call_on_graph(exact, graph)
+        numbers = [y for name, y in found.items() if subject.result_frame(name).axes == 0] or list(found.values())
+        return torch.cat([y.flatten() for y in numbers])
+
+    near, far = shortest_distance(reading.graph), _LONGEST * shortest_distance(reading.graph)
+    apart = results_at(far)
+    for _ in range(_HALVINGS):
+        middle = (near * far) ** 0.5
+        beyond = torch.allclose(results_at(middle), apart, rtol=_SAME, atol=_SAME)
+        near, far = (near, middle) if beyond else (middle, far)
+    return near, far
 
 
 def _other_graph_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
@@ -283,15 +328,14 @@ def _other_graph_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Cal
     used = subject.fresh_copy()
 
     def compare_graph(graph: AtomGraph, part: str) -> dict[str, Pair]:
-        given = {**inputs, **subject.module_operands(reading.written(graph))}
+        given = {**inputs, **subject.module_operands(reading.arguments_for(graph))}
         wanted = _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given))
-        straight = cloned_tensors(subject.detached_results(used, inputs))
-        found = prefixed_parts(part, pair_results(cloned_tensors(subject.detached_results(used, given)), wanted))
-        return found | prefixed_parts(
-            f"after {part}", pair_results(cloned_tensors(subject.detached_results(used, inputs)), straight)
-        )
+        straight = subject.detached_results(used, inputs)
+        found = prefix_part_names(part, pair_results(subject.detached_results(used, given), wanted))
+        again = pair_results(subject.detached_results(used, inputs), straight)
+        return found | prefix_part_names(f"after {part}", again)
 
-    graphs = {"another graph": altered_graph(reading.graph), "fewer edges": with_shorter_edges(reading.graph)}
+    graphs = {"another graph": strain_and_shrink_graph(reading.graph), "fewer edges": keep_shorter_edges(reading.graph)}
     return {part: partial(compare_graph, graph) for part, graph in graphs.items()}
 
 
@@ -302,15 +346,13 @@ def _compare_after_parameter_step(
     used, fresh = (copy if mode is None else copy.train(mode) for copy in (subject.fresh_copy(), subject.fresh_copy()))
 
     def stepped_results() -> TensorsByName:
-        subject.detached_results(used, cloned_tensors(inputs))
+        subject.detached_results(used, clone_tensors(inputs))
         for network in (used, fresh):
             _step_parameters(network)
-        return subject.detached_results(fresh, cloned_tensors(inputs))
+        return subject.detached_results(fresh, clone_tensors(inputs))
 
     wanted = _fresh_results("them", stepped_results)
-    return prefixed_parts(
-        part, pair_results(cloned_tensors(subject.detached_results(used, cloned_tensors(inputs))), wanted)
-    )
+    return prefix_part_names(part, pair_results(subject.detached_results(used, clone_tensors(inputs)), wanted))
 
 
 def _step_parameters(network: nn.Module) -> None:

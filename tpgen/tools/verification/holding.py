@@ -13,7 +13,7 @@ _DEEP = 6  # objects within objects
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
-def entries_and_attributes(value: Any) -> dict[Any, Any]:
+def list_entries_and_attributes(value: Any) -> dict[Any, Any]:
     """Return entries of a list or dict, or attributes of an object or module."""
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
@@ -21,22 +21,22 @@ def entries_and_attributes(value: Any) -> dict[Any, Any]:
         return value
     if isinstance(value, nn.Module):
         registered = (getattr(value, name).items() for name in _REGISTERED)
-        return unregistered_attributes(value) | {name: x for items in registered for name, x in items}
+        return list_unregistered_attributes(value) | {name: x for items in registered for name, x in items}
     return getattr(value, "__dict__", None) or {}
 
 
-def unregistered_attributes(module: nn.Module) -> dict[str, Any]:
+def list_unregistered_attributes(module: nn.Module) -> dict[str, Any]:
     """Return attributes but parameters, buffers and submodules."""
     return {name: x for name, x in vars(module).items() if name not in _REGISTERED}
 
 
-def plain_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
+def find_unregistered_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
     """Find floating tensors that no module registers, with attribute paths."""
     held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
     seen = {id(module) for module in network.modules()}
     found: dict[int, tuple[Place, Tensor]] = {}
     for path, module in network.named_modules():
-        for name, value in unregistered_attributes(module).items():
+        for name, value in list_unregistered_attributes(module).items():
             for place, x in _reachable_tensors((path, name), value, seen):
                 if x.is_floating_point() and x.numel() and x.data_ptr() not in held:
                     found.setdefault(id(x), (place, x))
@@ -48,7 +48,7 @@ def _reachable_tensors(place: Place, value: Any, seen: set[int]) -> Iterator[tup
         yield place, value
     elif len(place) <= _DEEP and id(value) not in seen and _is_searched(value):
         seen.add(id(value))
-        for name, one in entries_and_attributes(value).items():
+        for name, one in list_entries_and_attributes(value).items():
             yield from _reachable_tensors((*place, str(name)), one, seen)
 
 

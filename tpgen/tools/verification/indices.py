@@ -41,7 +41,7 @@ def _may_index_rows(x: Tensor, row_count: int) -> bool:
     return bool(within.any()) and (not len(without) or (x.dim() > 0 and bool((without == without[0]).all())))
 
 
-def index_kinds_of(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
+def list_possible_index_kinds(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
     """Return kinds of rows that integers may index, likeliest first."""
     named, known = last_dict_key(name).lower(), _may_index_rows(x, atom_count)
     if named in _LABEL_NAMES or not x.numel():
@@ -56,7 +56,7 @@ def index_kinds_of(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
     return (LABELS, ATOMS, *others) if by_atom or few or x.numel() == 1 else (ATOMS, LABELS, *others)
 
 
-def kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
+def iterate_kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
     """Yield a kind for each index tensor, likeliest choice first."""
     places = product(*(range(len(kinds)) for kinds in candidates.values()))
     for chosen in sorted(islice(places, 4096), key=lambda places: (sum(map(bool, places)), places))[:_CANDIDATES]:
@@ -83,7 +83,7 @@ class EdgeEnds:
         return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
 
 
-def edges_of(values: TensorsByName, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
+def read_edges(values: TensorsByName, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
     """The edges that atom indices encode, or None."""
     names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
     names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeVar
 
@@ -16,7 +16,6 @@ from tpgen.planner.equivariance import make_rotation
 from tpgen.planner.plan import Plan
 from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, Pair
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, change_layout
-from tpgen.tools.verification.zeros import names_of_zeros, with_random_zeros
 
 Outcomes = Mapping[str, Outcome]
 Of = TypeVar("Of")
@@ -28,7 +27,7 @@ class Law:
 
     about: str
     compare: Callable[[Subject], Outcomes]
-    applies: Callable[[Subject], bool] = lambda subject: True
+    applies: Callable[[Subject], Any] = lambda subject: True
     slack: float = 1.0  # allowed error, times the tolerance of the dtype
     limit: float | None = None  # allowed error in every dtype, instead
     lacks: Callable[[Subject], str] = lambda subject: ""  # why a subject cannot be compared
@@ -41,15 +40,15 @@ def pair_results(got: TensorsByName, expected: TensorsByName) -> dict[str, Pair]
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
 
-def prefixed_parts(part: str, outcomes: Mapping[str, Of]) -> dict[str, Of]:
+def prefix_part_names(part: str, outcomes: Mapping[str, Of]) -> dict[str, Of]:
     """Prefix outcome names with a part's name."""
     return {f"{part}{', ' + name if name else ''}": pair for name, pair in outcomes.items()}
 
 
-def compared_if_accepted(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
+def compare_or_say_why_not(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
     """Run a comparison; the outcome of `NotCompared` is the reason."""
     try:
-        return prefixed_parts(part, compare())
+        return prefix_part_names(part, compare())
     except NotCompared as why:
         return {part: str(why)}
 
@@ -92,6 +91,7 @@ def _compare_with_interpolation(subject: Subject, operand: str, degree: int) -> 
 UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--turns x=1o), None for what stays"
 
 _BEHIND = "found behind parameters that are zero now, here random: {}"
+_ZEROS_SIZE, _ZEROS_SHOWN = 0.1, 4  # of the random numbers in place of zeros, and how many names a message has
 
 
 def compare_equivariance(subject: Subject) -> Outcomes:
@@ -106,21 +106,33 @@ def _compare_all_turns(subject: Subject) -> dict[str, Pair]:
     turns = [make_rotation(torch.randn(3, 3, dtype=torch.float64, generator=generator)) for _ in range(3)]
     straight = subject(subject.given)
     improper = [-torch.eye(3, dtype=torch.float64), -turns[2]]
-    rotations = prefixed_parts("rotations", _compare_turned(subject, straight, turns[:2]))
-    return {**rotations, **prefixed_parts("parity", _compare_turned(subject, straight, improper))}
+    rotations = prefix_part_names("rotations", _compare_turned(subject, straight, turns[:2]))
+    return {**rotations, **prefix_part_names("parity", _compare_turned(subject, straight, improper))}
 
 
 def _compare_behind_zeros(subject: Subject) -> dict[str, Outcome]:
     # of a copy in which no trainable parameter is zero: a branch may be silent until training has begun
     try:
-        other, names = with_random_zeros(subject)
+        other, names = _copy_with_random_zeros(subject)
         found = _compare_all_turns(other) if names else {}
     except Exception:  # the copy, and not the network, has failed
         return {}
     if not all(bool(x.isfinite().all()) for pair in found.values() for x in pair):
         return {}
-    why = _BEHIND.format(names_of_zeros(names))
+    more = f" and {len(names) - _ZEROS_SHOWN} more" if len(names) > _ZEROS_SHOWN else ""
+    why = _BEHIND.format(", ".join(names[:_ZEROS_SHOWN]) + more)
     return {f"behind zeros, {part}": Noted(pair, why, of_failure=True) for part, pair in found.items()}
+
+
+def _copy_with_random_zeros(subject: Subject) -> tuple[Subject, list[str]]:
+    # random numbers in the place of parameters that are zero, whose names are returned
+    module = subject.fresh_copy()
+    zeros = {n: p for n, p in module.named_parameters() if p.requires_grad and p.numel() and not p.detach().any()}
+    generator = torch.Generator().manual_seed(8)
+    with torch.no_grad():
+        for p in zeros.values():
+            p.copy_(_ZEROS_SIZE * torch.randn(p.shape, dtype=torch.float64, generator=generator))
+    return replace(subject, module=module), list(zeros)
 
 
 def _compare_turned(subject: Subject, results: TensorsByName, matrices: list[Tensor]) -> dict[str, Pair]:
@@ -160,7 +172,7 @@ MAX_RIGHT = 2**23  # entries of a result of `compare_right` that is compared
 E3NN_LACKS_RIGHT = ("uvu<v", "u<vw")
 
 
-def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
+def build_e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
     """Build e3nn's product, with external weights."""
     return o3.TensorProduct(
         plan.irreps_in1,
@@ -188,7 +200,7 @@ def _compare_forward_with_e3nn(subject: Subject) -> Pair:
     x1 = change_layout(subject.given["x1"], plan.irreps_in1, layouts[0], "mul_ir")
     x2 = change_layout(subject.given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = e3nn_product(plan)(x1, x2, *_weight_if_any(subject.given))
+        expected = build_e3nn_product(plan)(x1, x2, *_weight_if_any(subject.given))
     return change_layout(subject(subject.given)["out"], plan.irreps_out, layouts[2], "mul_ir"), expected
 
 
@@ -199,7 +211,7 @@ def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
         return f"e3nn has no right for mode {' and '.join(map(repr, lacking))}"
     x2 = change_layout(given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = e3nn_product(plan, compile_right=True).right(x2, *_weight_if_any(given))
+        expected = build_e3nn_product(plan, compile_right=True).right(x2, *_weight_if_any(given))
     got = change_layout(_right_matrices(subject, given), plan.irreps_out, layouts[2], "mul_ir")
     return change_layout(got.transpose(1, 2), plan.irreps_in1, layouts[0], "mul_ir").transpose(1, 2), expected
 

@@ -7,12 +7,12 @@ from contextlib import suppress
 import torch
 
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.graphs import with_edges
+from tpgen.tools.verification.graphs import select_edges
 from tpgen.tools.verification.indices import EDGES
-from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
-from tpgen.tools.verification.reading import tensor_row_count
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefix_part_names
+from tpgen.tools.verification.reading import count_rows
 from tpgen.tools.verification.subject import Subject, last_dict_key
-from tpgen.tools.verification.systems import compare_edge_orders, network_results, reading_of
+from tpgen.tools.verification.systems import call_on_graph, compare_edge_orders, require_reading
 
 NO_MASK = "more edges where {} is True, or False, change results: padding may count, or both are edges"
 _MASKS = ("mask", "valid", "real", "pad")  # parts of names
@@ -26,7 +26,7 @@ def compare_edges_and_masks(subject: Subject) -> Outcomes:
 
 def _compare_more_masked_edges(subject: Subject) -> dict[str, Outcome]:
     # a mask leaves out edges of True or of False, and more of these change nothing
-    reading, found = reading_of(subject), dict[str, Outcome]()
+    reading, found = require_reading(subject), dict[str, Outcome]()
     for name, x in reading.values.items():
         named = any(word in last_dict_key(name).lower() for word in _MASKS)
         if not named or x.dtype != torch.bool or reading.roles[name] != EDGES or reading.edges is None:
@@ -36,10 +36,10 @@ def _compare_more_masked_edges(subject: Subject) -> dict[str, Outcome]:
         for value in x.unique() if len(x.unique()) == 2 else ():
             repeated = torch.cat([torch.arange(len(x)), (x == value).nonzero()[-1].repeat(_MORE)])
             with suppress(NotCompared):
-                graphs = [with_edges(reading.graph, index) for index in (repeated, repeated[: len(x)])]
-                more, straight = (network_results(subject, reading.written(graph)) for graph in graphs)
-                same = {n: y for n, y in straight.items() if tensor_row_count(y, subject.result_frame(n)) != len(x)}
-                compared = prefixed_parts(said, pair_results(more, same))
+                graphs = [select_edges(reading.graph, index) for index in (repeated, repeated[: len(x)])]
+                more, straight = (call_on_graph(subject, graph) for graph in graphs)
+                same = {n: y for n, y in straight.items() if count_rows(y, subject.result_frame(n)) != len(x)}
+                compared = prefix_part_names(said, pair_results(more, same))
                 alike = all(torch.allclose(a, b, rtol=_NEUTRAL, atol=_NEUTRAL) for a, b in compared.values())
                 if alike:
                     return {**found, **compared}

@@ -20,8 +20,16 @@ from tpgen.nn.polynomial_module import PolynomialModule, find_row_shape
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.equivariance import representation_matrix
 from tpgen.planner.plan import OUT, Operand
-from tpgen.tools.verification.moments import linear_moments, product_moments
-from tpgen.tools.verification.subject import Frame, Run, Subject, TensorsByName, derangement, frame, prefix_of
+from tpgen.tools.verification.moments import compare_linear_moments, compare_product_moments
+from tpgen.tools.verification.subject import (
+    Frame,
+    Run,
+    Subject,
+    TensorsByName,
+    compiled_name_prefix,
+    draw_derangement,
+    make_frame,
+)
 
 _NODES = 5
 
@@ -63,7 +71,7 @@ def _product_subject(product: TensorProduct, rows: int) -> Subject:
 
     def results_and_expected_of_permuted_graph(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
         assert ends is not None
-        nodes, edges = derangement(_NODES), derangement(rows)
+        nodes, edges = draw_derangement(_NODES), draw_derangement(rows)
         number = torch.argsort(nodes)  # the new number of each node
         moved = {name: x[edges] if name in by_row else x for name, x in subject.given.items()}
         got = replace(subject, call=call_with_ends(number[ends[:, edges]]))({**moved, "x1": subject.given["x1"][nodes]})
@@ -77,28 +85,31 @@ def _product_subject(product: TensorProduct, rows: int) -> Subject:
         call=call_with_ends(ends),
         given=draw_operands(),
         others=draw_operands(),
-        turns={"x1": frame(plan.irreps_in1, first), "x2": frame(plan.irreps_in2, second)},
-        results={"out": frame(plan.irreps_out, out)},
+        turns={"x1": make_frame(plan.irreps_in1, first), "x2": make_frame(plan.irreps_in2, second)},
+        results={"out": make_frame(plan.irreps_out, out)},
         linear={name: (name,) for name in names if name != "w" or not constant},
         affine={"w": ("w",)} if constant else {},
         reference=reference_results,
         results_of_reordered_rows=results_and_expected_of_permuted_graph
         if product.edges
-        else partial(_results_and_expected_of_permuted_rows, by_row),
-        moments=None if product.edges else partial(product_moments, product),
+        else partial(_results_and_expected_of_permuted_rows, rows, by_row),
+        moments=None if product.edges else partial(compare_product_moments, product),
         **_common_subject_fields(product, like),
     )
 
 
 def _results_and_expected_of_permuted_rows(
-    row_operands: Sequence[str], subject: Subject, call_in_order: Callable[[Tensor], Callable] | None = None
+    rows: int,
+    row_operands: Sequence[str],
+    subject: Subject,
+    call_in_order: Callable[[Tensor], Callable] | None = None,
+    rows_are_summed: bool = False,
 ) -> tuple[TensorsByName, TensorsByName]:
-    # rows are independent: permuted rows give permuted results
-    rows = subject.given[row_operands[0]].shape[0]
-    order = derangement(rows)
+    # rows are independent: permuted rows give permuted results, unless these are sums of rows
+    order = draw_derangement(rows)
     moved = replace(subject, call=call_in_order(order)) if call_in_order else subject
     got = moved({name: x[order] if name in row_operands else x for name, x in subject.given.items()})
-    return got, {name: y[order] for name, y in subject(subject.given).items()}
+    return got, {name: y if rows_are_summed else y[order] for name, y in subject(subject.given).items()}
 
 
 def _linear_subject(layer: Linear, rows: int) -> Subject:
@@ -126,13 +137,14 @@ def _linear_subject(layer: Linear, rows: int) -> Subject:
         call=call_in_order(slice(None)),
         given=draw_operands(),
         others=draw_operands(),
-        turns={"x": frame(plan.irreps_in, layer.layout[0])},
-        results={"out": frame(plan.irreps_out, layer.layout[1])},
+        turns={"x": make_frame(plan.irreps_in, layer.layout[0])},
+        results={"out": make_frame(plan.irreps_out, layer.layout[1])},
         linear={"x, b": ("x", "b"), "w, b": ("w", "b")} if plan.bias_numel else {"x": ("x",), "w": ("w",)},
         reference=partial(_linear_reference, layer, index),
-        moments=partial(linear_moments, layer),
+        moments=partial(compare_linear_moments, layer),
         results_of_reordered_rows=partial(
             _results_and_expected_of_permuted_rows,
+            rows,
             ("x",) if plan.shared_weights else tuple(shapes),
             call_in_order=call_in_order,
         ),
@@ -197,12 +209,6 @@ def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
             _call_polynomial, module, names, None if index is None else index[row_order].to(like.device), used
         )
 
-    def results_and_expected_of_permuted_rows(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
-        order = derangement(rows)
-        moved = {o.name: subject.given[o.name][order] for o in plan.inputs if o.name not in at}
-        got = replace(subject, call=call_in_order(order))({**subject.given, **moved})
-        return got, {name: y if OUT in at else y[order] for name, y in subject(subject.given).items()}
-
     form = make_scalar_form(plan)
     single = {o.name: (o.name,) for o in plan.inputs if form.degree(o.name) == 1}
     weights = {"weights": tuple(o.name for o in plan.weights)} if plan.weights else {}
@@ -219,7 +225,13 @@ def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         affine={**single, **(weights if constant else {})},  # what lacks an input is a constant to it
         degrees={o.name: form.degree(o.name) for o in plan.inputs if form.degree(o.name) > 1},
         reference=reference_results,
-        results_of_reordered_rows=results_and_expected_of_permuted_rows,
+        results_of_reordered_rows=partial(
+            _results_and_expected_of_permuted_rows,
+            rows,
+            [o.name for o in plan.inputs if o.name not in at],
+            call_in_order=call_in_order,
+            rows_are_summed=OUT in at,
+        ),
         slack=2.0,  # more factors than a product has
         **_common_subject_fields(module, like),
     )
@@ -256,7 +268,7 @@ def _call_polynomial(
         keywords[module._index] = index
     if not any(names):
         return {"out": run(*inputs, **keywords)}
-    held = {prefix_of(run) + name: w for name, w in zip(names, weights, strict=True)}
+    held = {compiled_name_prefix(run) + name: w for name, w in zip(names, weights, strict=True)}
     return {"out": functional_call(run, held, tuple(inputs), keywords)}  # type: ignore[arg-type]
 
 
@@ -277,7 +289,7 @@ SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {
 }
 
 
-def module_subject(module: nn.Module, rows: int) -> Subject | None:
+def build_module_subject(module: nn.Module, rows: int) -> Subject | None:
     """Build a tpgen module's subject; None for other modules."""
     for cls, made in SUBJECTS.items():
         if isinstance(module, cls):

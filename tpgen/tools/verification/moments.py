@@ -27,7 +27,7 @@ ROWS, MOST, ENOUGH = 64, 200, 0.01  # rows of a draw, draws at most, and the rel
 MOMENT_LIMIT = 0.05  # what may be wrong with a mean of that error, five times over
 
 
-def product_moments(product: TensorProduct) -> _Moments:
+def compare_product_moments(product: TensorProduct) -> _Moments:
     """Compare mean squares of a product's output segments with expectations."""
     plan = product.plan
     if "none" in (plan.irrep_normalization, plan.path_normalization):
@@ -52,7 +52,7 @@ def product_moments(product: TensorProduct) -> _Moments:
     return _compare_mean_squares(draw_results, expected, dims, plan.irreps_out)
 
 
-def linear_moments(layer: Linear) -> _Moments:
+def compare_linear_moments(layer: Linear) -> _Moments:
     """Compare mean squares of a linear layer's output segments with one."""
     plan, generator = layer.plan, torch.Generator().manual_seed(3)
     pair = () if plan.f_in is None else (plan.f_in, plan.f_out)

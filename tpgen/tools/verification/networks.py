@@ -19,12 +19,12 @@ from tpgen.networks.results import closed_fields, opened_fields
 from tpgen.networks.trial import is_floating, is_index
 from tpgen.tools.verification.choosing import choose_reading
 from tpgen.tools.verification.indices import EDGE_INDEX, INDEX_WORDS
-from tpgen.tools.verification.padding import padded_molecules
-from tpgen.tools.verification.potentials import rounding_floors
-from tpgen.tools.verification.precision import Casts, double_of
-from tpgen.tools.verification.randomness import advanced_random_states, with_restored_randomness
+from tpgen.tools.verification.padding import read_padded_molecules
+from tpgen.tools.verification.potentials import estimate_rounding_floors
+from tpgen.tools.verification.precision import Casts, copy_in_float64
+from tpgen.tools.verification.randomness import find_advanced_random_states, restore_randomness_after
 from tpgen.tools.verification.reading import CELLS, Reading, are_cell_counts
-from tpgen.tools.verification.roles import split_roles, with_detected_forces, with_detected_stress, with_roles
+from tpgen.tools.verification.roles import detect_forces, detect_stress, set_roles_by_name, split_roles
 from tpgen.tools.verification.subject import (
     FRAMES,
     STILL,
@@ -32,11 +32,11 @@ from tpgen.tools.verification.subject import (
     Run,
     Subject,
     TensorsByName,
-    frame,
     last_dict_key,
-    leaf_name,
+    make_frame,
+    name_leaf,
 )
-from tpgen.tools.verification.systems import permuted_atoms
+from tpgen.tools.verification.systems import call_with_permuted_atoms
 
 # What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
 KNOWN: dict[str, str | None] = {
@@ -50,7 +50,7 @@ KNOWN: dict[str, str | None] = {
 NO_POINTS = "no input is said to be points"
 
 
-def network_subject(
+def build_network_subject(
     network: nn.Module, inputs: Sequence[Any], irreps_in: Any = None, irreps_out: Any = None
 ) -> Subject:
     """Build the subject of a network from a call's arguments.
@@ -60,11 +60,11 @@ def network_subject(
     """
     if not isinstance(inputs, (tuple, list)):
         raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
-    names, leaves, spec = _flatten_arguments(network, copies_of(inputs))
+    names, leaves, spec = _flatten_arguments(network, copy_tensors_in(inputs))
     tensors = {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}
     call: Any = partial(_call_with_named, names, leaves, spec)
     call_arguments: Any = partial(_call_arguments, names, leaves, spec)
-    if (padded := padded_molecules(tensors)) is not None:
+    if (padded := read_padded_molecules(tensors)) is not None:
         tensors, call, call_arguments = padded.rows, padded.flattening(call), padded.padding(call_arguments)
     floating = {name: x for name, x in tensors.items() if is_floating(x)}
     if not floating:
@@ -83,11 +83,11 @@ def network_subject(
         dtype=like.dtype,
         device=like.device,
         slack=20.0,
-        exact=lambda: double_of(network if fresh is None else fresh),
+        exact=lambda: copy_in_float64(network if fresh is None else fresh),
         fresh=fresh,
     )
-    if advanced_random_states(network, lambda: base(given)):
-        base = replace(base, call=with_restored_randomness(base.call), drawing=base.call)
+    if find_advanced_random_states(network, lambda: base(given)):
+        base = replace(base, call=restore_randomness_after(base.call), drawing=base.call)
     straight = base(given)
     values = {**{name: x.cpu() for name, x in tensors.items()}, **given}
     irreps_in, indices = _split_index_words(irreps_in, tensors)
@@ -102,24 +102,24 @@ def network_subject(
         "cell": next((name for name in given if last_dict_key(name) in CELLS), None),
         "fixed": {name: x for name, x in tensors.items() if is_index(x)},
         "undeclared": not turns,
-        "results_of_reordered_rows": None if points is None else permuted_atoms,
+        "results_of_reordered_rows": None if points is None else call_with_permuted_atoms,
         "outcomes": tuple(straight),
         **_float64_subject_fields(base),
     }
-    named = with_roles(replace(base, **fields), straight, roles)
-    named = named if roles else with_detected_forces(named, straight)
+    named = set_roles_by_name(replace(base, **fields), straight, roles)
+    named = named if roles else detect_forces(named, straight)
     reading = (
         NO_POINTS if points is None else choose_reading(named, counted, indices, _graph_energy_count(named, straight))
     )
     made = _with_reading(named, reading)
-    made = made if roles else with_detected_stress(made, straight)
+    made = made if roles else detect_stress(made, straight)
     said = [_settings_text(made), *([] if padded is None else [f"{', '.join(padded.fills)}: padded molecules"])]
-    return replace(made, settings="; ".join(said), floors=rounding_floors(made, straight))
+    return replace(made, settings="; ".join(said), floors=estimate_rounding_floors(made, straight))
 
 
 def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
     # The subject with a reading of its arguments; floating tensors of whole numbers are no operands.
-    whole = reading.whole if isinstance(reading, Reading) else []
+    whole = reading.whole_number_names if isinstance(reading, Reading) else []
     given = {name: x for name, x in subject.given.items() if name not in whole}
     own = subject.module_operands({name: subject.given[name] for name in whole})
     return replace(subject, reading=reading, given=given, fixed={**subject.fixed, **own})
@@ -151,7 +151,7 @@ def _python_integers(names: Sequence[str], leaves: Sequence[Any]) -> TensorsByNa
     return {name: torch.tensor(x) for name, x in whole.items()}
 
 
-def copies_of(inputs: Any) -> Any:
+def copy_tensors_in(inputs: Any) -> Any:
     """Copy the tensors in a call's arguments."""
     return closed_fields(
         pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, opened_fields(inputs))
@@ -167,7 +167,7 @@ def _call_with_named(
 
 def _call_arguments(names: list[str], values: list[Any], spec: Any, replacements: TensorsByName) -> Any:
     given = [
-        _like_argument(replacements[n], x) if n in replacements else copies_of(x)
+        _like_argument(replacements[n], x) if n in replacements else copy_tensors_in(x)
         for n, x in zip(names, values, strict=True)
     ]
     return closed_fields(pytree.tree_unflatten(given, spec))
@@ -218,7 +218,7 @@ def _flatten_arguments(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[
     # The leaves of the arguments by name: that of the argument, or the key in a dict.
     found, spec = pytree.tree_flatten_with_path(opened_fields(list(inputs)))
     arguments = _argument_names(network, len(inputs))
-    names = [arguments[path[0].idx] + leaf_name(path[1:]) for path, _ in found]  # ``data['positions']``
+    names = [arguments[path[0].idx] + name_leaf(path[1:]) for path, _ in found]  # ``data['positions']``
     return names, [leaf for _, leaf in found], spec
 
 
@@ -239,7 +239,7 @@ def _positional_names(forward: Callable) -> list[str]:
 
 def _floating_results(returned: Any) -> TensorsByName:
     leaves = pytree.tree_flatten_with_path(opened_fields(returned))[0]
-    named = {last_dict_key(leaf_name(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
+    named = {last_dict_key(name_leaf(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
     if not named:
         raise InputError(
             "the network returns no floating tensors: it must return a tensor, or tuples, lists, dicts and dataclasses "
@@ -267,7 +267,7 @@ def _frames_by_name(
     # The frame of each name: from a mapping, from a list in the order of the names, or what is known of them.
     names = list(tensors)
     if declared is None:
-        return {name: frame(found) for name, found in known.items()}
+        return {name: make_frame(found) for name, found in known.items()}
     if not isinstance(declared, Mapping):
         listed = [declared] if isinstance(declared, str) or not isinstance(declared, (list, tuple)) else list(declared)
         if len(listed) != len(names):
@@ -275,13 +275,13 @@ def _frames_by_name(
                 f"{argument}: give one for each of the floating tensors {', '.join(names)} (None for what does not "
                 f"turn), or a mapping from their names; got {len(listed)}"
             )
-        return {name: frame(found) for name, found in zip(names, listed, strict=True)}
+        return {name: make_frame(found) for name, found in zip(names, listed, strict=True)}
     by_short = {last_dict_key(name): name for name in names} | {name: name for name in names}
     for name in declared:
         if name not in by_short:
             raise InputError(f"{argument}: {unknown('tensor', name, by_short)}")
     chosen = {by_short[name]: found for name, found in declared.items()}
-    return {name: frame(found) for name, found in {**known, **chosen}.items()}
+    return {name: make_frame(found) for name, found in {**known, **chosen}.items()}
 
 
 def _require_frames_of_results_if_inputs_turn(
@@ -305,7 +305,7 @@ def _settings_text(subject: Subject) -> str:
     said = [f"{name}: {found.said}" for name, found in turns if found is not STILL]
     said += [f"{name}: {role}" for role, name in _results_by_role(subject).items() if last_dict_key(name) not in KNOWN]
     if isinstance(subject.reading, Reading):
-        said += [f"{name}: counts of cells" for name in subject.reading.named("counts")]
+        said += [f"{name}: counts of cells" for name in subject.reading.names_with_role("counts")]
         said += _index_texts(subject.reading)
     return "; ".join(said) or f"nothing is said to turn: name irreps_in and irreps_out, such as {next(iter(FRAMES))!r}"
 
@@ -320,6 +320,6 @@ def _results_by_role(subject: Subject) -> dict[str, str]:
 
 def _index_texts(reading: Reading) -> list[str]:
     # What integers index, but for `edge_index`, which everybody knows.
-    ends = ", ".join(name for name in reading.ends if last_dict_key(name) != EDGE_INDEX)
-    kinds = {name: reading.roles[name].split()[0] for name in reading.indices}
+    ends = ", ".join(name for name in reading.edge_end_names if last_dict_key(name) != EDGE_INDEX)
+    kinds = {name: reading.roles[name].split()[0] for name in reading.index_names}
     return [f"{ends}: ends of edges"] * bool(ends) + [f"{name}: indices of {kind}" for name, kind in kinds.items()]

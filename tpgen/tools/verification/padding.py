@@ -71,7 +71,7 @@ def _places_within(molecules: Tensor, counts: Tensor) -> Tensor:
     return torch.empty_like(within).scatter_(0, order, within)
 
 
-def padded_molecules(tensors: TensorsByName) -> _PaddedMolecules | None:
+def read_padded_molecules(tensors: TensorsByName) -> _PaddedMolecules | None:
     """Read padded molecules, by a mask, negative species, or species 0 at the origin; None without."""
     floating = [x for x in tensors.values() if is_floating(x)]
     if BATCH in tensors or any(x.dim() == 2 and x.shape[1] == 3 for x in floating):

@@ -14,9 +14,9 @@ from tpgen.tools.verification.derivatives import (
     PARAMETER,
     NamedFunction,
     central_difference,
+    draw_normal_tensors,
     is_freed_graph,
-    normal_draws,
-    with_parameters,
+    make_float64_function,
 )
 from tpgen.tools.verification.findings import Outcome, Pair
 from tpgen.tools.verification.laws import Outcomes
@@ -54,13 +54,13 @@ class _ParameterStep:
 
 def compare_parameter_gradients(subject: Subject) -> Outcomes:
     """Compare each result's gradient by each parameter with differences."""
-    function, leaves = with_parameters(subject)
+    function, leaves = make_float64_function(subject)
     names = [name for name in leaves if name.startswith(PARAMETER)]
     if not names:
         return {"": "the network has no parameters"}
     given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     found = function(given)
-    cotangents, trains = normal_draws(found, seed=7), _is_training_without_flags(subject)
+    cotangents, trains = draw_normal_tensors(found, seed=7), _is_training_without_flags(subject)
     tracked = {result: y for result, y in found.items() if y.requires_grad}
     if not trains and not tracked:
         return {"": NOT_DIFFERENTIABLE}
@@ -162,7 +162,8 @@ def _step_parameter(
     function: NamedFunction, leaves: TensorsByName, name: str, cotangents: TensorsByName, floors: Mapping[str, float]
 ) -> _ParameterStep:
     x = leaves[name]
-    size, along = STEP * max(1.0, float(x.abs().max())) if x.numel() else 1.0, normal_draws({name: x}, seed=11)[name]
+    size = STEP * max(1.0, float(x.abs().max())) if x.numel() else 1.0
+    along = draw_normal_tensors({name: x}, seed=11)[name]
     up, down = (function({**leaves, name: x + sign * size * along}) for sign in (1.0, -1.0))
     change, noise = {}, {}
     for result, c in cotangents.items():

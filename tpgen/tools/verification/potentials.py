@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tpgen.tools.verification.derivatives import compare_hessian_symmetry, normal_draws
+from tpgen.tools.verification.derivatives import compare_hessian_symmetry, draw_normal_tensors
 from tpgen.tools.verification.findings import Outcome, Pair
-from tpgen.tools.verification.graphs import AtomGraph, spacing, with_edges
-from tpgen.tools.verification.laws import Outcomes, prefixed_parts
+from tpgen.tools.verification.graphs import AtomGraph, select_edges, shortest_distance
+from tpgen.tools.verification.laws import Outcomes, prefix_part_names
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import FRAMES, Subject, TensorsByName, last_dict_key
 
@@ -63,9 +63,9 @@ def _compare_forces_with_slopes(subject: Subject) -> Pair:
         return _total_energy(subject, subject({**subject.given, name: points + step * direction}))
 
     for seed in range(_DIRECTIONS):
-        direction = normal_draws({name: points}, seed=300 + seed)[name]
+        direction = draw_normal_tensors({name: points}, seed=300 + seed)[name]
         got.append((own * direction).sum().detach())
-        expected.append(-slope_at_zero(partial(energy, direction), got[-1], -got[-1]))
+        expected.append(-differentiate_at_zero(partial(energy, direction), got[-1], -got[-1]))
     return torch.stack(got), torch.stack(expected)
 
 
@@ -91,10 +91,10 @@ def _with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName
     return {**subject.given, subject.points or "": points}
 
 
-def slope_at_zero(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
+def differentiate_at_zero(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
     """Differentiate a function at 0, by steps for a derivative of size ``scale``; shorter ones if ``claimed`` differs.
 
-    >>> found = slope_at_zero(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
+    >>> found = differentiate_at_zero(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
     >>> round(found.item(), 6) == round(torch.tensor(2.0, dtype=torch.float64).exp().item(), 6)
     True
     """
@@ -145,10 +145,10 @@ def _verlet_gains_losses_and_forces(subject: Subject, step_divisor: int) -> tupl
     x = subject.given[subject.points or ""].clone()
     energy, force = _energy_and_forces_at_points(subject, x)
     if float(force.abs().max()) <= subject.floors.get(subject.forces or "", 0.0):  # there is no way down from here
-        x = x + ASIDE * normal_draws({"x": x}, seed=401)["x"]
+        x = x + ASIDE * draw_normal_tensors({"x": x}, seed=401)["x"]
         energy, force = _energy_and_forces_at_points(subject, x)
     pace = (REACH / force.abs().max().clamp(min=1e-12)).sqrt()  # in which the largest force moves a point that far
-    v = REACH / pace * normal_draws({"v": x}, seed=400)["v"]
+    v = REACH / pace * draw_normal_tensors({"v": x}, seed=400)["v"]
     kinetic, potential, step = v.square().sum() / 2, energy, pace / step_divisor
     gained, lost, pushed = [], [], []
     for number in range(STEPS * step_divisor):
@@ -164,10 +164,10 @@ def _verlet_gains_losses_and_forces(subject: Subject, step_divisor: int) -> tupl
 
 
 def _energy_and_forces_at_points(subject: Subject, points: Tensor) -> tuple[Tensor, Tensor]:
-    return energy_and_forces(subject, {**subject.given, subject.points or "": points})
+    return compute_energy_and_forces(subject, {**subject.given, subject.points or "": points})
 
 
-def energy_and_forces(subject: Subject, given: TensorsByName) -> tuple[Tensor, Tensor]:
+def compute_energy_and_forces(subject: Subject, given: TensorsByName) -> tuple[Tensor, Tensor]:
     """Compute energy and forces, missing forces by autograd."""
     name = subject.points or ""
     if subject.forces is not None:
@@ -212,10 +212,10 @@ def compare_stress(subject: Subject) -> Outcomes:
         got = (each * volumes.reshape(-1, 1, 1)).sum(0)
     else:
         got = -each.sum(0)
-    return {"": (got, strain_derivative(exact, got)), "symmetric": (each, each.transpose(-1, -2))}
+    return {"": (got, differentiate_energy_by_strain(exact, got)), "symmetric": (each, each.transpose(-1, -2))}
 
 
-def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
+def differentiate_energy_by_strain(subject: Subject, claimed: Tensor) -> Tensor:
     """Differentiate the energy by strain; ``claimed`` is the expected derivative."""
     found = torch.zeros(3, 3, dtype=torch.float64)
     for i in range(3):
@@ -223,7 +223,7 @@ def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
             along = torch.zeros(3, 3, dtype=torch.float64)
             along[i, j] += 0.5
             along[j, i] += 0.5
-            found[i, j] = found[j, i] = slope_at_zero(
+            found[i, j] = found[j, i] = differentiate_at_zero(
                 partial(_strained_energy, subject, along), claimed.abs().max(), claimed[i, j]
             )
     return found
@@ -237,12 +237,13 @@ def check_smoothness(subject: Subject) -> Outcomes:
     """Look for jumps of energy and forces under stretching and on an atom's path."""
     exact = subject.in_float64()
     stretches = torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
-    jumps = _jumps_along_path(exact, partial(stretched_operands, exact), stretches)
+    jumps = _jumps_along_path(exact, partial(stretch_operands, exact), stretches)
     found: dict[str, Outcome] = {**jumps, **_missing_cutoff_remark(exact)}
     if (pair := _shortest_edge_of(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
-    return found | prefixed_parts("one atom", _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way))
+    of_atom = _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way)
+    return found | prefix_part_names("one atom", of_atom)
 
 
 def _missing_cutoff_remark(subject: Subject) -> Outcomes:
@@ -256,7 +257,7 @@ def _missing_cutoff_remark(subject: Subject) -> Outcomes:
     far[0] += LONG * torch.cat([(graph.points - graph.points[0]).norm(dim=-1), graph.vectors.norm(dim=-1)]).max()
 
     def energy(moved: AtomGraph, kept: Tensor) -> Tensor:
-        return _total_energy(subject, subject(reading.written(with_edges(moved, kept))))
+        return _total_energy(subject, subject(reading.arguments_for(select_edges(moved, kept))))
 
     with suppress(Exception):  # it may need edges
         every = torch.ones_like(of_first)
@@ -270,7 +271,7 @@ def _missing_cutoff_remark(subject: Subject) -> Outcomes:
 def _jumps_along_path(subject: Subject, path: Callable[[float], TensorsByName], grid_points: Tensor) -> dict[str, Pair]:
     # bisection of the intervals that bend most leaves the jump, near zero for a continuous curve
     def values_at(place: float) -> tuple[Tensor, ...]:
-        return tuple(x.flatten() for x in energy_and_forces(subject, path(place)))
+        return tuple(x.flatten() for x in compute_energy_and_forces(subject, path(place)))
 
     grid = grid_points.tolist()
     there = [values_at(place) for place in grid]
@@ -281,7 +282,7 @@ def _jumps_along_path(subject: Subject, path: Callable[[float], TensorsByName], 
     return found
 
 
-def stretched_operands(subject: Subject, factor: float) -> TensorsByName:
+def stretch_operands(subject: Subject, factor: float) -> TensorsByName:
     """Return operands with all lengths scaled."""
     return _strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
 
@@ -317,7 +318,7 @@ def _bisected_jump(
     return (high - low).abs().max()
 
 
-def rounding_floors(subject: Subject, results: TensorsByName) -> dict[str, float]:
+def estimate_rounding_floors(subject: Subject, results: TensorsByName) -> dict[str, float]:
     """Each result's absolute error by rounding."""
     if subject.energy is None or not isinstance(subject.reading, Reading):
         return {}
@@ -330,7 +331,7 @@ def rounding_floors(subject: Subject, results: TensorsByName) -> dict[str, float
     # energy rounding, over the edge length for forces, over the volume for a stress, over the step for slopes
     unit = UNITS * torch.finfo(subject.dtype).eps * bonds
     volume = 1.0 if graph.cells is None else float(torch.linalg.det(graph.cells).abs().min())
-    scales = {subject.forces: 1.0 / max(spacing(graph), 1e-3), subject.stress: 1.0 / volume}
+    scales = {subject.forces: 1.0 / max(shortest_distance(graph), 1e-3), subject.stress: 1.0 / volume}
     slopes = OF_SLOPES * torch.finfo(torch.float64).eps * float(energy.abs()) / LONGEST
     others = _floors_of_other_results(subject, results)
     return {SLOPE: slopes, **others, **{name: unit * scale for name, scale in scales.items() if name is not None}}
@@ -341,7 +342,7 @@ def _floors_of_other_results(subject: Subject, results: TensorsByName) -> dict[s
     name = subject.points or ""
     x = subject.given[name]
     try:
-        beside = subject({**subject.given, name: x + ASIDE * normal_draws({name: x}, seed=402)[name]})
+        beside = subject({**subject.given, name: x + ASIDE * draw_normal_tensors({name: x}, seed=402)[name]})
     except Exception:  # a law that needs other points says so
         return {}
     unit = OF_SLOPES * torch.finfo(subject.dtype).eps

@@ -11,17 +11,18 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from tpgen.base._e3nn import default_dtype
 from tpgen.networks.copies import copy_of
-from tpgen.tools.verification.holding import plain_tensors
+from tpgen.tools.verification.holding import find_unregistered_tensors
 
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _CASTS = {Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat16: torch.bfloat16}
 
 
 class Casts(TorchFunctionMode):
-    """Mode that records narrow dtypes that calls name."""
+    """Mode that records narrow dtypes that calls name; with ``widens``, calls get float64 instead."""
 
-    def __init__(self) -> None:
+    def __init__(self, widens: bool = False) -> None:
         super().__init__()
+        self.widens = widens
         self.named: dict[tuple[str, torch.dtype], None] = {}  # in their order
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
@@ -31,45 +32,31 @@ class Casts(TorchFunctionMode):
             dtypes.append(_CASTS[function])
         if dtypes:
             self.named |= dict.fromkeys((resolve_name(function) or function.__name__, dtype) for dtype in dtypes)
-            function, given, further = self.rewritten_call(function, given, further)
+            if self.widens:
+                function = Tensor.double if function in _CASTS else function
+                given = [_float64_for_narrow(x) for x in given]
+                further = {name: _float64_for_narrow(x) for name, x in further.items()}
         return function(*given, **further)
-
-    def rewritten_call(
-        self, function: Any, given: list[Any], further: dict[str, Any]
-    ) -> tuple[Any, list[Any], dict[str, Any]]:
-        """The call unchanged."""
-        return function, given, further
-
-
-class Doubled(Casts):
-    """Mode that replaces narrow dtypes by float64."""
-
-    def rewritten_call(
-        self, function: Any, given: list[Any], further: dict[str, Any]
-    ) -> tuple[Any, list[Any], dict[str, Any]]:
-        """The call with float64 for narrow dtypes."""
-        own = Tensor.double if function in _CASTS else function
-        return own, list(map(_float64_for_narrow, given)), {name: _float64_for_narrow(x) for name, x in further.items()}
 
 
 def _float64_for_narrow(x: Any) -> Any:
     return torch.float64 if isinstance(x, torch.dtype) and x in NARROW else x
 
 
-def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
+def run_in_float64(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a call: default and narrower dtypes become float64."""
 
     def call_in_double(*given: Any) -> Any:
-        with default_dtype(torch.float64), Doubled():
+        with default_dtype(torch.float64), Casts(widens=True):
             return call(*given)
 
     return call_in_double
 
 
-def double_of(network: nn.Module) -> nn.Module:
+def copy_in_float64(network: nn.Module) -> nn.Module:
     """Copy a network in float64, with unregistered tensors."""
     copy = copy_of(network)
-    plain = plain_tensors(copy)
+    plain = find_unregistered_tensors(copy)
     copy.double()
     for _, x in plain:
         if x.dtype in NARROW:

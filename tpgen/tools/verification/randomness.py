@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tpgen.tools.verification.holding import entries_and_attributes, unregistered_attributes
+from tpgen.tools.verification.holding import list_entries_and_attributes, list_unregistered_attributes
 
 TORCH, NUMPY, PYTHON = "random numbers", "numpy's random numbers", "Python's random numbers"
 # Random numbers that a whole process shares: how their state is read, put back and begun from a seed.
@@ -31,16 +32,14 @@ _STATES: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
 _DEEP = 3  # how far within attributes a generator is looked for
 
 
-def shared_states() -> dict[str, str]:
+def read_shared_states() -> dict[str, str]:
     """The process's random number states as text."""
     return {name: _state_text(read()) for name, (read, _, _) in RANDOM.items()}
 
 
-def held_states(network: nn.Module) -> dict[str, str]:
+def read_held_states(network: nn.Module) -> dict[str, str]:
     """Return states of generators in a network or its methods, as text."""
-    return {
-        name: _state_text(_getter_and_setter_of_state(one)[0](one)) for name, one in _generators_of(network).items()
-    }
+    return {name: _state_text(_read_and_write_of(one)[0](one)) for name, one in _generators_of(network).items()}
 
 
 def is_torch_generator(network: nn.Module, name: str) -> bool:
@@ -48,11 +47,11 @@ def is_torch_generator(network: nn.Module, name: str) -> bool:
     return name == TORCH or isinstance(_generators_of(network).get(name), torch.Generator)
 
 
-def advanced_random_states(network: nn.Module, call: Callable[[], Any]) -> list[str]:
+def find_advanced_random_states(network: nn.Module, call: Callable[[], Any]) -> list[str]:
     """Name the random number states that a call changes."""
-    before = shared_states() | held_states(network)
+    before = read_shared_states() | read_held_states(network)
     call()
-    after = shared_states() | held_states(network)
+    after = read_shared_states() | read_held_states(network)
     return [name for name, state in after.items() if before.get(name) != state]
 
 
@@ -63,27 +62,23 @@ def _state_text(state: Any) -> str:
     return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
 
 
-def _getter_and_setter_of_state(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+def _read_and_write_of(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
     return next(functions for kind, functions in _STATES.items() if isinstance(generator, kind))
 
 
-def with_restored_randomness(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def restore_randomness_after(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Wrap a call to restore random number states afterwards."""
 
     def call_and_restore(run: Any, named: Any) -> Any:
-        shared = [(put_back, read()) for read, put_back, _ in RANDOM.values()]
-        generators = list(_generators_of(run).values()) if isinstance(run, nn.Module) else []
-        held = [
-            (one, _getter_and_setter_of_state(one)[1], deepcopy(_getter_and_setter_of_state(one)[0](one)))
-            for one in generators
-        ]
+        before = [(put_back, read()) for read, put_back, _ in RANDOM.values()]
+        for one in _generators_of(run).values() if isinstance(run, nn.Module) else ():
+            read, write = _read_and_write_of(one)
+            before.append((partial(write, one), deepcopy(read(one))))
         try:
             return call(run, named)
         finally:
-            for put_back, state in shared:
+            for put_back, state in before:
                 put_back(state)
-            for one, write, state in held:
-                write(one, state)
 
     return call_and_restore
 
@@ -91,12 +86,11 @@ def with_restored_randomness(call: Callable[[Any, Any], Any]) -> Callable[[Any, 
 def _generators_of(network: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, module in network.named_modules():
-        found |= dict(_generators_within(path, unregistered_attributes(module), _DEEP))
+        found |= dict(_generators_within(path, list_unregistered_attributes(module), _DEEP))
     for cls in {cls for module in network.modules() for cls in type(module).__mro__}:
         if not cls.__module__.startswith("torch."):
-            found |= dict(_generators_within(cls.__name__, vars(cls), 1)) | dict(
-                _generators_within("", _globals_of_methods(cls), 1)
-            )
+            found |= dict(_generators_within(cls.__name__, vars(cls), 1))
+            found |= dict(_generators_within("", _globals_of_methods(cls), 1))
     return found
 
 
@@ -111,4 +105,4 @@ def _generators_within(path: str, values: Any, depth: int) -> Iterator[tuple[str
         if isinstance(value, tuple(_STATES)):
             yield at, value
         elif depth > 1 and not isinstance(value, (Tensor, nn.Module, type)):
-            yield from _generators_within(at, entries_and_attributes(value), depth - 1)
+            yield from _generators_within(at, list_entries_and_attributes(value), depth - 1)

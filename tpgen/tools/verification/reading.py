@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from tpgen.networks.trial import is_index
-from tpgen.tools.verification.graphs import AtomGraph, sorted_by_first_end
-from tpgen.tools.verification.indices import ATOMS, EDGES, GRAPHS, LABELS, SPECIES_NAMES, EdgeEnds, edges_of
+from tpgen.tools.verification.graphs import AtomGraph, sort_edges_by_first_atom
+from tpgen.tools.verification.indices import ATOMS, EDGES, GRAPHS, LABELS, SPECIES_NAMES, EdgeEnds, read_edges
 from tpgen.tools.verification.subject import STILL, Frame, TensorsByName, last_dict_key
-from tpgen.tools.verification.writing import tuple_axis, write_graph
+from tpgen.tools.verification.writing import find_tuple_axis, write_arguments_for_graph
 
 VECTORS = ("shifts", "edge_cell_shift_vectors")  # images of edges, in space
 _COUNTS = ("unit_shifts", "edge_cell_shift", "cell_shift", "cell_offsets", "pbc_shift")  # the same in cells
@@ -39,49 +39,46 @@ class Reading:
     unclear: str = ""  # why edges, cells and copies of atoms cannot be changed
     unreadable: str = ""  # why atoms cannot be permuted
 
-    def named(self, role: str) -> list[str]:
+    def names_with_role(self, role: str) -> list[str]:
         """The names of arguments with a role."""
         return [name for name, found in self.roles.items() if found == role]
 
     @property
-    def indices(self) -> list[str]:
+    def index_names(self) -> list[str]:
         """Names of indices of atoms or edges, except edge ends."""
         return [n for n, role in self.roles.items() if " by " in role and role.split()[0] in (ATOMS, EDGES)]
 
     @property
-    def ends(self) -> list[str]:
+    def edge_end_names(self) -> list[str]:
         """Names of arguments with edge ends."""
         return [] if self.edges is None else list(self.edges.roles)
 
     @property
-    def whole(self) -> list[str]:
+    def whole_number_names(self) -> list[str]:
         """Names of floating arguments that are counts or labels."""
-        counted = [
-            n for n, role in self.roles.items() if role.startswith("numbers of") or role in ("batch", "pointers")
-        ]
-        labels = [
-            n
-            for n, x in self.values.items()
-            if last_dict_key(n).lower() in SPECIES_NAMES and x.dim() == 1 and _are_whole_numbers(x)
-        ]
-        return [name for name in dict.fromkeys(counted + labels) if self.values[name].is_floating_point()]
+        counts = {name for name, role in self.roles.items() if role.startswith("numbers of")}
+        counts |= {*self.names_with_role("batch"), *self.names_with_role("pointers")}
+
+        def is_label(name: str, x: Tensor) -> bool:
+            return last_dict_key(name).lower() in SPECIES_NAMES and x.dim() == 1 and _are_whole_numbers(x)
+
+        floating = {name: x for name, x in self.values.items() if x.is_floating_point()}
+        return [name for name, x in floating.items() if name in counts or is_label(name, x)]
 
     @property
-    def unread(self) -> list[str]:
+    def unread_names(self) -> list[str]:
         """Names of possible indices without a known role."""
-        free = [
-            n for n, role in self.roles.items() if not role and last_dict_key(n) not in (*BATCHES, POINTERS, PERIODIC)
-        ]
-        return [name for name in free if is_index(self.values[name]) and self.values[name].numel() > 1]
+        reserved = (*BATCHES, POINTERS, PERIODIC)
+        free = {n: self.values[n] for n, role in self.roles.items() if not role and last_dict_key(n) not in reserved}
+        return [name for name, x in free.items() if is_index(x) and x.numel() > 1]
 
-    def written(self, graph: AtomGraph) -> TensorsByName:
+    def arguments_for(self, graph: AtomGraph) -> TensorsByName:
         """A call's arguments for another graph."""
-        return write_graph(
-            self, sorted_by_first_end(graph) if self.edges is not None and self.edges.in_order else graph
-        )
+        in_order = self.edges is not None and self.edges.in_order
+        return write_arguments_for_graph(self, sort_edges_by_first_atom(graph) if in_order else graph)
 
 
-def tensor_row_count(x: Tensor, frame: Frame) -> int | None:
+def count_rows(x: Tensor, frame: Frame) -> int | None:
     """The number of rows; None if all axes turn."""
     return x.shape[0] if x.dim() > frame.axes else None
 
@@ -94,7 +91,7 @@ def read_call(
     if x.dim() != 2 or x.shape[1] != 3:
         return f"{points} has shape {tuple(x.shape)}, where one row of three for each atom is read"
     roles = {points: "points"}
-    edges = edges_of(values, kinds, len(x))
+    edges = read_edges(values, kinds, len(x))
     batch, read = _graphs_of_atoms_and_batch_role(values, kinds, len(x), graph_count)
     roles |= read
     cell = next(
@@ -148,7 +145,7 @@ def _is_size_name(name: str) -> bool:
 
 
 def _role_of(name: str, x: Tensor, frame: Frame, graph: AtomGraph, edges: EdgeEnds | None, kind: str) -> str:
-    rows, atoms = tensor_row_count(x, frame), len(graph.points)
+    rows, atoms = count_rows(x, frame), len(graph.points)
     if last_dict_key(name) == POINTERS:
         return "pointers"
     if last_dict_key(name) == PERIODIC:
@@ -158,7 +155,8 @@ def _role_of(name: str, x: Tensor, frame: Frame, graph: AtomGraph, edges: EdgeEn
     if edges is not None and rows is not None and edges.has_edge_rows(x):
         return _edge_role(name, x, frame, graph, kind)
     if kind == ATOMS or (kind == EDGES and graph.ends is not None and int(x.max()) < graph.ends.shape[1]):
-        where = "tuples" if rows not in (atoms, graph.number) or tuple_axis(x) else ATOMS if rows == atoms else GRAPHS
+        of_tuples = rows not in (atoms, graph.number) or find_tuple_axis(x)
+        where = "tuples" if of_tuples else ATOMS if rows == atoms else GRAPHS
         return f"{kind} by {where}" if x.dim() else ""
     if frame is STILL and x.dim() > 1 and x.shape[:2] == (atoms, atoms):
         return "square"
@@ -191,7 +189,7 @@ def _edge_role(name: str, x: Tensor, frame: Frame, graph: AtomGraph, kind: str) 
 
 def _tuple_companions(values: TensorsByName, roles: Mapping[str, str]) -> dict[str, str]:
     lengths = {
-        len(values[n].movedim(tuple_axis(values[n]), 0)) for n, role in roles.items() if role.endswith("by tuples")
+        len(values[n].movedim(find_tuple_axis(values[n]), 0)) for n, role in roles.items() if role.endswith("by tuples")
     }
     return {n: "tuples" for n, role in roles.items() if not role and values[n].dim() and len(values[n]) in lengths}
 
@@ -226,13 +224,9 @@ def _why_axes_unclear(values: TensorsByName, roles: Mapping[str, str], graph: At
 
 
 def _with_crossed_cells(reading: Reading) -> Reading:
-    graph, counts, vectors = reading.graph, reading.named("counts"), reading.named("vectors")
+    graph, counts, vectors = reading.graph, reading.names_with_role("counts"), reading.names_with_role("vectors")
     if graph.ends is None or reading.edges is None or not (counts or vectors):
-        return (
-            reading
-            if graph.ends is not None
-            else replace(reading, periodic=_axes_periodic_by_flags_and_edges(reading, None))
-        )
+        return reading if graph.ends is not None else replace(reading, periodic=_periodic_axes(reading, None))
     if graph.cells is None:
         return replace(reading, unclear=reading.unclear or "edges have images, and there is no cell for each graph")
     if counts:
@@ -246,12 +240,10 @@ def _with_crossed_cells(reading: Reading) -> Reading:
     signs = {sign: replace(graph, counts=sign * found.round()) for sign in (1.0, -1.0)}
     longest = {sign: float(one.vectors.norm(dim=-1).max()) for sign, one in signs.items()}
     sign = 1.0 if longest[1.0] <= longest[-1.0] * (1 + 1e-6) else -1.0
-    return replace(
-        reading, graph=signs[sign], sign=sign, periodic=_axes_periodic_by_flags_and_edges(reading, found.round())
-    )
+    return replace(reading, graph=signs[sign], sign=sign, periodic=_periodic_axes(reading, found.round()))
 
 
-def _axes_periodic_by_flags_and_edges(reading: Reading, cell_counts: Tensor | None) -> tuple[int, ...]:
+def _periodic_axes(reading: Reading, cell_counts: Tensor | None) -> tuple[int, ...]:
     if reading.graph.cells is None:
         return ()
     said = next((x for n, x in reading.values.items() if last_dict_key(n) == PERIODIC and x.numel() % 3 == 0), None)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tpgen.base.errors import InputError
-from tpgen.tools.verification.derivatives import normal_draws
-from tpgen.tools.verification.potentials import strain_derivative
+from tpgen.tools.verification.derivatives import draw_normal_tensors
+from tpgen.tools.verification.potentials import differentiate_energy_by_strain
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import Subject, TensorsByName, last_dict_key
 
@@ -56,7 +56,7 @@ def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict
     return found, {word: known.get(name, name) for word, name in roles.items()}
 
 
-def with_roles(subject: Subject, results: TensorsByName, roles: Mapping[str, str]) -> Subject:
+def set_roles_by_name(subject: Subject, results: TensorsByName, roles: Mapping[str, str]) -> Subject:
     """Set the subject's energy, forces and stress by roles or names."""
     by_name = {role: next((n for n in names if n in results), None) for role, names in _NAMES.items()}
     found = dict(roles) if roles else {role: name for role, name in by_name.items() if name is not None}
@@ -71,7 +71,7 @@ def with_roles(subject: Subject, results: TensorsByName, roles: Mapping[str, str
     return replace(made, by_elimination=other)
 
 
-def with_detected_forces(subject: Subject, results: TensorsByName) -> Subject:
+def detect_forces(subject: Subject, results: TensorsByName) -> Subject:
     """Set the subject's forces and energy by differences of energies."""
     if subject.points is None or subject.forces is not None or subject.given[subject.points].dim() != 2:
         return subject
@@ -110,7 +110,7 @@ def _energy_changes_and_field_components_along_draws(
     slopes: dict[str, list[Tensor]] = {e: [] for e in energies}
     works: dict[str, list[Tensor]] = {f: [] for f in fields}
     for seed in range(WAYS):
-        along = normal_draws({name: x}, seed=700 + seed)[name]
+        along = draw_normal_tensors({name: x}, seed=700 + seed)[name]
         up, down = (subject({**subject.given, name: x + sign * STEP * along}) for sign in (1.0, -1.0))
         for e, found in slopes.items():
             found.append((up[e].sum() - down[e].sum()).detach())
@@ -124,7 +124,7 @@ def _absolute_cosine(one: Tensor, other: Tensor) -> float:
     return float((one @ other).abs() / (one.norm() * other.norm()).clamp(min=1e-300))
 
 
-def with_detected_stress(subject: Subject, results: TensorsByName) -> Subject:
+def detect_stress(subject: Subject, results: TensorsByName) -> Subject:
     """Set the subject's stress or virial by strain derivatives."""
     tensors = [
         name
@@ -138,7 +138,7 @@ def with_detected_stress(subject: Subject, results: TensorsByName) -> Subject:
         exact = subject.in_float64()
         at = exact(exact.given)
         sums = {name: at[name].detach().reshape(-1, 3, 3).sum(0) for name in tensors}
-        slopes = {name: strain_derivative(exact, y) for name, y in sums.items()}
+        slopes = {name: differentiate_energy_by_strain(exact, y) for name, y in sums.items()}
     except Exception:  # it does not run in float64, or not in a space that is strained
         return subject
     for name, y in sums.items():

@@ -9,14 +9,21 @@ import torch
 from torch import Tensor
 
 from tpgen.base._torch import DispatchMode
-from tpgen.tools.verification.derivatives import normal_draws
-from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, tolerance_of
-from tpgen.tools.verification.graphs import spacing
+from tpgen.tools.verification.derivatives import draw_normal_tensors
+from tpgen.tools.verification.findings import (
+    NotCompared,
+    Noted,
+    Outcome,
+    largest_difference,
+    largest_entry,
+    tolerance_of,
+)
+from tpgen.tools.verification.graphs import shortest_distance
 from tpgen.tools.verification.laws import Outcomes, pair_results
-from tpgen.tools.verification.precision import Casts, Doubled
+from tpgen.tools.verification.precision import Casts
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import Subject, TensorsByName
-from tpgen.tools.verification.systems import dense_graph, network_results
+from tpgen.tools.verification.systems import call_network_detached, make_crowded_graph
 
 UNEXPLAINED = 0.2  # of what a network may be wrong by: what is further apart is compared with rounding itself
 PLACES, MARGIN = 4, 20.0  # inputs moved by a rounding, and how many times as far as there results may be
@@ -56,12 +63,12 @@ def compare_precision(subject: Subject) -> Outcomes:
     """Compare results with a float64 copy's; rounding of large intermediates is reported only."""
     held = {name: x.to(subject.dtype).double() for name, x in subject.given.items()}
     exact = subject.in_float64()
-    with Doubled():
+    with Casts(widens=True):
         expected = exact(held)
     compared = pair_results(subject(held, subject.fresh_copy()), expected)
     limit = UNEXPLAINED * subject.slack * tolerance_of(subject.dtype)
-    distances = {name: _largest_difference(*pair) for name, pair in compared.items()}
-    far = {name: apart for name, apart in distances.items() if not apart <= limit * _largest_entry(compared[name][1])}
+    distances = {name: largest_difference(*pair) for name, pair in compared.items()}
+    far = {name: apart for name, apart in distances.items() if not apart <= limit * largest_entry(compared[name][1])}
     honest = _rounding_errors(subject, exact, held, expected) if far else {}
     found: dict[str, Outcome] = {**compared}
     for name, apart in far.items():
@@ -76,29 +83,28 @@ def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outc
     reading, name = subject.reading, subject.points
     if name is None or not isinstance(reading, Reading) or reading.unclear or subject.dtype not in WIDE:
         return {}
-    graph = dense_graph(reading) or reading.graph
-    away = FAR * spacing(reading.graph)
+    graph = make_crowded_graph(reading) or reading.graph
+    away = FAR * shortest_distance(reading.graph)
     far = away * torch.tensor([0.6, -0.48, 0.64], dtype=torch.float64)
-    held = exact.reading.written(replace(graph, points=graph.points + far))
+    held = exact.reading.arguments_for(replace(graph, points=graph.points + far))
     held = {n: x.to(subject.dtype).double() if x.is_floating_point() else x for n, x in held.items()}
     ulp = torch.finfo(subject.dtype).eps * away
     try:
-        with Doubled():
+        with Casts(widens=True):
             expected, *beside = (
-                network_results(exact, {**held, name: held[name] + step})
-                for step in (0.0, *(ulp * normal_draws(held, seed=820 + place)[name] for place in range(PLACES)))
+                call_network_detached(exact, {**held, name: held[name] + step})
+                for step in (0.0, *(ulp * draw_normal_tensors(held, seed=820 + place)[name] for place in range(PLACES)))
             )
-        found = pair_results(network_results(subject, held), expected)
+        found = pair_results(call_network_detached(subject, held), expected)
     except NotCompared:
         return {}
     told: dict[str, Outcome] = {}
     for result, pair in found.items():
         if not all(bool(one[result or "out"].isfinite().all()) for one in (expected, *beside)):
             continue
-        allowed = MARGIN * max(_largest_difference(one[result or "out"], pair[1]) for one in beside)
-        is_near = _largest_difference(*pair) <= allowed + subject.slack * tolerance_of(subject.dtype) * _largest_entry(
-            pair[1]
-        )
+        allowed = MARGIN * max(largest_difference(one[result or "out"], pair[1]) for one in beside)
+        allowed += subject.slack * tolerance_of(subject.dtype) * largest_entry(pair[1])
+        is_near = largest_difference(*pair) <= allowed
         told[f"far away{', ' + result if result else ''}"] = (pair[1], pair[1]) if is_near else pair
     return told
 
@@ -108,15 +114,15 @@ def _energy_difference_remark(subject: Subject, exact: Subject, operands: Tensor
     name, energy = subject.points, subject.energy
     if name is None or energy is None or subject.dtype not in WIDE:
         return {}
-    step = MOVE * (spacing(subject.reading.graph) if isinstance(subject.reading, Reading) else 1.0)
+    step = MOVE * (shortest_distance(subject.reading.graph) if isinstance(subject.reading, Reading) else 1.0)
     moved = {
         **operands,
-        name: (operands[name] + step * normal_draws(operands, seed=830)[name]).to(subject.dtype).double(),
+        name: (operands[name] + step * draw_normal_tensors(operands, seed=830)[name]).to(subject.dtype).double(),
     }
     try:
-        with Doubled():
-            change = (network_results(exact, moved)[energy] - network_results(exact, operands)[energy]).sum()
-        own = (network_results(subject, moved)[energy] - network_results(subject, operands)[energy]).sum()
+        with Casts(widens=True):
+            change = _energy_change(exact, energy, operands, moved)
+        own = _energy_change(subject, energy, operands, moved)
     except NotCompared:
         return {}
     error = float((own - change).abs())
@@ -126,12 +132,9 @@ def _energy_difference_remark(subject: Subject, exact: Subject, operands: Tensor
     return {"differences of energies": COARSE.format(lost, step)}
 
 
-def _largest_entry(x: Tensor) -> float:
-    return float(x.detach().abs().max()) if x.numel() else 0.0
-
-
-def _largest_difference(x: Tensor, y: Tensor) -> float:
-    return _largest_entry(x - y) if x.shape == y.shape else float("inf")
+def _energy_change(subject: Subject, energy: str, operands: TensorsByName, moved: TensorsByName) -> Tensor:
+    before, after = (call_network_detached(subject, given)[energy] for given in (operands, moved))
+    return (after - before).sum()
 
 
 def _rounding_errors(
@@ -140,12 +143,12 @@ def _rounding_errors(
     # How far results of the copy are moved by rounding, of inputs and of whatever it computes.
     unit, found = torch.finfo(subject.dtype).eps, dict.fromkeys(expected, 0.0)
     for place in range(PLACES):
-        draw = normal_draws(operands, seed=800 + place)
-        with Doubled(), _Rounded(subject.dtype) as rounded:
+        draw = draw_normal_tensors(operands, seed=800 + place)
+        with Casts(widens=True), _Rounded(subject.dtype) as rounded:
             results = exact({name: x + unit * x * draw[name] for name, x in operands.items()})
         if rounded.draws:
             raise NotCompared(DRAWS_OTHERS)
-        found = {name: max(most, _largest_difference(results[name], expected[name])) for name, most in found.items()}
+        found = {name: max(most, largest_difference(results[name], expected[name])) for name, most in found.items()}
     return found
 
 

@@ -12,18 +12,22 @@ from torch import Tensor
 from tpgen.planner.equivariance import make_rotation
 from tpgen.tools.verification.derivatives import (
     PARAMETER,
-    differentiable,
-    gradients,
-    normal_draws,
+    draw_normal_tensors,
+    keep_differentiable_results,
+    make_float64_function,
     sum_times_weights,
-    with_parameters,
+    take_gradients,
 )
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pair_results, prefixed_parts
+from tpgen.tools.verification.laws import Outcomes, compare_or_say_why_not, pair_results, prefix_part_names
 from tpgen.tools.verification.potentials import SPACE
-from tpgen.tools.verification.reading import CELLS, Reading, tensor_row_count
-from tpgen.tools.verification.subject import STILL, Frame, Subject, TensorsByName, derangement, last_dict_key
-from tpgen.tools.verification.systems import check_finite_systems, finite_entries, network_results
+from tpgen.tools.verification.reading import CELLS, Reading, count_rows
+from tpgen.tools.verification.subject import STILL, Frame, Subject, TensorsByName, draw_derangement, last_dict_key
+from tpgen.tools.verification.systems import (
+    call_network_detached,
+    check_finite_systems,
+    compare_finite_entries_with_ones,
+)
 
 NO_ROWS = "no input is said to be points, and inputs and results do not share a first length"
 KNOW = "rows know of each other, as by a mean over them that may be meant"
@@ -33,7 +37,7 @@ OWN = 1e-6  # of results: what a row changes more in another, it knows of it
 def _shared_row_count(subject: Subject) -> int | None:
     if subject.fixed or any(last_dict_key(name) in CELLS for name in subject.given):
         return None
-    found = {tensor_row_count(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
+    found = {count_rows(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
     number = found.pop() if len(found) == 1 else None
     return number if number and number > 1 else None
 
@@ -48,43 +52,37 @@ def compare_permuted_rows(subject: Subject) -> Outcomes:
     number = _shared_row_count(subject) or 0
     found = subject(subject.given)
     straight = _results_with_rows(subject, found, number)
-    first, order = number // 2, derangement(number)
+    first, order = number // 2, draw_derangement(number)
     alone = _results_with_rows(subject, _results_of_selected_rows(subject, torch.arange(first)), first)
     if alone.keys() != straight.keys():
         raise NotCompared(NO_ROWS)
-    moved = pair_results(
-        _results_of_selected_rows(subject, order),
-        {name: y[order] if name in straight else y for name, y in found.items()},
-    )
+    expected = {name: y[order] if name in straight else y for name, y in found.items()}
+    moved = pair_results(_results_of_selected_rows(subject, order), expected)
     # the others in another order, and smaller
     mixed = {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()}
-    beside = _results_with_rows(subject, network_results(subject, mixed), number)
+    beside = _results_with_rows(subject, call_network_detached(subject, mixed), number)
     know = any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items())
 
     def compare_one_row() -> Outcomes:
-        got, expected = (
-            _results_of_selected_rows(subject, torch.arange(1)),
-            {name: y[:1] for name, y in straight.items()},
-        )
+        got, expected = _results_of_selected_rows(subject, torch.arange(1)), {n: y[:1] for n, y in straight.items()}
         return pair_results(*({name: 0 * y if know else y for name, y in one.items()} for one in (got, expected)))
 
     some: dict[str, Outcome] = {"some rows alone": KNOW}
     if not know:
-        some = prefixed_parts("some rows alone", pair_results(alone, {name: y[:first] for name, y in straight.items()}))
-    return {**moved, **some, **compared_if_accepted("one row alone", compare_one_row)}
+        expected = {name: y[:first] for name, y in straight.items()}
+        some = prefix_part_names("some rows alone", pair_results(alone, expected))
+    return {**moved, **some, **compare_or_say_why_not("one row alone", compare_one_row)}
 
 
 def _results_with_rows(subject: Subject, results: TensorsByName, row_count: int) -> TensorsByName:
-    kept = {
-        name: y.detach() for name, y in results.items() if tensor_row_count(y, subject.result_frame(name)) == row_count
-    }
+    kept = {name: y.detach() for name, y in results.items() if count_rows(y, subject.result_frame(name)) == row_count}
     if not kept:
         raise NotCompared(NO_ROWS)
     return kept
 
 
 def _results_of_selected_rows(subject: Subject, index: Tensor) -> TensorsByName:
-    return network_results(subject, {name: x[index] for name, x in subject.given.items()})
+    return call_network_detached(subject, {name: x[index] for name, x in subject.given.items()})
 
 
 def check_finite_rows(subject: Subject) -> Outcomes:
@@ -121,14 +119,14 @@ def _compare_vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]
         [name for name in names if _is_direction_if_turning(subject, name) is how] for how in (False, True)
     )
     if features:
-        found |= prefixed_parts("vectors that vanish", _check_finite(subject, features))
+        found |= prefix_part_names("vectors that vanish", _check_finite(subject, features))
     if directions:
         ends = ", ".join(directions)
         wrong = [name for name, (got, _) in _check_finite(subject, directions).items() if not bool(got.all())]
         if wrong:
             return found | {"directions": f"no numbers where {ends} vanish, which may be directions"}
         if features:
-            found |= prefixed_parts("all vectors that vanish", _check_finite(subject, features + directions))
+            found |= prefix_part_names("all vectors that vanish", _check_finite(subject, features + directions))
     return found
 
 
@@ -140,18 +138,16 @@ def _is_direction_if_turning(subject: Subject, name: str) -> bool | None:
 
 def _check_finite(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Tensor, Tensor]]:
     # Whether the entries of results, and of gradients by inputs and parameters, are numbers.
-    given = {
-        **subject.given,
-        **{name: _with_vanishing_row(subject.turns[name], subject.given[name]) for name in vanishing},
-    }
-    found = network_results(subject, given)
-    function, leaves = with_parameters(subject)
-    tracked = differentiable(function, leaves)
+    vanished = {name: _with_vanishing_row(subject.turns[name], subject.given[name]) for name in vanishing}
+    given = {**subject.given, **vanished}
+    found = call_network_detached(subject, given)
+    function, leaves = make_float64_function(subject)
+    tracked = keep_differentiable_results(function, leaves)
     if tracked is not None:
-        cotangents = normal_draws(tracked(leaves), seed=7)
-        slopes = gradients(1, lambda x, c: sum_times_weights(tracked(x), c), {**leaves, **given}, cotangents)
+        cotangents = draw_normal_tensors(tracked(leaves), seed=7)
+        slopes = take_gradients(1, lambda x, c: sum_times_weights(tracked(x), c), {**leaves, **given}, cotangents)
         found |= {f"gradient of {name.removeprefix(PARAMETER)}": y for name, y in slopes.items()}
-    return finite_entries(found)
+    return compare_finite_entries_with_ones(found)
 
 
 def _with_vanishing_row(frame: Frame, x: Tensor) -> Tensor:

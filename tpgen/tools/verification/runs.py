@@ -18,17 +18,18 @@ from torch import Tensor, nn
 
 from tpgen.base._e3nn import default_dtype
 from tpgen.base._torch import replaced_attribute
+from tpgen.base.clock import with_threads
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.networks.conversion.operations.splines import has_splined_nets
 from tpgen.networks.copies import copy_of
 from tpgen.tools.inspection.report.sections import REMARK, is_missing_length
-from tpgen.tools.inspection.report.values import error_reason
-from tpgen.tools.verification.derivatives import gradients, is_freed_graph, normal_draws, sum_times_weights
-from tpgen.tools.verification.findings import Outcome, Pair, tolerance_of
-from tpgen.tools.verification.holding import Place, plain_tensors
-from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
-from tpgen.tools.verification.randomness import advanced_random_states, is_torch_generator
+from tpgen.tools.inspection.report.values import describe_error
+from tpgen.tools.verification.derivatives import draw_normal_tensors, is_freed_graph, sum_times_weights, take_gradients
+from tpgen.tools.verification.findings import Outcome, Pair, largest_entry, tolerance_of
+from tpgen.tools.verification.holding import Place, find_unregistered_tensors
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefix_part_names
+from tpgen.tools.verification.randomness import find_advanced_random_states, is_torch_generator
 from tpgen.tools.verification.subject import Run, Subject, TensorsByName
 
 REPEATS, DRAWING = 3, 16  # calls, and how many of a network that draws random numbers
@@ -50,9 +51,9 @@ def compare_compiled(subject: Subject) -> Outcomes:
         if is_missing_length(error):
             return {"": f"stock e3nn's too: {REMARK}"}
         if type(error).__module__.startswith("torch._dynamo"):
-            return {"": f"torch.compile cannot take it: {error_reason(error)}"}
+            return {"": f"torch.compile cannot take it: {describe_error(error)}"}
         if subject.kind == "network" and _is_torch_error(error):
-            return {"": f"torch cannot compile it: {error_reason(error)}"}
+            return {"": f"torch cannot compile it: {describe_error(error)}"}
         raise
     return {**pair_results(got, compared(subject)), **({"gradients": WITHIN} if within else {})}
 
@@ -115,7 +116,7 @@ def _results_and_gradients(subject: Subject, run: Run | None = None) -> TensorsB
 
     found = _detached_results(subject, run)
     try:
-        slopes = gradients(1, scalar, subject.given, normal_draws(found, seed=7))
+        slopes = take_gradients(1, scalar, subject.given, draw_normal_tensors(found, seed=7))
     except RuntimeError as error:
         if not is_freed_graph(error):
             raise
@@ -151,7 +152,7 @@ def compare_repeated_calls(subject: Subject) -> Outcomes:
     subject = subject.with_advancing_randomness()
     compared = _choose_result_function(subject)
     bits: dict[str, Outcome] = dict(_compare_calls([compared(subject) for _ in range(REPEATS)]))
-    number = DRAWING if advanced_random_states(subject.module, lambda: _detached_results(subject)) else REPEATS
+    number = DRAWING if find_advanced_random_states(subject.module, lambda: _detached_results(subject)) else REPEATS
     for place in range(PLACES if subject.kind == "network" else 0):
         bits |= _compare_nearby_inputs(subject, place, number)
     return {**bits, **_compare_training_with_evaluation(subject), **_default_dtype_remark(subject, compared)}
@@ -170,9 +171,9 @@ def is_random_in_training_alone(subject: Subject) -> bool:
     calm, drawn = subject.in_evaluation().with_advancing_randomness(), subject.with_advancing_randomness()
     of_torch = all(
         is_torch_generator(subject.module, name)
-        for name in advanced_random_states(drawn.module, lambda: _detached_results(drawn))
+        for name in find_advanced_random_states(drawn.module, lambda: _detached_results(drawn))
     )
-    return of_torch and not advanced_random_states(calm.module, lambda: _detached_results(calm))
+    return of_torch and not find_advanced_random_states(calm.module, lambda: _detached_results(calm))
 
 
 def is_random(subject: Subject) -> bool:
@@ -186,7 +187,7 @@ def is_random(subject: Subject) -> bool:
 def _compare_nearby_inputs(subject: Subject, seed: int, call_count: int) -> dict[str, Pair]:
     # Results of several calls near the inputs, unless the network does not take these, or gives no numbers.
     names = [subject.points] if subject.points else list(subject.given)
-    draw = normal_draws({name: subject.given[name] for name in names}, seed=600 + seed)
+    draw = draw_normal_tensors({name: subject.given[name] for name in names}, seed=600 + seed)
     moved = {n: x + NEAR * x.abs().max() * draw[n] if n in draw and x.numel() else x for n, x in subject.given.items()}
     other = replace(subject, given=moved)
     try:
@@ -196,7 +197,7 @@ def _compare_nearby_inputs(subject: Subject, seed: int, call_count: int) -> dict
     same = all(one.keys() == found[0].keys() for one in found)
     shapes = same and all(y.shape == found[0][name].shape for one in found for name, y in one.items())
     numbers = all(bool(y.isfinite().all()) for one in found for y in one.values())
-    return prefixed_parts(f"inputs moved {seed + 1}", _compare_calls(found)) if shapes and numbers else {}
+    return prefix_part_names(f"inputs moved {seed + 1}", _compare_calls(found)) if shapes and numbers else {}
 
 
 def _compare_calls(calls: list[TensorsByName]) -> dict[str, Pair]:
@@ -222,10 +223,10 @@ def _compare_training_with_evaluation(subject: Subject) -> dict[str, str]:
             subject.detached_results(subject.fresh_copy().train(mode), subject.arguments()) for mode in (True, False)
         )
     except Exception as error:
-        return {"modes": f"it does not run in both modes: {error_reason(error)}"}
-    apart = {name: float((y - other[name]).abs().max()) for name, y in one.items() if y.numel()}
+        return {"modes": f"it does not run in both modes: {describe_error(error)}"}
+    apart = {name: largest_entry(y - other[name]) for name, y in one.items()}
     limit = subject.slack * tolerance_of(subject.dtype)
-    differ = [f"{n} by {d:.1e}" for n, d in apart.items() if not d <= limit * float(one[n].abs().max())]
+    differ = [f"{name} by {d:.1e}" for name, d in apart.items() if not d <= limit * largest_entry(one[name])]
     return {"modes": f"training and evaluation differ: {', '.join(differ)}; it may be meant"} if differ else {}
 
 
@@ -233,32 +234,22 @@ def compare_threads(subject: Subject) -> Outcomes:
     """Compare results on one thread and on several."""
     found, compared = [], _choose_result_function(subject)
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
-        with _running_on_threads(number):
+        with with_threads(number):
             found.append(compared(subject))
     return _compare_calls(found)
-
-
-@contextmanager
-def _running_on_threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def compare_saved_copies(subject: Subject) -> Outcomes:
     """Compare bits of the module and copies from a state_dict and a file."""
     found: dict = {}
     expected = _detached_results(subject)
-    for part, again in (("state_dict", _copy_from_state_dict), ("file", reload_saved)):
+    for part, again in (("state_dict", _copy_from_state_dict), ("file", save_and_load)):
         try:
             module = again(subject.module)
         except Exception as error:
-            found[part] = error_reason(error)
+            found[part] = describe_error(error)
             continue
-        found |= prefixed_parts(part, pair_results(_detached_results(subject, module), expected))
+        found |= prefix_part_names(part, pair_results(_detached_results(subject, module), expected))
     held, buffers = subject.module.state_dict(), subject.module.named_buffers()
     left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
     if subject.kind == "network" and left:
@@ -280,9 +271,8 @@ def _copy_after_call(subject: Subject) -> dict[str, Outcome]:
     try:
         deepcopy(module)
     except Exception as error:
-        return {
-            "copy after a call": f"a call keeps tensors with their graph, and deepcopy fails: {error_reason(error)}"
-        }
+        why = f"a call keeps tensors with their graph, and deepcopy fails: {describe_error(error)}"
+        return {"copy after a call": why}
     return {}
 
 
@@ -311,11 +301,11 @@ def _copy_from_state_dict(module: nn.Module) -> nn.Module:
         for parameter in copy.parameters():
             parameter.zero_()
     further = {name: x for name, x in copy.state_dict().items() if name not in saved}
-    copy.load_state_dict({**further, **reload_saved(saved, weights_only=True)})
+    copy.load_state_dict({**further, **save_and_load(saved, weights_only=True)})
     return copy
 
 
-def reload_saved(saved: Any, weights_only: bool = False) -> Any:
+def save_and_load(saved: Any, weights_only: bool = False) -> Any:
     """Save a module or state, and load the copy."""
     held = io.BytesIO()
     torch.save(saved, held)
@@ -325,13 +315,13 @@ def reload_saved(saved: Any, weights_only: bool = False) -> Any:
 
 def _unregistered_tensors_in_use(subject: Subject) -> dict[str, Tensor]:
     # Tensors that results depend on, and that are neither parameters nor buffers, by name.
-    plain = {} if subject.fresh is None else dict(plain_tensors(subject.fresh))
+    plain = {} if subject.fresh is None else dict(find_unregistered_tensors(subject.fresh))
     if not plain:
         return {}
     expected, changed = subject.detached_results(subject.fresh_copy(), subject.arguments()), subject.fresh_copy()
 
     def changes_results(places: Collection[Place]) -> bool:
-        moved = [x for place, x in plain_tensors(changed) if place in places]
+        moved = [x for place, x in find_unregistered_tensors(changed) if place in places]
         before = [x.detach().clone() for x in moved]
         for x in moved:
             x.data.add_(CHANGE * max(1.0, float(x.detach().abs().max())))
@@ -344,8 +334,6 @@ def _unregistered_tensors_in_use(subject: Subject) -> dict[str, Tensor]:
                 x.data.copy_(values)
         return any(not torch.equal(found[name], y) for name, y in expected.items())
 
-    return (
-        {".".join(filter(None, place)): x for place, x in plain.items() if changes_results([place])}
-        if changes_results(plain)
-        else {}
-    )
+    if not changes_results(plain):
+        return {}
+    return {".".join(filter(None, place)): x for place, x in plain.items() if changes_results([place])}

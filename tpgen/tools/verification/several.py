@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -11,24 +11,24 @@ from torch import Tensor
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import (
     AtomGraph,
-    joined_graphs,
-    repeated_graph,
-    single_graph,
-    two_distant_copies,
-    with_atoms,
+    add_distant_copy,
+    double_cell_along_axis,
+    join_graphs,
+    select_atoms,
+    take_graph_of_batch,
 )
 from tpgen.tools.verification.indices import GRAPHS
-from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pair_results
+from tpgen.tools.verification.laws import Outcomes, compare_or_say_why_not, pair_results
 from tpgen.tools.verification.padding import UnknownPadding
-from tpgen.tools.verification.reading import Reading, tensor_row_count
+from tpgen.tools.verification.reading import Reading, count_rows
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, last_dict_key
 from tpgen.tools.verification.systems import (
-    CRYSTAL,
-    altered_graph,
-    network_results,
-    one_atom_crystal,
-    reading_of,
-    species_of_atoms,
+    call_network_detached,
+    call_on_graph,
+    compare_one_atom_crystal,
+    read_species_of_atoms,
+    require_reading,
+    strain_and_shrink_graph,
 )
 
 VIRIALS = ("virial", "virials")
@@ -57,80 +57,62 @@ def compare_copies_of_system(subject: Subject) -> Outcomes:
 
 
 def _compare_with_one(subject: Subject) -> Outcomes:
-    reading, straight = reading_of(subject), network_results(subject, subject.given)
+    reading, straight = require_reading(subject), call_network_detached(subject, subject.given)
     if reading.periodic:
-        if reading.indices:
-            raise NotCompared(f"nobody can tell in which of two cells the indices {', '.join(reading.indices)} are")
-        found: Outcomes = _compare_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
-        crystal = one_atom_crystal(reading)
-        return (
-            found
-            if crystal is None
-            else {**found, **compared_if_accepted(CRYSTAL, lambda: _compare_longer_cell(subject, crystal))}
-        )
+        if reading.index_names:
+            raise NotCompared(f"nobody can tell in which of two cells the indices {', '.join(reading.index_names)} are")
+        found = _compare_copies(subject, straight, double_cell_along_axis(reading.graph, reading.periodic[0]))
+        return {**found, **compare_one_atom_crystal(subject, _compare_longer_cell)}
     exact = subject.in_float64()
     points = reading.graph.points
-    far, straight = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())), network_results(exact, exact.given)
-    near, further = (_compare_copies(exact, straight, two_distant_copies(reading.graph, n * far)) for n in (1, 2))
-    if any(
-        _differs_beyond_rounding(*(one[name][0] - one[name][1] for one in (near, further)))
-        for name in near
-        if _same_shape(near[name])
-    ):
+    far = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max()))
+    straight = call_network_detached(exact, exact.given)
+    near, further = (_compare_copies(exact, straight, add_distant_copy(reading.graph, n * far)) for n in (1, 2))
+    same = [name for name, (got, expected) in near.items() if got.shape == expected.shape]
+    if any(_differs_beyond_rounding(*(one[name][0] - one[name][1] for one in (near, further))) for name in same):
         how = "no edge joins" if reading.graph.ends is not None else f"are {far:.0f} away"
         raise NotCompared(f"the network sees points that {how}")
-    return (
-        near
-        | compared_if_accepted(MANY, lambda: _compare_many_copies(exact, far))
-        | _compare_beside_one_species(exact, far)
-    )
+    many = compare_or_say_why_not(MANY, lambda: _compare_many_copies(exact, far))
+    return near | many | _compare_beside_one_species(exact, far)
 
 
 def _compare_many_copies(subject: Subject, distance: float) -> dict[str, Pair]:
     # the energy of so many copies that they have more edges than a small system has: some branch, or cut into chunks
-    graph, energy = reading_of(subject).graph, subject.energy
+    graph, energy = require_reading(subject).graph, subject.energy
     edges = 0 if graph.ends is None else graph.ends.shape[1]
     if energy is None or not edges or graph.number > 1 or _possibly_extensive_arguments(subject) & subject.given.keys():
         return {}
     count = min(_EDGES // edges, _COPIES) | 1  # odd: chunks are powers of two
     places = torch.cartesian_prod(*[torch.arange(_PLACES)] * 3)  # near enough to be exact
     parts = [replace(graph, points=graph.points + distance * place.to(graph.points)) for place in places[:count]]
-    once = network_results(subject, subject.given)[energy].sum()
-    last = _results_of_joined(subject, parts)[energy].sum() - (count - 1) * once
+    once = call_network_detached(subject, subject.given)[energy].sum()
+    last = call_on_graph(subject, reduce(join_graphs, parts))[energy].sum() - (count - 1) * once
     return {energy: (last.reshape(1), once.reshape(1))}
 
 
 def _compare_longer_cell(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
     # the energy of a cell twice as long
-    values = (reading_of(subject).written(graph) for graph in (repeated_graph(crystal, 0), crystal))
-    twice, once = (network_results(subject, each) for each in values)
+    twice, once = (call_on_graph(subject, graph) for graph in (double_cell_along_axis(crystal, 0), crystal))
     energy = subject.energy
     return {} if energy is None else {energy: (twice[energy].sum().reshape(1), 2 * once[energy].sum().reshape(1))}
 
 
 def _compare_beside_one_species(subject: Subject, distance: float) -> dict[str, Outcome]:
     # A system and a far one, without an edge between, of a single species: the sum of both energies, or a word.
-    reading, energy = reading_of(subject), subject.energy
-    if energy is None or reading.named("batch") or GRAPHS in reading.roles.values() or reading.graph.number > 1:
+    reading, energy = require_reading(subject), subject.energy
+    if energy is None or {"batch", GRAPHS} & {*reading.roles.values()} or reading.graph.number > 1:
         return {}  # of graphs, the law of batches says so
     found: dict[str, Outcome] = {}
     for part, pure in _one_species_graphs(reading, reading.graph).items():
         parts = [reading.graph, replace(pure, points=pure.points + distance)]
         try:
-            together = _results_of_joined(subject, parts)[energy].sum()
-            separate = sum(network_results(subject, reading.written(one))[energy].sum() for one in parts)
+            together = call_on_graph(subject, reduce(join_graphs, parts))[energy].sum()
+            each = [call_on_graph(subject, one)[energy].sum() for one in parts]
         except NotCompared as why:
             return {part: str(why)}
-        found[part] = (
-            APART
-            if _differs_beyond_rounding(together, torch.as_tensor(separate))
-            else (together, torch.as_tensor(separate))
-        )
+        separate = torch.stack(each).sum()
+        found[part] = APART if _differs_beyond_rounding(together, separate) else (together, separate)
     return found
-
-
-def _same_shape(pair: Pair) -> bool:
-    return pair[0].shape == pair[1].shape
 
 
 def _differs_beyond_rounding(one: Tensor, other: Tensor) -> bool:
@@ -139,8 +121,8 @@ def _differs_beyond_rounding(one: Tensor, other: Tensor) -> bool:
 
 def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> dict[str, Pair]:
     expected = _expected_of_copies(subject, results, doubled)
-    once = reading_of(subject).written(doubled)
-    found = [network_results(subject, values) for values in _with_and_without_doubled_extensives(subject, once)]
+    once = require_reading(subject).arguments_for(doubled)
+    found = [call_network_detached(subject, values) for values in _with_and_without_doubled_extensives(subject, once)]
     missing = [name for name in expected if found[0][name].shape != expected[name].shape]
     if missing or not expected:
         return {name: (found[0][name], expected[name]) for name in expected}
@@ -151,7 +133,7 @@ def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph
 
 def _possibly_extensive_arguments(subject: Subject) -> set[str]:
     # arguments that may be numbers of a whole graph, which grow with it, as a charge does: nobody says which
-    roles = reading_of(subject).roles
+    roles = require_reading(subject).roles
     return {name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL}
 
 
@@ -163,17 +145,14 @@ def _with_and_without_doubled_extensives(subject: Subject, values: TensorsByName
 
 def _expected_of_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> TensorsByName:
     # The results of a system and its copy, as far as it is known how they grow.
-    atoms, points, found = len(doubled.atoms) // 2, reading_of(subject).graph.points, {}
+    atoms, points, found = len(doubled.atoms) // 2, require_reading(subject).graph.points, {}
     for name, y in results.items():
-        of_atoms = tensor_row_count(y, subject.result_frame(name)) == atoms
-        if (
-            (name == subject.energy and not of_atoms)
-            or name in VIRIALS
-            or (name == subject.stress and subject.is_virial)
-        ):
+        of_atoms = count_rows(y, subject.result_frame(name)) == atoms
+        is_virial = name in VIRIALS or (name == subject.stress and subject.is_virial)
+        if is_virial or (name == subject.energy and not of_atoms):
             found[name] = 2 * y
         elif name == subject.stress:
-            found |= {name: y} if reading_of(subject).periodic else {}
+            found |= {name: y} if require_reading(subject).periodic else {}
         elif of_atoms and (atoms != doubled.number or name == subject.forces):
             moves = subject.result_frame(name).moves
             found[name] = y[doubled.atoms] + (doubled.points - points[doubled.atoms] if moves else 0.0)
@@ -186,34 +165,27 @@ class Refused(Exception):
 
 def compare_batch(subject: Subject) -> Outcomes:
     """Compare graphs in a batch with each alone."""
-    reading = reading_of(subject)
-    cell = next((reading.values[name] for name in reading.named("cell")), None)
-    if cell is not None and cell.shape == (3, 3) and not reading.named("pointers"):
+    reading = require_reading(subject)
+    cell = next((reading.values[name] for name in reading.names_with_role("cell")), None)
+    if cell is not None and cell.shape == (3, 3) and not reading.names_with_role("pointers"):
         raise NotCompared("a cell (3, 3) is of one graph: give it as (1, 3, 3), or two graphs")
     graph = reading.graph
     if graph.ends is None and graph.number == 1:
         raise NotCompared("the network makes its own edges: give two graphs")
-    parts = [single_graph(graph, n) for n in range(graph.number)]
-    given = parts if len(parts) > 1 else [graph, altered_graph(graph)]
+    parts = [take_graph_of_batch(graph, n) for n in range(graph.number)]
+    given = parts if len(parts) > 1 else [graph, strain_and_shrink_graph(graph)]
     found = _compare_batch_with_single_graphs(subject, given)
+    first = parts[0]
+    batches: dict[str, list[AtomGraph]] = {}
     if len({len(one.points) for one in given}) == 1:
-        found |= compared_if_accepted(
-            UNLIKE,
-            lambda: _compare_batch_with_single_graphs(subject, [parts[0], _graph_of_other_size(reading, parts[0])]),
-        )
-    others = _one_species_graphs(reading, parts[0])
-    if len(parts[0].points) > 1:
-        others[LONE] = with_atoms(parts[0], torch.zeros(1, dtype=torch.int64))
-    for part, other in others.items():
-        found |= compared_if_accepted(
-            part,
-            lambda other=other: _compare_batch_with_single_graphs(subject, [parts[0], other]),  # type: ignore[misc]
-        )
-    if LONE in others:
-        found |= compared_if_accepted(
-            f"{LONE}, which comes first", lambda: _compare_batch_with_single_graphs(subject, [others[LONE], parts[0]])
-        )
-    found |= compared_if_accepted(MANY_GRAPHS, lambda: _compare_many_graphs(subject, given))
+        batches[UNLIKE] = [first, _graph_of_other_size(reading, first)]
+    batches |= {part: [first, other] for part, other in _one_species_graphs(reading, first).items()}
+    if len(first.points) > 1:
+        lone = select_atoms(first, torch.zeros(1, dtype=torch.int64))
+        batches |= {LONE: [first, lone], f"{LONE}, which comes first": [lone, first]}
+    for part, batch in batches.items():
+        found |= compare_or_say_why_not(part, partial(_compare_batch_with_single_graphs, subject, batch))
+    found |= compare_or_say_why_not(MANY_GRAPHS, lambda: _compare_many_graphs(subject, given))
     return found | _compare_with_empty_graph_between(subject, given[:2])
 
 
@@ -221,22 +193,21 @@ def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str,
     # so many that some branch, or cut them into chunks; a network may have room for less
     atoms = sum(len(one.points) for one in graphs)
     parts = graphs * (_ATOMS // max(atoms, 1) | 1)
-    each = [network_results(subject, reading_of(subject).written(one)) for one in graphs]
-    return _compare_results_with_single_graphs(
-        subject, _results_of_joined(subject, parts), each * (len(parts) // len(graphs))
-    )
+    each = [call_on_graph(subject, one) for one in graphs]
+    together = call_on_graph(subject, reduce(join_graphs, parts))
+    return _compare_results_with_single_graphs(subject, together, each * (len(parts) // len(graphs)))
 
 
 def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
     # The same graphs with a number between theirs that no atom has, where nothing but `compare_batch` counts graphs.
-    reading, energy = reading_of(subject), subject.energy
-    batches = reading.named("batch")
+    reading, energy = require_reading(subject), subject.energy
+    batches = reading.names_with_role("batch")
     if energy is None or len(batches) != 1 or {"cell", "pointers", GRAPHS} & set(reading.roles.values()):
         return {}
-    values = reading.written(reduce(joined_graphs, graphs))
+    values = reading.arguments_for(reduce(join_graphs, graphs))
     try:
-        straight = network_results(subject, values)[energy]
-        found = network_results(subject, {**values, batches[0]: 2 * values[batches[0]]})[energy]
+        straight = call_network_detached(subject, values)[energy]
+        found = call_network_detached(subject, {**values, batches[0]: 2 * values[batches[0]]})[energy]
     except NotCompared:
         return {}
     if straight.shape[:1] != (2,):
@@ -247,22 +218,18 @@ def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph])
 
 
 def _compare_batch_with_single_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
-    each = [network_results(subject, reading_of(subject).written(one)) for one in graphs]
+    each = [call_on_graph(subject, one) for one in graphs]
     try:
-        together = _results_of_joined(subject, graphs)
+        together = call_on_graph(subject, reduce(join_graphs, graphs))
     except UnknownPadding:
         raise
     except NotCompared as why:
         try:
-            _results_of_joined(subject, [graphs[0], graphs[0]])
+            call_on_graph(subject, reduce(join_graphs, [graphs[0], graphs[0]]))
         except NotCompared:
             raise why from None
         return {"": Refused(f"of two graphs each is taken alone, and two that are alike together; {why}")}
     return _compare_results_with_single_graphs(subject, together, each)
-
-
-def _results_of_joined(subject: Subject, graphs: list[AtomGraph]) -> TensorsByName:
-    return network_results(subject, reading_of(subject).written(reduce(joined_graphs, graphs)))
 
 
 def _compare_results_with_single_graphs(
@@ -284,15 +251,15 @@ def _compare_results_with_single_graphs(
 
 def _graph_of_other_size(reading: Reading, graph: AtomGraph) -> AtomGraph:
     # A graph of another number of atoms, as far as one can be made.
-    found = altered_graph(graph)
+    found = strain_and_shrink_graph(graph)
     fewer = len(found.points) < len(graph.points)
-    return found if fewer or not reading.periodic else repeated_graph(graph, reading.periodic[0])
+    return found if fewer or not reading.periodic else double_cell_along_axis(graph, reading.periodic[0])
 
 
 def _one_species_graphs(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
     # The graph with an atom of the largest, or smallest, species in all places; none where all are of one.
-    for name in reading.named("atoms"):
-        kinds = species_of_atoms(reading.values[name])
+    for name in reading.names_with_role("atoms"):
+        kinds = read_species_of_atoms(reading.values[name])
         if kinds is None or len(kinds) != len(reading.graph.points):
             continue
         own = kinds[graph.atoms]

@@ -16,7 +16,7 @@ from tpgen.networks.copies import copy_of
 from tpgen.planner.equivariance import representation_matrix
 from tpgen.planner.instruction import parse_irreps
 from tpgen.tools.verification.findings import NotCompared
-from tpgen.tools.verification.precision import double_of, in_double
+from tpgen.tools.verification.precision import copy_in_float64, run_in_float64
 
 TensorsByName = dict[str, Tensor]
 Turn = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
@@ -57,10 +57,10 @@ FRAMES: dict[str, Frame] = {
 STILL = Frame("stays", lambda x, matrix: x)
 
 
-def frame(declared: Any, layout: str = "mul_ir") -> Frame:
+def make_frame(declared: Any, layout: str = "mul_ir") -> Frame:
     """The frame of a name in `FRAMES`, of irreps, or of None (invariant).
 
-    >>> frame("2x0e+1o").said, frame(None).said, frame("cartesian_points").moves
+    >>> make_frame("2x0e+1o").said, make_frame(None).said, make_frame("cartesian_points").moves
     ('2x0e+1x1o', 'stays', True)
     """
     if declared is None:
@@ -105,10 +105,10 @@ def _turn_by_segment(x: Tensor, irreps: Irreps, layout: str, target_layout: str,
     return torch.cat(pieces, dim=-1) if pieces else x
 
 
-def leaf_name(path: Sequence[Any]) -> str:
+def name_leaf(path: Sequence[Any]) -> str:
     """Name a pytree leaf by path; fields look like dict keys.
 
-    >>> leaf_name([pytree.SequenceKey(1), pytree.GetAttrKey("energy")])
+    >>> name_leaf([pytree.SequenceKey(1), pytree.GetAttrKey("energy")])
     "[1]['energy']"
     """
     return "".join(f"[{key.name!r}]" if isinstance(key, pytree.GetAttrKey) else str(key) for key in path)
@@ -123,21 +123,25 @@ def last_dict_key(name: str) -> str:
     return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
 
 
-def cloned_tensors(tensors: TensorsByName) -> TensorsByName:
+def clone_tensors(tensors: TensorsByName) -> TensorsByName:
     return {name: x.clone() for name, x in tensors.items()}
 
 
-def derangement(size: int) -> Tensor:
+def copy_detached_in_float64(tensors: TensorsByName) -> TensorsByName:
+    return {name: x.detach().to("cpu", torch.float64, copy=True) for name, x in tensors.items()}
+
+
+def draw_derangement(size: int) -> Tensor:
     """A permutation without a fixed point.
 
-    >>> derangement(3)
+    >>> draw_derangement(3)
     tensor([1, 2, 0])
     """
     order = torch.randperm(size, generator=torch.Generator().manual_seed(2))
     return torch.empty_like(order).scatter_(0, order, order.roll(1))
 
 
-def prefix_of(run: Run) -> str:
+def compiled_name_prefix(run: Run) -> str:
     """The prefix of parameter names by `torch.compile`, if any."""
     return "_orig_mod." if hasattr(run, "_orig_mod") else ""
 
@@ -164,9 +168,8 @@ class Subject:
     degrees: Mapping[str, int] = field(default_factory=dict)  # operands in which it is a polynomial, and how high
     reference: Callable[[TensorsByName], TensorsByName] | None = None
     moments: Moments | None = None
-    results_of_reordered_rows: Callable[[Subject], tuple[TensorsByName, TensorsByName]] | None = (
-        None  # of rows in another order: results, and expected
-    )
+    # results of rows in another order, and what they should be
+    results_of_reordered_rows: Callable[[Subject], tuple[TensorsByName, TensorsByName]] | None = None
     points: str | None = None  # where a potential has its positions, energy, forces, cell and stress
     energy: str | None = None
     by_elimination: bool = False  # it has another name than an energy's, and is the one number that is returned
@@ -185,13 +188,10 @@ class Subject:
     inexact: str = ""  # why that does not run
     narrow: bool = False  # the module's code names narrower dtypes, which are float64 in that copy
     reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
-    call_arguments: Callable[[TensorsByName], Any] | None = (
-        None  # the arguments of a network's call, in their tuples and dicts
-    )
+    call_arguments: Callable[[TensorsByName], Any] | None = None  # of a network's call, in their tuples and dicts
     outcomes: tuple[str, ...] = ()  # the names of a network's results
-    drawing: Callable[[Run, TensorsByName], TensorsByName] | None = (
-        None  # the call that goes on with random numbers, if it draws some
-    )
+    # the call that goes on with random numbers, if it draws some
+    drawing: Callable[[Run, TensorsByName], TensorsByName] | None = None
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
     def __call__(self, operands: TensorsByName, run: Run | None = None) -> TensorsByName:
@@ -211,8 +211,8 @@ class Subject:
             return self
         if self.inexact:
             raise NotCompared(self.inexact)
-        copy = self.exact() if self.exact else double_of(self.module)
-        call = in_double(self.call) if self.narrow else self.call
+        copy = self.exact() if self.exact else copy_in_float64(self.module)
+        call = run_in_float64(self.call) if self.narrow else self.call
         return replace(self, module=copy, dtype=torch.float64, exact=None, call=call, narrow=False)
 
     def with_advancing_randomness(self) -> Subject:
@@ -222,7 +222,7 @@ class Subject:
     def in_evaluation(self) -> Subject:
         """The subject of a copy in evaluation mode."""
         module, fresh = copy_of(self.module).eval(), self.fresh_copy().eval()
-        return replace(self, module=module, fresh=fresh, exact=lambda: double_of(fresh))
+        return replace(self, module=module, fresh=fresh, exact=lambda: copy_in_float64(fresh))
 
     def module_operands(self, operands: TensorsByName) -> TensorsByName:
         """Copy operands to the module's device and dtype."""
@@ -231,11 +231,11 @@ class Subject:
 
     def arguments(self) -> TensorsByName:
         """Copy all tensors of a call for the module, integers included."""
-        return {**self.module_operands(self.given), **cloned_tensors(self.fixed)}
+        return {**self.module_operands(self.given), **clone_tensors(self.fixed)}
 
     def detached_results(self, module: Run, operands: TensorsByName) -> TensorsByName:
         """Call ``module`` on prepared operands; return detached float64 results on the CPU."""
-        return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, operands).items()}
+        return copy_detached_in_float64(self.call(module, operands))
 
     def result_frame(self, name: str) -> Frame:
         return self.results.get(name, STILL)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
-from tpgen.tools.inspection.report.values import error_reason
+from tpgen.tools.inspection.report.values import describe_error
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.laws import Outcomes, pair_results, prefixed_parts
-from tpgen.tools.verification.randomness import RANDOM, held_states, is_torch_generator, shared_states
-from tpgen.tools.verification.subject import Subject, TensorsByName, leaf_name
+from tpgen.tools.verification.laws import Outcomes, pair_results, prefix_part_names
+from tpgen.tools.verification.randomness import RANDOM, is_torch_generator, read_held_states, read_shared_states
+from tpgen.tools.verification.subject import Subject, TensorsByName, name_leaf
 
 # What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
 SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]]] = {
@@ -36,6 +37,7 @@ SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]
 SEEDS = (7919, 104729)  # which no network sets itself
 DRAWN = "a call in training goes on with random numbers of torch's, as dropout does"
 
+ASKED = "a call sets requires_grad of its caller's tensor, as some potentials mean to"
 ADDED = "a call adds or removes this entry of its caller's, as some networks mean to"
 # What torch says where a network takes gradients, as of an energy, and no graph is kept.
 UNTRACKED = ("does not require grad", "nference tensor")
@@ -84,11 +86,11 @@ def _generators_seeded_and_advanced(subject: Subject, module: Any, tracked: bool
         for seed in SEEDS:
             for _, _, begin in RANDOM.values():
                 begin(seed)
-            began.append(shared_states())
+            began.append(read_shared_states())
             with suppress(Exception), torch.set_grad_enabled(tracked):
                 subject.call(module, subject.arguments())
-            after.append(shared_states())
-            held.append(held_states(module))
+            after.append(read_shared_states())
+            held.append(read_held_states(module))
     of_process = [name for name in RANDOM if after[0][name] != began[0][name]]
     seeded = [name for name in of_process if after[0][name] == after[1][name]]
     further = [name for name, state in held[0].items() if held[1].get(name) != state]
@@ -112,19 +114,15 @@ def _changed_container_entries(subject: Subject, module: Any) -> tuple[list[str]
     given, before = (subject.call_arguments(subject.arguments()) for _ in range(2))
     with suppress(Exception):
         module(*given)
-    after = _container_entries(given)
-    known = {name: x for name, x in _container_entries(before).items() if isinstance(x, Tensor)}
-    other = [name for name, x in known.items() if name in after and not _same_entry(after[name], x)]
-    return other, sorted(after.keys() ^ _container_entries(before).keys())
+    after, known = _container_entries(given), _container_entries(before)
+    both = [(name, after[name], x) for name, x in known.items() if isinstance(x, Tensor) and name in after]
+    other = [name for name, y, x in both if not (isinstance(y, Tensor) and _same_bits(y.to(x), x))]
+    return other, sorted(after.keys() ^ known.keys())
 
 
 def _container_entries(given: Any) -> dict[str, Any]:
     found = pytree.tree_flatten_with_path(opened_fields(list(given)))[0]
-    return {leaf_name(path[1:]): x for path, x in found if len(path) > 1}
-
-
-def _same_entry(x: Any, y: Tensor) -> bool:
-    return isinstance(x, Tensor) and _same_bits(x.to(y), y)
+    return {name_leaf(path[1:]): x for path, x in found if len(path) > 1}
 
 
 def _same_bits(x: Tensor, y: Tensor) -> bool:
@@ -132,12 +130,9 @@ def _same_bits(x: Tensor, y: Tensor) -> bool:
 
 
 def _inputs_set_to_require_gradients(subject: Subject, module: Any) -> dict[str, str]:
-    # Gradients that a call asks for of tensors of its caller's, as some potentials mean to.
     given = subject.arguments()
     subject.call(module, given)
-    names = [name for name, x in given.items() if x.requires_grad]
-    why = "a call sets requires_grad of its caller's tensor, as some potentials mean to"
-    return dict.fromkeys(names, why)
+    return dict.fromkeys((name for name, x in given.items() if x.requires_grad), ASKED)
 
 
 @contextmanager
@@ -185,41 +180,41 @@ def compare_memory_layouts(subject: Subject) -> Outcomes:
         except RuntimeError as error:  # such as a view: it says so, and is not silently wrong
             found[part] = f"it does not take them: {str(error).strip().splitlines()[0][:120]}"
             continue
-        found |= prefixed_parts(part, pair_results(got, expected))
+        found |= prefix_part_names(part, pair_results(got, expected))
     return found
-
-
-def _arguments_requiring_gradients(subject: Subject) -> TensorsByName:
-    given = subject.arguments()
-    return {name: x.requires_grad_() if x.is_floating_point() else x for name, x in given.items()}
 
 
 def compare_gradient_modes(subject: Subject) -> Outcomes:
     """Compare results under no_grad, inference_mode, input gradients and frozen parameters."""
-    expected = subject.detached_results(subject.module, subject.arguments())
     frozen = None if subject.fresh is None else subject.fresh_copy().requires_grad_(False)
+
+    def call(module: nn.Module = subject.module, input_gradients: bool = False) -> TensorsByName:
+        given = subject.arguments()
+        for x in given.values():
+            x.requires_grad_(input_gradients and x.is_floating_point())
+        return subject.detached_results(module, given)
+
+    expected = call()
     cases: dict[str, Callable[[], TensorsByName]] = {
-        "no_grad": lambda: torch.no_grad()(subject.detached_results)(subject.module, subject.arguments()),
-        "inference_mode": lambda: torch.inference_mode()(_call_with_copies)(subject),
-        "inputs with gradients": lambda: subject.detached_results(
-            subject.module, _arguments_requiring_gradients(subject)
-        ),
+        "no_grad": torch.no_grad()(call),
+        "inference_mode": torch.inference_mode()(call),
+        "inputs with gradients": partial(call, input_gradients=True),
     }
     if frozen is not None:
-        cases["frozen parameters"] = lambda: subject.detached_results(frozen, subject.arguments())
+        cases["frozen parameters"] = partial(call, frozen)
     found: dict[str, Outcome] = {}
     for part, called in cases.items():
         try:
             got = called()
         except Exception as error:
             if not any(said in str(error) for said in UNTRACKED):
-                found[part] = f"it does not run so: {error_reason(error)}"
+                found[part] = f"it does not run so: {describe_error(error)}"
             continue
-        found |= prefixed_parts(part, pair_results(got, expected))
+        found |= prefix_part_names(part, pair_results(got, expected))
     return found
 
 
-def also_untracked(compare: Callable[[Subject], Outcomes]) -> Callable[[Subject], Outcomes]:
+def compare_also_without_gradients(compare: Callable[[Subject], Outcomes]) -> Callable[[Subject], Outcomes]:
     """Wrap a law to add outcomes that differ under no_grad."""
 
     def compare_both(subject: Subject) -> Outcomes:
@@ -231,7 +226,7 @@ def also_untracked(compare: Callable[[Subject], Outcomes]) -> Callable[[Subject]
                 return found
             return {**found, "without gradients": error}
         other = {name: x for name, x in untracked.items() if name in found and _is_other_outcome(x, found[name])}
-        return {**found, **prefixed_parts("without gradients", other)}
+        return {**found, **prefix_part_names("without gradients", other)}
 
     return compare_both
 
@@ -241,7 +236,3 @@ def _is_other_outcome(untracked: Outcome, tracked: Outcome) -> bool:
     if not isinstance(untracked, tuple) or not isinstance(tracked, tuple) or untracked[0].shape != tracked[0].shape:
         return isinstance(untracked, (tuple, Exception))
     return not torch.allclose(untracked[0], tracked[0], rtol=1e-9, atol=1e-9, equal_nan=True)
-
-
-def _call_with_copies(subject: Subject) -> TensorsByName:
-    return subject.detached_results(subject.module, subject.arguments())

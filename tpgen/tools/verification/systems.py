@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 from tpgen.tools.verification import laws
-from tpgen.tools.verification.derivatives import normal_draws
-from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
+from tpgen.tools.verification.derivatives import draw_normal_tensors
+from tpgen.tools.verification.findings import NotCompared, Outcome, Pair, largest_difference
 from tpgen.tools.verification.graphs import (
     AtomGraph,
-    on_a_line,
-    sheared,
-    single_graph,
-    spacing,
-    with_atoms,
-    with_atoms_in_other_cells,
-    with_edges,
+    move_atoms_to_other_cells,
+    place_atoms_on_line,
+    select_atoms,
+    select_edges,
+    shear_lattice,
+    shortest_distance,
+    take_graph_of_batch,
 )
-from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pair_results, prefixed_parts
-from tpgen.tools.verification.potentials import energy_and_forces
-from tpgen.tools.verification.reading import PERIODIC, Reading, tensor_row_count
-from tpgen.tools.verification.subject import Subject, TensorsByName, derangement, last_dict_key
+from tpgen.tools.verification.laws import Outcomes, compare_or_say_why_not, pair_results, prefix_part_names
+from tpgen.tools.verification.potentials import compute_energy_and_forces
+from tpgen.tools.verification.reading import PERIODIC, Reading, count_rows
+from tpgen.tools.verification.subject import Subject, TensorsByName, draw_derangement, last_dict_key
 
 NODE_ENERGIES = ("node_energy", "node_energies", "atomic_energy", "atomic_energies", "energies")
 STRAIN = 0.06  # of another graph's cell
@@ -37,46 +37,14 @@ CLOSE = 0.08  # the distance of two points that are close, by that of the neares
 EQUAL_SPECIES = "results do not tell {} {} from {}: both may share a row of an embedding, or it is meant"
 _MOST_SPECIES = 4  # of which each is put in the place of each other one
 
-NO_BATCH = "no tensor named batch says which graph an atom is in"
-NO_EDGES = "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in"
-_HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
-    "edges": (
-        lambda r: r.graph.ends is not None,
-        "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in",
-    ),
-    "cell": (lambda r: bool(r.periodic), "no cell with a volume, and images of edges in it, is among the inputs"),
-    "plane": (lambda r: len(r.periodic) > 1, "no cell that repeats along two vectors is among the inputs"),
-    "batch": (
-        lambda r: bool(r.named("batch")) or r.graph.number > 1,
-        "no tensor named batch says which graph an atom is in",
-    ),
-    "axes": (lambda r: not r.unclear, ""),
-}
 
-
-def needs(*parts: str) -> Callable[[Subject], str]:
-    """A function that says which ``parts`` a subject lacks."""
-
-    def lacking(subject: Subject) -> str:
-        if subject.points is None:
-            return "no input is said to be points"
-        reading = subject.reading
-        if not isinstance(reading, Reading):
-            return str(reading)
-        if reading.unreadable:
-            return reading.unreadable
-        return next((why or reading.unclear for there, why in map(_HAVE.__getitem__, parts) if not there(reading)), "")
-
-    return lacking
-
-
-def reading_of(subject: Subject) -> Reading:
+def require_reading(subject: Subject) -> Reading:
     """The subject's reading, which must exist."""
     assert isinstance(subject.reading, Reading)
     return subject.reading
 
 
-def network_results(subject: Subject, arguments: TensorsByName) -> TensorsByName:
+def call_network_detached(subject: Subject, arguments: TensorsByName) -> TensorsByName:
     """Call a network; return detached results, or raise `NotCompared` on failure."""
     try:
         return {name: y.detach() for name, y in subject(arguments).items()}
@@ -87,21 +55,26 @@ def network_results(subject: Subject, arguments: TensorsByName) -> TensorsByName
         raise NotCompared(f"the network does not take it: {type(error).__name__}: {said}") from error
 
 
+def call_on_graph(subject: Subject, graph: AtomGraph) -> TensorsByName:
+    """Call a network as `call_network_detached`, on another graph."""
+    return call_network_detached(subject, require_reading(subject).arguments_for(graph))
+
+
 def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, row_order: Tensor) -> Tensor:
     # A result in another order of atoms or edges, if it has a row for each.
-    return y[row_order] if tensor_row_count(y, subject.result_frame(result)) == row_count else y
+    return y[row_order] if count_rows(y, subject.result_frame(result)) == row_count else y
 
 
-def permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
+def call_with_permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
     """Permute each graph's atoms; return results, and expected results."""
-    reading = reading_of(subject)
-    order = _isolated_atoms_last(reading.graph, derangement(len(reading.graph.points)))
+    reading = require_reading(subject)
+    order = _isolated_atoms_last(reading.graph, draw_derangement(len(reading.graph.points)))
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
-    got, straight = subject(reading.written(with_atoms(reading.graph, order))), subject(subject.given)
+    got, straight = subject(reading.arguments_for(select_atoms(reading.graph, order))), subject(subject.given)
     return got, _reordered_results(subject, straight, got, order)
 
 
-def species_of_atoms(x: Tensor) -> Tensor | None:
+def read_species_of_atoms(x: Tensor) -> Tensor | None:
     """Each atom's species, from integers or one-hot rows, or None."""
     if not x.is_floating_point():
         return x.flatten()
@@ -110,17 +83,17 @@ def species_of_atoms(x: Tensor) -> Tensor | None:
 
 
 def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
-    reading = reading_of(subject)
-    for name in reading.named("atoms"):
-        species = species_of_atoms(reading.values[name])
+    reading = require_reading(subject)
+    for name in reading.names_with_role("atoms"):
+        species = read_species_of_atoms(reading.values[name])
         if species is None or len(species) != len(reading.graph.points):
             continue
         with suppress(NotCompared):
-            straight = network_results(subject, subject.given)
+            straight = call_network_detached(subject, subject.given)
             for one, other in combinations(species.unique().tolist()[:_MOST_SPECIES], 2):
                 atoms = reading.graph.atoms.clone()
                 atoms[species[atoms] == one] = int((species == other).nonzero()[0])
-                found = network_results(subject, reading.written(replace(reading.graph, atoms=atoms)))
+                found = call_on_graph(subject, replace(reading.graph, atoms=atoms))
                 if all(torch.equal(x, found[key]) for key, x in straight.items()):
                     return {"species": EQUAL_SPECIES.format(name, one, other)}
     return {}
@@ -129,48 +102,42 @@ def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
 def compare_permuted_systems(subject: Subject) -> Outcomes:
     """Compare results of permuted rows or atoms; note equal species."""
     found = dict(laws.compare_permutations(subject))
-    if isinstance(subject.reading, Reading):
-        found |= _equal_species_remark(subject)
-    graph = subject.reading.graph if isinstance(subject.reading, Reading) else None
-    if graph is None:
+    if not isinstance(subject.reading, Reading):
         return found
+    found |= _equal_species_remark(subject)
+    graph = subject.reading.graph
     if graph.ends is None:
-        crowd = dense_graph(reading_of(subject))
-        return (
-            found
-            if crowd is None
-            else {**found, **compared_if_accepted(DENSE, lambda: _compare_permuted_dense(subject, crowd))}
-        )
+        crowd = make_crowded_graph(subject.reading)
+        if crowd is not None:
+            found |= compare_or_say_why_not(DENSE, lambda: _compare_permuted_dense(subject, crowd))
+        return found
     atom = int((graph.batch == graph.batch[-1]).nonzero()[0])  # the first of the last graph
-    lone = with_edges(graph, (graph.ends != atom).all(0))
+    lone = select_edges(graph, (graph.ends != atom).all(0))
     with suppress(NotCompared):
-        straight = network_results(subject, reading_of(subject).written(lone))
+        straight = call_on_graph(subject, lone)
         order = torch.arange(len(graph.points))
         order = torch.cat([order[:atom], order[atom + 1 :], order[atom : atom + 1]])
-        got = network_results(subject, reading_of(subject).written(with_atoms(lone, order)))
-        found |= prefixed_parts(
-            "an atom without edges last", pair_results(got, _reordered_results(subject, straight, got, order))
-        )
+        got = call_on_graph(subject, select_atoms(lone, order))
+        last = pair_results(got, _reordered_results(subject, straight, got, order))
+        found |= prefix_part_names("an atom without edges last", last)
     return found
 
 
 def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
     # of so many neighbours that a list of the nearest, or first, would leave some out
-    exact, order = subject.in_float64(), derangement(len(graph.points))
-    straight, got = (
-        network_results(exact, reading_of(exact).written(one)) for one in (graph, with_atoms(graph, order))
-    )
+    exact, order = subject.in_float64(), draw_derangement(len(graph.points))
+    straight, got = (call_on_graph(exact, one) for one in (graph, select_atoms(graph, order)))
     return pair_results(got, _reordered_results(exact, straight, got, order))
 
 
-def dense_graph(reading: Reading) -> AtomGraph | None:
+def make_crowded_graph(reading: Reading) -> AtomGraph | None:
     """A crowded graph, or None for networks that take edges."""
-    if reading.graph.ends is not None or reading.indices or reading.unread or reading.unclear:
+    if reading.graph.ends is not None or reading.index_names or reading.unread_names or reading.unclear:
         return None
-    one = single_graph(reading.graph, 0)
+    one = take_graph_of_batch(reading.graph, 0)
     again = torch.arange(len(one.points)).repeat(-(-CROWD // len(one.points)))
-    draw = normal_draws({"": one.points[again]}, seed=33)[""]
-    return replace(with_atoms(one, again), points=one.points[again] + ASIDE * spacing(one) * draw)
+    draw = draw_normal_tensors({"": one.points[again]}, seed=33)[""]
+    return replace(select_atoms(one, again), points=one.points[again] + ASIDE * shortest_distance(one) * draw)
 
 
 def _isolated_atoms_last(graph: AtomGraph, atom_order: Tensor) -> Tensor:
@@ -193,46 +160,41 @@ def _reordered_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, atom_o
     if y.shape[:2] != (len(atom_order), len(atom_order)) or subject.result_frame(name).axes or got.shape != y.shape:
         return moved
     square = moved[:, atom_order]
-    return square if _largest_difference(got, square) < _largest_difference(got, moved) else moved
-
-
-def _largest_difference(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max())
+    return square if largest_difference(got, square) < largest_difference(got, moved) else moved
 
 
 def compare_edge_orders(subject: Subject) -> Outcomes:
     """Compare results of permuted edges with permuted results."""
-    reading = reading_of(subject)
+    reading = require_reading(subject)
     assert reading.graph.edges is not None
-    order = derangement(len(reading.graph.edges))
-    got, straight = subject(reading.written(with_edges(reading.graph, order))), subject(subject.given)
-    return pair_results(
-        got, {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()}
-    )
+    order = draw_derangement(len(reading.graph.edges))
+    got, straight = subject(reading.arguments_for(select_edges(reading.graph, order))), subject(subject.given)
+    expected = {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()}
+    return pair_results(got, expected)
 
 
 def compare_moved_images(subject: Subject) -> Outcomes:
     """Compare results after points move to other cells."""
-    reading = reading_of(subject)
+    reading = require_reading(subject)
     graph, axes = reading.graph, list(reading.periodic)
-    straight, numbers = subject(reading.written(graph)), torch.arange(len(graph.points))
+    straight, numbers = subject(reading.arguments_for(graph)), torch.arange(len(graph.points))
     first, every = (torch.zeros(len(numbers), 3) for _ in range(2))
     first[0, axes] = 1
     every[:, axes] = (numbers[:, None] // 2 ** torch.arange(3)).remainder(2)[:, axes].to(every)
     found, moved = (
-        pair_results(subject(reading.written(with_atoms_in_other_cells(graph, steps))), straight)
+        pair_results(subject(reading.arguments_for(move_atoms_to_other_cells(graph, steps))), straight)
         for steps in (first, every)
     )
-    found = {**found, **prefixed_parts("all atoms", moved)}
+    found = {**found, **prefix_part_names("all atoms", moved)}
     said = [name for name, x in reading.values.items() if last_dict_key(name) == PERIODIC and x.numel() % 3 == 0]
     if reading.graph.ends is not None or len(said) != 1:
         return found
-    return {**found, **compared_if_accepted("an open side", lambda: _compare_longer_open_axis(subject, said[0]))}
+    return {**found, **compare_or_say_why_not("an open side", lambda: _compare_longer_open_axis(subject, said[0]))}
 
 
 def _compare_longer_open_axis(subject: Subject, periodic_name: str) -> dict[str, Pair]:
     # a vector along which the cell does not repeat may be longer
-    reading = reading_of(subject)
+    reading = require_reading(subject)
     graph, axis = reading.graph, reading.periodic[0]
     assert graph.cells is not None
     longer = graph.cells.clone()
@@ -240,7 +202,7 @@ def _compare_longer_open_axis(subject: Subject, periodic_name: str) -> dict[str,
     said = reading.values[periodic_name].clone()
     said.view(-1, 3)[:, axis] = 0
     one, two = (
-        network_results(subject, {**reading.written(replace(graph, cells=cells)), periodic_name: said})
+        call_network_detached(subject, {**reading.arguments_for(replace(graph, cells=cells)), periodic_name: said})
         for cells in (longer, graph.cells)
     )
     names = [name for name in two if name == subject.energy or name == subject.forces]
@@ -249,79 +211,74 @@ def _compare_longer_open_axis(subject: Subject, periodic_name: str) -> dict[str,
 
 def compare_lattice_bases(subject: Subject) -> Outcomes:
     """Compare results for other basis vectors of a lattice."""
-    reading = reading_of(subject)
+    reading = require_reading(subject)
     axis, other = reading.periodic[:2]
-    found: Outcomes = pair_results(
-        subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given)
-    )
-    crystal = one_atom_crystal(reading)
-    return (
-        found
-        if crystal is None
-        else {**found, **compared_if_accepted(CRYSTAL, lambda: _compare_sheared_crystal(subject, crystal))}
-    )
+    sheared_results = subject(reading.arguments_for(shear_lattice(reading.graph, axis, other)))
+    found = pair_results(sheared_results, subject(subject.given))
+    return {**found, **compare_one_atom_crystal(subject, _compare_sheared_crystal)}
 
 
-def one_atom_crystal(reading: Reading) -> AtomGraph | None:
-    """A cubic crystal of one atom, or None for networks that take edges."""
+def compare_one_atom_crystal(subject: Subject, compare: Callable[[Subject, AtomGraph], Outcomes]) -> dict[str, Outcome]:
+    """Compare by a cubic crystal of one atom; nothing for networks that take edges."""
+    reading = require_reading(subject)
     graph = reading.graph
     if graph.ends is not None or len(reading.periodic) < 3 or graph.number > 1:
-        return None
-    cube = EDGE * spacing(graph) * torch.eye(3, dtype=graph.points.dtype)[None]
-    return replace(with_atoms(graph, torch.zeros(1, dtype=torch.int64)), cells=cube)
+        return {}
+    cube = EDGE * shortest_distance(graph) * torch.eye(3, dtype=graph.points.dtype)[None]
+    crystal = replace(select_atoms(graph, torch.zeros(1, dtype=torch.int64)), cells=cube)
+    return compare_or_say_why_not(CRYSTAL, lambda: compare(subject, crystal))
 
 
 def _compare_sheared_crystal(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
     # far from a cube
     axes = [(0, 1), (0, 1), (1, 2), (1, 2), (0, 2)]
-    other = reduce(lambda found, pair: sheared(found, *pair), axes, crystal)
-    return pair_results(
-        network_results(subject, reading_of(subject).written(other)),
-        network_results(subject, reading_of(subject).written(crystal)),
-    )
+    other = reduce(lambda found, pair: shear_lattice(found, *pair), axes, crystal)
+    got, expected = (call_on_graph(subject, graph) for graph in (other, crystal))
+    return pair_results(got, expected)
 
 
-def altered_graph(graph: AtomGraph) -> AtomGraph:
+def strain_and_shrink_graph(graph: AtomGraph) -> AtomGraph:
     """Strain the cell, drop one atom, and keep shorter edges."""
     strain = torch.eye(3, dtype=graph.points.dtype)
     strain += STRAIN * torch.tensor([[1.0, 0.3, 0.0], [0.0, 0.2, 0.1], [0.0, 0.0, -0.5]]).to(strain)
     cells = None if graph.cells is None else graph.cells @ strain
     found = replace(graph, points=graph.points @ strain, cells=cells)
     if len(graph.points) > 2:
-        found = with_atoms(found, torch.arange(len(found.points) - 1))
-    return found if found.ends is None else with_shorter_edges(found)
+        found = select_atoms(found, torch.arange(len(found.points) - 1))
+    return found if found.ends is None else keep_shorter_edges(found)
 
 
-def with_shorter_edges(graph: AtomGraph) -> AtomGraph:
+def keep_shorter_edges(graph: AtomGraph) -> AtomGraph:
     """Keep edges up to the median length."""
     lengths = graph.vectors.norm(dim=-1)
-    return with_edges(graph, lengths <= lengths.median() * (1 + 1e-6)) if len(lengths) else graph
+    return select_edges(graph, lengths <= lengths.median() * (1 + 1e-6)) if len(lengths) else graph
 
 
 def check_finite_systems(subject: Subject) -> Outcomes:
     """Check that isolated, close and collinear atoms give finite results."""
-    graph = reading_of(subject).graph
+    graph = require_reading(subject).graph
     cases: dict[str, AtomGraph] = {}
     if graph.ends is not None:
-        cases["an atom without edges"] = with_edges(graph, (graph.ends != 0).all(0))
-        cases["one atom alone"] = with_atoms(graph, torch.zeros(1, dtype=torch.int64))
-        cases["no edges"] = with_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
+        cases["an atom without edges"] = select_edges(graph, (graph.ends != 0).all(0))
+        cases["one atom alone"] = select_atoms(graph, torch.zeros(1, dtype=torch.int64))
+        cases["no edges"] = select_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
     if len(graph.points) > 1:
         cases["two points close together"] = _two_close_points(graph)
         if graph.ends is None or graph.ends.shape[1]:  # a row of an edge, for what is given of edges besides
             cases["an atom between two alike"] = _atom_between_two(graph)
     if len(graph.points) > 2:
-        cases |= {f"on a line along {'xyz'[axis]}": on_a_line(graph, axis, spacing(graph)) for axis in range(3)}
+        for axis, name in enumerate("xyz"):
+            cases[f"on a line along {name}"] = place_atoms_on_line(graph, axis, shortest_distance(graph))
     found: dict[str, Outcome] = {}
     for name, case in cases.items():
-        found |= compared_if_accepted(name, lambda graph=case: _check_finite_results(subject, graph))  # type: ignore[misc]
+        found |= compare_or_say_why_not(name, lambda graph=case: _check_finite_results(subject, graph))  # type: ignore[misc]
     return found or {"": "there are no edges, and less than three points"}
 
 
 def _atom_between_two(graph: AtomGraph) -> AtomGraph:
     # the last atom halfway between two of the first, where vectors cancel
     rows = torch.tensor([0, len(graph.points) - 1, 0])
-    places = spacing(graph) * torch.tensor([[-1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    places = shortest_distance(graph) * torch.tensor([[-1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     points, same = places.to(graph.points), torch.zeros_like(rows)
     found = replace(graph, points=points, batch=same, atoms=graph.atoms[rows], twins=same)
     if graph.number > 1:
@@ -340,29 +297,26 @@ def _two_close_points(graph: AtomGraph) -> AtomGraph:
     if graph.ends is not None and (joined := (graph.ends[0] != graph.ends[1]).nonzero().flatten()).numel():
         one, other = graph.ends[:, joined[0]].tolist()
     points = graph.points.clone()
-    points[one] = points[other] + CLOSE * spacing(graph) * torch.tensor([0.6, 0.48, 0.64]).to(points)
+    points[one] = points[other] + CLOSE * shortest_distance(graph) * torch.tensor([0.6, 0.48, 0.64]).to(points)
     return replace(graph, points=points)
 
 
 def _check_finite_results(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
     # Whether results are numbers, as many as there are atoms; of a potential without forces, whether slopes are.
-    values = reading_of(subject).written(graph)
-    found, straight, atoms = (
-        network_results(subject, values),
-        subject(subject.given),
-        len(reading_of(subject).graph.points),
-    )
-    pairs = finite_entries(found)
+    values = require_reading(subject).arguments_for(graph)
+    found, straight = call_network_detached(subject, values), subject(subject.given)
+    atoms = len(require_reading(subject).graph.points)
+    pairs = compare_finite_entries_with_ones(found)
     for name, y in straight.items():
-        if tensor_row_count(y, subject.result_frame(name)) == atoms not in (1, reading_of(subject).graph.number):
+        if count_rows(y, subject.result_frame(name)) == atoms not in (1, require_reading(subject).graph.number):
             wanted = (len(graph.points), *y.shape[1:])
             pairs[name] = (found[name].isfinite().double(), torch.ones(wanted).double())
     if subject.energy is not None and subject.forces is None:
-        pairs |= finite_entries({"slopes": energy_and_forces(subject, values)[1]})
+        pairs |= compare_finite_entries_with_ones({"slopes": compute_energy_and_forces(subject, values)[1]})
     return {name: pair for name, pair in pairs.items() if pair[1].numel()}
 
 
-def finite_entries(results: TensorsByName) -> dict[str, Pair]:
+def compare_finite_entries_with_ones(results: TensorsByName) -> dict[str, Pair]:
     """Pair each result's mask of finite entries with ones."""
     return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in results.items() if y.numel()}
 
@@ -370,9 +324,9 @@ def finite_entries(results: TensorsByName) -> dict[str, Pair]:
 def compare_summed_systems(subject: Subject) -> Outcomes:
     """Compare sums of atomic energies with graph energies."""
     found = subject(subject.given)
-    graph, energy = reading_of(subject).graph, found[subject.energy or ""]
+    graph, energy = require_reading(subject).graph, found[subject.energy or ""]
     outcomes: dict[str, Pair | str] = {}
-    for name in node_energies(subject):
+    for name in list_atomic_energy_results(subject):
         y = found[name]
         if y.numel() != len(graph.points) or energy.numel() not in (1, graph.number):
             outcomes[name] = f"its shape is {tuple(y.shape)}, where one number for each atom is summed"
@@ -382,6 +336,6 @@ def compare_summed_systems(subject: Subject) -> Outcomes:
     return outcomes
 
 
-def node_energies(subject: Subject) -> list[str]:
+def list_atomic_energy_results(subject: Subject) -> list[str]:
     """Name the results that are atomic energies."""
     return [name for name in subject.outcomes if name in NODE_ENERGIES]

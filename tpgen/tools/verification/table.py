@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from tpgen.tools.verification import (
@@ -23,14 +24,9 @@ from tpgen.tools.verification import (
 )
 from tpgen.tools.verification.laws import Law
 from tpgen.tools.verification.subject import Subject
-from tpgen.tools.verification.systems import needs
 
 
-def _has_fields(*names: str) -> Callable[[Subject], bool]:
-    return lambda subject: all(getattr(subject, name) for name in names)
-
-
-def _is_product(subject: Subject) -> bool:
+def is_product(subject: Subject) -> bool:
     return subject.kind == "product"
 
 
@@ -46,62 +42,76 @@ def _choose_by_points(
     )
 
 
-def _missing_field_reason(*names: str) -> Callable[[Subject], str]:
-    said = {"points": "no input is said to be points", "cell": "there is no cell among the inputs"}
+# Whether a subject has a part, and what is said where not.
+_PARTS: dict[str, tuple[Callable[[Subject], Any], str]] = {
+    "points": (attrgetter("points"), "no input is said to be points"),
+    **{name: (attrgetter(name), f"no result is known to be the {name}") for name in ("energy", "forces", "stress")},
+    "energies of atoms": (systems.list_atomic_energy_results, "no result is known to be the energies of atoms"),
+    "edges": (
+        lambda s: s.reading.graph.ends is not None,
+        "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in",
+    ),
+    "cell": (lambda s: s.reading.periodic, "no cell with a volume, and images of edges in it, is among the inputs"),
+    "plane": (lambda s: len(s.reading.periodic) > 1, "no cell that repeats along two vectors is among the inputs"),
+    "batch": (
+        lambda s: s.reading.names_with_role("batch") or s.reading.graph.number > 1,
+        "no tensor named batch says which graph an atom is in",
+    ),
+}
 
-    def lacks(subject: Subject) -> str:
-        missing = next((name for name in names if getattr(subject, name) is None), None)
-        if missing in ("energy", "forces") and subject.unsaid:
-            return subject.unsaid
-        return "" if missing is None else said.get(missing, f"no result is known to be the {missing}")
 
-    return lacks
+def _needs(*parts: str) -> Callable[[Subject], str]:
+    # says which part a subject lacks first; "reading" is of its arguments, in which "axes" can be told apart
+    return lambda subject: next(filter(None, (_why_missing(subject, part) for part in parts)), "")
 
 
-def _why_no_sum(subject: Subject) -> str:
-    found = needs()(subject) or _missing_field_reason("energy")(subject)
-    return found or ("" if systems.node_energies(subject) else "no result is known to be the energies of atoms")
-
-
-_POTENTIAL = _missing_field_reason("points", "energy")
+def _why_missing(subject: Subject, part: str) -> str:
+    if part == "reading":
+        return subject.reading if isinstance(subject.reading, str) else subject.reading.unreadable
+    if part == "axes":
+        return subject.reading.unclear
+    has, why = _PARTS[part]
+    if has(subject):
+        return ""
+    return (subject.unsaid or why) if part in ("energy", "forces") else why
 
 
 def _graph_law(about: str, compare: Callable[[Subject], Any], *parts: str) -> Law:
-    # a law of atoms, cells and edges that needs parts of a call's arguments, and to tell their axes apart
-    return Law(about, compare, is_network, slack=5, lacks=needs(*parts, "axes"))
+    # a law of atoms, cells and edges
+    return Law(about, compare, is_network, slack=5, lacks=_needs("reading", *parts, "axes"))
 
 
-def _slope_law(about: str, compare: Callable[[Subject], Any], *names: str) -> Law:
-    # differences of energies; needs the points or results in ``names``
-    return Law(about, compare, is_network, limit=5e-8, lacks=_missing_field_reason(*names), slopes=True)
+def _slope_law(about: str, compare: Callable[[Subject], Any], *parts: str) -> Law:
+    # differences of energies
+    return Law(about, compare, is_network, limit=5e-8, lacks=_needs(*parts), slopes=True)
 
 
 LAWS: dict[str, Law] = {
-    "definition": Law(
-        "equal to the slow definition in float64", laws.compare_with_definition, _has_fields("reference")
-    ),
-    "e3nn": Law("equal to e3nn's product", laws.compare_with_e3nn, _is_product),
-    "right": Law("`right` as a matrix on input 1 is the product", laws.compare_right, _is_product, slack=2),
-    "linear": Law("linear in each operand", laws.compare_linearity, lambda s: bool(s.linear or s.affine), slack=5),
-    "degree": Law("of the right degree in each operand", laws.compare_degree, _has_fields("degrees"), slack=5),
+    "definition": Law("equal to the slow definition in float64", laws.compare_with_definition, attrgetter("reference")),
+    "e3nn": Law("equal to e3nn's product", laws.compare_with_e3nn, is_product),
+    "right": Law("`right` as a matrix on input 1 is the product", laws.compare_right, is_product, slack=2),
+    "linear": Law("linear in each operand", laws.compare_linearity, lambda s: s.linear or s.affine, slack=5),
+    "degree": Law("of the right degree in each operand", laws.compare_degree, attrgetter("degrees"), slack=5),
     "equivariant": Law(
         "turned inputs give turned results",
         laws.compare_equivariance,
-        lambda s: bool(s.turns) or is_network(s),  # of a network, that nothing was said is a finding
+        lambda s: s.turns or is_network(s),  # of a network, that nothing was said is a finding
         slack=5,
     ),
     "translation": Law(
         "nothing changes where all points are shifted",
         laws.compare_translations,
         is_network,
-        lacks=_missing_field_reason("points"),
+        lacks=_needs("points"),
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
-        _choose_by_points(systems.compare_permuted_systems, surroundings.also_untracked(rows.compare_permuted_rows)),
+        _choose_by_points(
+            systems.compare_permuted_systems, surroundings.compare_also_without_gradients(rows.compare_permuted_rows)
+        ),
         lambda s: is_network(s) or s.results_of_reordered_rows is not None,
         slack=5,
-        lacks=lambda s: _choose_by_points(needs(), rows.why_no_rows)(s) if is_network(s) else "",
+        lacks=_choose_by_points(_needs("reading"), rows.why_no_rows),
     ),
     "edges": _graph_law("edges in another order give results in it", masks.compare_edges_and_masks, "edges"),
     "images": _graph_law("a point's image in another cell is as good", systems.compare_moved_images, "cell"),
@@ -110,12 +120,20 @@ LAWS: dict[str, Law] = {
     "batch": _graph_law("graphs together are as each alone", several.compare_batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
-        surroundings.also_untracked(_choose_by_points(rows.check_finite_points, rows.check_finite_rows)),
+        surroundings.compare_also_without_gradients(
+            _choose_by_points(rows.check_finite_points, rows.check_finite_rows)
+        ),
         is_network,
         limit=0.0,
-        lacks=lambda s: needs("axes")(s) if s.points else "",
+        lacks=_choose_by_points(_needs("reading", "axes"), lambda s: ""),
     ),
-    "sum": Law("energies of atoms add up", systems.compare_summed_systems, is_network, slack=5, lacks=_why_no_sum),
+    "sum": Law(
+        "energies of atoms add up",
+        systems.compare_summed_systems,
+        is_network,
+        slack=5,
+        lacks=_needs("reading", "energy", "energies of atoms"),
+    ),
     "precision": Law(
         "its own dtype is as near to float64 as rounding",
         rounding.compare_precision,
@@ -126,7 +144,7 @@ LAWS: dict[str, Law] = {
     "normalisation": Law(
         "mean squares are what was asked for",
         laws.compare_normalisation,
-        _has_fields("moments"),
+        attrgetter("moments"),
         limit=moments.MOMENT_LIMIT,
     ),
     "first order": Law("gradients", partial(derivatives.compare_derivative, 1), slack=2),
@@ -142,14 +160,14 @@ LAWS: dict[str, Law] = {
         potentials.check_smoothness,
         is_network,
         limit=1e-5,
-        lacks=_POTENTIAL,
+        lacks=_needs("points", "energy"),
     ),
     "conservation": Law(
         "a trajectory keeps its energy",
         potentials.compare_conservation,
         is_network,
         limit=potentials.DRIFT,
-        lacks=_POTENTIAL,
+        lacks=_needs("points", "energy"),
     ),
     "parameters": Law(
         "results have gradients by what they depend on",
@@ -162,7 +180,9 @@ LAWS: dict[str, Law] = {
     "history": Law("results do not depend on calls before", history.compare_after_other_calls, is_network, slack=5),
     "no_grad": Law("the same values whether or not gradients are taken", surroundings.compare_gradient_modes),
     "memory": Law(
-        "inputs are read wherever they lie", surroundings.also_untracked(surroundings.compare_memory_layouts), slack=5
+        "inputs are read wherever they lie",
+        surroundings.compare_also_without_gradients(surroundings.compare_memory_layouts),
+        slack=5,
     ),
     "surroundings": Law("a call leaves all else as it was", surroundings.check_untouched, is_network, limit=0.0),
     "threads": Law("the same numbers on any number of threads", runs.compare_threads, lambda s: s.device.type == "cpu"),

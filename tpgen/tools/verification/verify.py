@@ -24,24 +24,30 @@ from tpgen.networks.conversion.operations.splines import disable_splines, find_l
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
 from tpgen.nn.modules import build_module, list_open_sizes
 from tpgen.planner.plan import Plan
-from tpgen.tools.verification.derivatives import DERIVATIVE_LIMIT, FREED, OF_TORCH, is_freed_graph, with_own_norms
+from tpgen.tools.verification.derivatives import (
+    DERIVATIVE_LIMIT,
+    FREED,
+    OF_TORCH,
+    is_freed_graph,
+    replace_norms_by_formulas,
+)
 from tpgen.tools.verification.findings import (
     COLUMNS,
     FAILED,
     NOT_COMPARED,
     PASSED,
     LawFinding,
-    finding_cells,
-    findings_html,
+    count_statuses_as_text,
     judge_outcome,
-    status_counts_text,
+    list_finding_cells,
     tolerance_of,
+    write_findings_html,
 )
 from tpgen.tools.verification.laws import Law
-from tpgen.tools.verification.modules import module_subject
-from tpgen.tools.verification.networks import copies_of, network_subject
+from tpgen.tools.verification.modules import build_module_subject
+from tpgen.tools.verification.networks import build_network_subject, copy_tensors_in
 from tpgen.tools.verification.potentials import SLOPE
-from tpgen.tools.verification.precision import double_of
+from tpgen.tools.verification.precision import copy_in_float64
 from tpgen.tools.verification.runs import is_random, is_random_in_training_alone
 from tpgen.tools.verification.subject import Subject
 from tpgen.tools.verification.table import LAWS, UNSEEN, is_network
@@ -150,11 +156,11 @@ class Verification(Shown):
         return tuple(f for one in worst for f in (one, *(also for also in left if also.law == one.law)))
 
     def __str__(self) -> str:
-        rows = [COLUMNS, *(finding_cells(finding) for finding in self.shown())]
+        rows = [COLUMNS, *(list_finding_cells(finding) for finding in self.shown())]
         return "\n".join([*self._heading_lines(), "", table(rows), "", self._summary_line()])
 
     def _repr_html_(self) -> str:
-        return div_lines(*self._heading_lines()) + findings_html(self.shown()) + div_lines(self._summary_line())
+        return div_lines(*self._heading_lines()) + write_findings_html(self.shown()) + div_lines(self._summary_line())
 
     def _heading_lines(self) -> tuple[str, str, str]:
         return (
@@ -166,7 +172,7 @@ class Verification(Shown):
     def _summary_line(self) -> str:
         unseen = UNSEEN.get(self.kind, "").format(mode=self.mode)
         cause = f"\n{REMEMBERS}" * ("history" in self.failed and len(self.failed) > 1)
-        return f"largest error of each law; of all comparisons {status_counts_text(self.findings)}{cause}{unseen}"
+        return f"largest error of each law; of all comparisons {count_statuses_as_text(self.findings)}{cause}{unseen}"
 
 
 def _share_of_tolerance(finding: LawFinding) -> float:
@@ -245,7 +251,7 @@ def _chosen_law_names(only: str | Iterable[str] | None, without: str | Iterable[
     return [name for name in chosen if name not in left_out]
 
 
-def _applies(name: str, subject: Subject) -> bool:
+def _applies(name: str, subject: Subject) -> Any:
     if name == STOCK:
         return is_network(subject) and bool(conversion_report(subject.module).replaced)
     return LAWS[name].applies(subject)
@@ -262,14 +268,14 @@ def _build_subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, r
         raise InputError(
             f"give a torch.nn.Module or a plan, got {a_kind(subject)}: a function goes into the forward of one"
         )
-    made = module_subject(subject, rows)
+    made = build_module_subject(subject, rows)
     if made is None:
         if inputs is None:
             raise InputError(
                 f"{type(subject).__name__} is no module of tpgen's: give the arguments of a call, as in "
                 "verify(network, (x,))"
             )
-        made = network_subject(subject, inputs, irreps_in, irreps_out)
+        made = build_network_subject(subject, inputs, irreps_in, irreps_out)
     elif (inputs, irreps_in, irreps_out) != (None, None, None):
         raise InputError(f"inputs and irreps are for networks: a {made.kind} brings its own")
     return replace(made, backend=backend)
@@ -322,7 +328,7 @@ def _findings_of_law(name: str, law: Law, subject: Subject, own_norms: bool = Fa
     if name in BY_PLACE and is_random(subject):
         return [LawFinding(name, "", NOT_COMPARED, why=ELSEWHERE)]
     if name in OF_HIGHER_ORDER and not own_norms and is_network(subject):
-        with with_own_norms():
+        with replace_norms_by_formulas():
             again = _findings_of_law(name, law, subject, own_norms=True)
         return found if any(f.status == FAILED for f in again) else [replace(f, why=OF_TORCH) for f in again]
     return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
@@ -333,7 +339,7 @@ def _is_float32_rounding(finding: LawFinding) -> bool:
 
 
 def _with_copies_of_current_module(subject: Subject) -> Subject:
-    return replace(subject, exact=lambda: double_of(subject.module))
+    return replace(subject, exact=lambda: copy_in_float64(subject.module))
 
 
 def _rounding_floor(law: Law, part: str, subject: Subject) -> float:
@@ -346,7 +352,7 @@ def _rounding_floor(law: Law, part: str, subject: Subject) -> float:
 
 
 def _compare_with_unconverted(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
-    proof = conversion_report(subject.module, prove=copies_of(inputs)).proof
+    proof = conversion_report(subject.module, prove=copy_tensors_in(inputs)).proof
     assert proof is not None
     found, how = [], WITHOUT_SPLINES if has_splined_nets(subject.module) else ""
     for d in proof.differences:

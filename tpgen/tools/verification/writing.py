@@ -69,9 +69,8 @@ def _renumber_indices(reading: Any, graph: AtomGraph, kind: str, indices: Tensor
     indices = indices.long()
     within = (indices >= 0) & (indices < table.shape[1])
     copy = copy_of_row.reshape(-1, *[1] * (indices.dim() - 1)).expand_as(indices)
-    return torch.where(
-        within, table[copy, torch.where(within, indices, 0)], _shift_padding_indices(reading, graph, indices)
-    )
+    renumbered = table[copy, torch.where(within, indices, 0)]
+    return torch.where(within, renumbered, _shift_padding_indices(reading, graph, indices))
 
 
 def _write_indices(reading: Any, graph: AtomGraph, original: Tensor, kind: str, rows: str) -> Tensor:
@@ -82,20 +81,13 @@ def _write_indices(reading: Any, graph: AtomGraph, original: Tensor, kind: str, 
         return _fill_edge_slots(reading, graph, original, graph.batch[graph.ends[0]])
     if rows == EDGES:
         assert graph.edge_twins is not None
-        found = _fill_edge_slots(
-            reading,
-            graph,
-            original,
-            _renumber_all_or_raise(
-                reading, graph, kind, reading.edges.rows_of_edges(original)[graph.edges], graph.edge_twins
-            ),
-        )
-    elif rows == ATOMS:
-        found = _renumber_all_or_raise(reading, graph, kind, original[graph.atoms], graph.twins)
-    else:
-        twins = torch.stack([graph.twins[graph.batch == n][0] for n in range(graph.number)])
-        found = _renumber_all_or_raise(reading, graph, kind, original[graph.graphs], twins)
-    return found
+        indices = reading.edges.rows_of_edges(original)[graph.edges]
+        renumbered = _renumber_all_or_raise(reading, graph, kind, indices, graph.edge_twins)
+        return _fill_edge_slots(reading, graph, original, renumbered)
+    if rows == ATOMS:
+        return _renumber_all_or_raise(reading, graph, kind, original[graph.atoms], graph.twins)
+    twins = torch.stack([graph.twins[graph.batch == n][0] for n in range(graph.number)])
+    return _renumber_all_or_raise(reading, graph, kind, original[graph.graphs], twins)
 
 
 def _renumber_all_or_raise(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_of_row: Tensor) -> Tensor:
@@ -105,10 +97,10 @@ def _renumber_all_or_raise(reading: Any, graph: AtomGraph, kind: str, indices: T
     return found
 
 
-def tuple_axis(tuples: Tensor) -> int:
+def find_tuple_axis(tuples: Tensor) -> int:
     """The axis along which tuples of indices follow each other.
 
-    >>> tuple_axis(torch.ones(3, 8)), tuple_axis(torch.ones(8, 3))
+    >>> find_tuple_axis(torch.ones(3, 8)), find_tuple_axis(torch.ones(8, 3))
     (1, 0)
     """
     return int(tuples.dim() == 2 and tuples.shape[0] in (2, 3, 4) and tuples.shape[1] > tuples.shape[0])
@@ -116,7 +108,7 @@ def tuple_axis(tuples: Tensor) -> int:
 
 def _write_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -> Tensor:
     # tuples whose indices are all left, in each copy of the graph
-    axis = tuple_axis(original)
+    axis = find_tuple_axis(original)
     kept, twins = _numbers_and_copies_of_complete_tuples(reading, graph, original.shape[axis])
     rows = original.movedim(axis, 0)[kept]
     return (_renumber_indices(reading, graph, kind, rows, twins) if kind else rows).movedim(0, axis)
@@ -126,13 +118,11 @@ def _numbers_and_copies_of_complete_tuples(reading: Any, graph: AtomGraph, numbe
     rows, copies = [], []
     for copy in range(graph.copies):
         there = torch.ones(number, dtype=torch.bool)
-        for name in reading.indices:
+        for name in reading.index_names:
             x = reading.values[name]
-            if reading.roles[name].endswith("by tuples") and x.shape[tuple_axis(x)] == number:
-                x = x.movedim(tuple_axis(x), 0)
-                found = _renumber_indices(
-                    reading, graph, reading.roles[name].split()[0], x, torch.full((number,), copy)
-                )
+            if reading.roles[name].endswith("by tuples") and x.shape[find_tuple_axis(x)] == number:
+                x, kind = x.movedim(find_tuple_axis(x), 0), reading.roles[name].split()[0]
+                found = _renumber_indices(reading, graph, kind, x, torch.full((number,), copy))
                 there &= ((found != -1) | (x == -1)).reshape(number, -1).all(1)
         rows.append(there.nonzero().flatten())
         copies.append(torch.full_like(rows[-1], copy))
@@ -160,11 +150,9 @@ def _gather_rows(reading: Any, graph: AtomGraph, original: Tensor, row_kind: str
     rows = getattr(graph, row_kind)
     if rows is None:
         return original
-    return (
-        _fill_edge_slots(reading, graph, original, reading.edges.rows_of_edges(original)[rows])
-        if row_kind == EDGES
-        else original[rows]
-    )
+    if row_kind != EDGES:
+        return original[rows]
+    return _fill_edge_slots(reading, graph, original, reading.edges.rows_of_edges(original)[rows])
 
 
 def _count_by_graph(graph: AtomGraph, of_edges: bool = False) -> Tensor:
@@ -215,7 +203,7 @@ WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
 }
 
 
-def write_graph(reading: Any, graph: AtomGraph) -> TensorsByName:
+def write_arguments_for_graph(reading: Any, graph: AtomGraph) -> TensorsByName:
     """A call's arguments for another graph."""
     found = {}
     for name, x in reading.values.items():

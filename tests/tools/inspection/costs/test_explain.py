@@ -3,13 +3,16 @@
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import tpgen
+from tests.polynomials import mixed, symmetric
 from tests.tools.cli.calls import VECTORS, run
 from tpgen.base.clock import Timing
 from tpgen.base.errors import TpgenError
@@ -22,7 +25,7 @@ from tpgen.planner.product import make_plan
 from tpgen.tools.inspection.costs.explain import explain
 from tpgen.tools.inspection.costs.explanation import Explanation
 from tpgen.tools.inspection.costs.pictures import draw_couplings, draw_graph, draw_network
-from tpgen.tools.inspection.costs.roofline import Ceilings, machine_ceilings
+from tpgen.tools.inspection.costs.roofline import Ceilings, measure_machine_ceilings
 from tpgen.tools.inspection.stages.request import Request
 
 GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
@@ -73,25 +76,35 @@ def test_peak_memory_is_that_of_intermediates_and_result() -> None:
         assert explain(plan, strategy=strategy, rows=200, ceilings=GIVEN).peak_bytes == 2 * found.peak_bytes
 
 
-def test_measuring_fills_in_times() -> None:
-    found = explain(channelwise("8x0e", "0e", "0e"), rows=8, measure=True, strategy="einsum", ceilings=GIVEN)
+def linear(channels: int | None, shared: bool) -> tpgen.Linear:
+    options = {"f_in": channels, "f_out": channels, "shared_weights": shared}
+    return tpgen.Linear("2x0e+1o", "2x0e+1o", biases=True, strategy="einsum", **options)
+
+
+MEASURED: dict[str, tuple[Callable[[], Any], dict[str, int]]] = {
+    "product": (lambda: channelwise("8x0e", "0e", "0e"), {}),
+    "product without paths": (lambda: make_plan("2x0e", "1o", "2x1o", []), {}),  # gradients of zeros are zeros
+    **{f"layer, {c}, {s}": (partial(linear, c, s), {}) for c in (None, 2) for s in (True, False)},
+    **{f"polynomial, {n}": (partial(symmetric, degree=2), {"channels": 2, "elements": n}) for n in (1, 2)},
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_measuring_fills_in_times(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpgen.tools.inspection.costs.explain.SECONDS", 0.001)
+    made, sizes = MEASURED[name]
+    found = explain(made(), rows=4, measure=True, strategy="einsum", ceilings=GIVEN, **sizes)
+    assert found.strategy == "einsum"
     assert found.forward_seconds
     assert found.backward_seconds
     assert all(path.seconds for path in found.paths)
     assert re.search(r"measured  .* forward, .*; .* forward\+backward", str(found))
-    assert "alone" in str(found)
-
-
-def test_a_product_without_paths_is_measured_too() -> None:
-    found = explain(make_plan("2x0e", "1o", "2x1o", []), rows=8, measure=True, strategy="einsum", ceilings=GIVEN)
-    assert found.forward_seconds
-    assert found.backward_seconds  # its zeros have gradients, which are zeros
-    assert "forward+backward" in str(found)
+    assert ("alone" in str(found)) == bool(found.paths)
 
 
 def test_ceilings_are_measured_once() -> None:
-    first = machine_ceilings()
-    assert machine_ceilings() is first
+    first = measure_machine_ceilings()
+    assert measure_machine_ceilings() is first
     assert first.bandwidth > 0
     assert first.ridge > 0
     assert "measured" in str(first)
@@ -120,28 +133,32 @@ def test_json_is_complete() -> None:
     assert read["forward_seconds"] is None
 
 
-def test_errors() -> None:
-    with pytest.raises(TpgenError, match="a Linear, a polynomial, or the plan of one, not Linear"):
-        explain(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
-    with pytest.raises(TpgenError, match="rows: the batch that totals are for must have one or more, got 0"):
-        explained("article", rows=0)
-    with pytest.raises(TpgenError, match=r"not str; a named product is .*find_problem\('article'\).plan"):
-        explain("article")  # type: ignore[arg-type]
-    with pytest.raises(TpgenError, match="unknown option 'foo'; known options: layout, strategy"):
-        explained("article", foo=1)
-    with pytest.raises(TpgenError, match="device 'nowhere' cannot be used here"):
-        explained("article", device="nowhere")
-    with pytest.raises(TpgenError, match=r"torch\.dtype like torch\.float32, got 'float32'"):
-        explained("article", dtype="float32")
+def products(count: int) -> torch.nn.ModuleList:
+    return torch.nn.ModuleList([tpgen.FullyConnectedTensorProduct("1o", "1o", "0e") for _ in range(count)])
 
 
-def test_a_network_is_told_its_products() -> None:
-    product = tpgen.FullyConnectedTensorProduct("1o", "1o", "0e")
-    with pytest.raises(TpgenError, match=r"holds 1 product \(0\): give one, as in network.get_submodule\('0'\)"):
-        explain(torch.nn.Sequential(product))  # type: ignore[arg-type]
-    many = torch.nn.ModuleDict({str(n): tpgen.FullyConnectedTensorProduct("1o", "1o", "0e") for n in range(5)})
-    with pytest.raises(TpgenError, match=r"holds 5 products \(0, 1, 2, 3, …\)"):
-        explain(many)  # type: ignore[arg-type]
+ARTICLE = PROBLEMS["article"].plan
+
+
+@pytest.mark.parametrize(
+    "subject, options, message",
+    [
+        (torch.nn.Linear(1, 1), {}, "a Linear, a polynomial, or the plan of one, not Linear"),
+        ("article", {}, r"not str; a named product is .*find_problem\('article'\).plan"),
+        (products(1), {}, r"holds 1 product \(0\): give one, as in network.get_submodule\('0'\)"),
+        (products(5), {}, r"holds 5 products \(0, 1, 2, 3, …\)"),
+        (ARTICLE, {"foo": 1}, "unknown option 'foo'; known options: layout, strategy"),
+        (ARTICLE, {"device": "nowhere"}, "device 'nowhere' cannot be used here"),
+        (ARTICLE, {"dtype": "float32"}, r"torch\.dtype like torch\.float32, got 'float32'"),
+        (ARTICLE, {"rows": 0}, "rows: the batch that totals are for must have one or more, got 0"),
+        (mixed(), {"rows": 0}, "rows: the batch that totals are for must have one or more, got 0"),
+        (mixed(), {"channels": 0}, "channels: the batch that totals are for must have one or more, got 0"),
+        (mixed(), {"elements": 0}, "elements: the batch that totals are for must have one or more, got 0"),
+    ],
+)
+def test_what_cannot_be_explained_is_an_error(subject: Any, options: dict, message: str) -> None:
+    with pytest.raises(TpgenError, match=message):
+        explain(subject, **options)
 
 
 def test_pictures(tmp_path: Path) -> None:

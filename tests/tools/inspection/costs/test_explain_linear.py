@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-import torch
-
 import tpgen
-from tpgen.base.errors import TpgenError
 from tpgen.planner.linear import make_linear_plan
 from tpgen.tools.inspection.costs.roofline import Ceilings
 from tpgen.tools.inspection.stages.provenance import TRACED_STAGES, provenance
@@ -55,20 +51,6 @@ def test_columns_that_a_linear_layer_lacks_are_left_out(tmp_path: Path) -> None:
     assert (tmp_path / "linear.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("channels", [None, 2])
-def test_it_is_measured(shared: bool, channels: int | None) -> None:
-    layer = tpgen.Linear(
-        "2x0e+1o", "2x0e+1o", biases=True, f_in=channels, f_out=channels, shared_weights=shared, strategy="einsum"
-    )
-    found = tpgen.explain(layer, rows=4, measure=True, ceilings=GIVEN)
-    assert found.forward_seconds is not None
-    assert found.backward_seconds is not None
-    assert all(path.seconds is not None and path.seconds > 0.0 for path in found.paths)
-    assert found.strategy == "einsum"
-    assert "forward+backward" in str(found)
-
-
 def test_every_line_of_a_linear_layer_is_explained() -> None:
     stages = [name for name in TRACED_STAGES if name not in ("inductor", "ptx")]
     graphs = provenance(PLAN, stages[:6], strategy="einsum")
@@ -78,12 +60,3 @@ def test_every_line_of_a_linear_layer_is_explained() -> None:
     for path in PLAN.paths:
         assert all(graphs.trace_forward(path.index).values())
         assert kernels.trace_forward(path.index)["sweep"]
-
-
-def test_bad_input() -> None:
-    with pytest.raises(TpgenError, match="rows: the batch that totals are for must have one or more, got 0"):
-        tpgen.explain(PLAN, rows=0)
-    with pytest.raises(TpgenError, match=r"'strateggy':.*'strategy'"):
-        tpgen.explain(PLAN, strateggy="einsum")  # type: ignore[call-overload]
-    with pytest.raises(TpgenError, match="give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one"):
-        tpgen.explain(torch.nn.ReLU())  # type: ignore[call-overload]

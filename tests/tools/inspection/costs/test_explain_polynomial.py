@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 
 import tpgen
-from tests.polynomials import mixed, symmetric
+from tests.polynomials import mixed
 from tpgen.base.errors import TpgenError
 from tpgen.form.polynomial import make_scalar_form
 from tpgen.planner.problems import POLYNOMIALS
@@ -63,30 +62,6 @@ def test_a_module_brings_what_it_is() -> None:
     fields = json.loads(found.to_json())
     assert fields["forward_seconds"] is None
     assert (fields["paths"][0]["in1"], fields["paths"][0]["in2"]) == ("x", "x")
-
-
-@pytest.mark.parametrize("elements", [1, 2])
-def test_measured(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpgen.tools.inspection.costs.explain.SECONDS", 0.001)
-    found = explain(
-        symmetric(degree=2), rows=4, channels=2, elements=elements, strategy="einsum", measure=True, ceilings=CEILINGS
-    )
-    assert found.forward_seconds
-    assert found.backward_seconds
-    assert all(path.seconds for path in found.paths)
-    assert "forward+backward" in str(found)
-
-
-def test_a_busy_machine_is_named() -> None:
-    busy = replace(CEILINGS, scatter=0.4)
-    texts = [str(explain(symmetric(degree=2), strategy="einsum", ceilings=c)) for c in (CEILINGS, busy)]
-    assert ["lie 40 % apart: the machine is busy" in text for text in texts] == [False, True]
-
-
-@pytest.mark.parametrize("what", ["rows", "channels", "elements"])
-def test_an_empty_batch_is_refused(what: str) -> None:
-    with pytest.raises(TpgenError, match=f"{what}: the batch that totals are for must have one or more, got 0"):
-        explain(mixed(), **{what: 0})
 
 
 def test_memory_is_that_of_a_call() -> None:

@@ -13,7 +13,7 @@ from tpgen.compiler.tuning import list_strategies, read_choice
 from tpgen.nn.modules import build_module, list_open_sizes
 from tpgen.planner.plan import Plan
 from tpgen.tools.inspection.costs.measured import tune
-from tpgen.tools.inspection.stages.calls import request_for
+from tpgen.tools.inspection.stages.calls import make_request
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -24,7 +24,7 @@ def test_the_fastest_is_remembered_and_taken(
     monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
     config = Config(backend=backend)
     assert read_choice(plan.flat, config) is None
-    made = tune(request_for(plan, rows=8, backend=backend), seconds=0.05)
+    made = tune(make_request(plan, rows=8, backend=backend), seconds=0.05)
     assert set(made.milliseconds) | set(made.left_out) == set(list_strategies(plan))
     assert made.fastest == min(made.milliseconds, key=made.milliseconds.get)
     choice = choose_strategy(plan.flat, config)

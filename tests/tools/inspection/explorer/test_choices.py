@@ -7,7 +7,7 @@ from typing import Any
 from tests.machine import needs_compiler
 from tests.tools.inspection.explorer.pages import ARTICLE, KERNELS, STAGES, click, keys, lit
 from tpgen.planner.problems import PROBLEMS
-from tpgen.tools.inspection.costs.node_costs import node_costs
+from tpgen.tools.inspection.costs.node_costs import compute_node_costs
 from tpgen.tools.inspection.stages.provenance import provenance
 from tpgen.tools.inspection.stages.request import Request
 
@@ -173,7 +173,7 @@ def test_preludes_are_folded_and_open_for_a_search(page: Any) -> None:
 
 def test_a_line_of_a_graph_says_what_it_makes(page: Any) -> None:
     """For the rows of the page: the shape of its result, its bytes and its operations."""
-    costs = node_costs(Request(ARTICLE, strategy="einsum", rows=1000))
+    costs = compute_node_costs(Request(ARTICLE, strategy="einsum", rows=1000))
     said = page.execute_script(
         "const lines = [...document.querySelectorAll('#pane-code b')];"
         "const line = lines.find(line => /^ *path1_einsum =/.test(line.textContent));"

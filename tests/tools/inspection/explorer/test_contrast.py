@@ -14,7 +14,7 @@ from tests.tools.inspection.explorer.pages import HERE, STYLE, click
 from tpgen.base.drawing.path_map import css_properties, draw_path_map
 from tpgen.planner.presets import channelwise
 from tpgen.tools.inspection.costs.roofline import Ceilings
-from tpgen.tools.inspection.costs.roofline_picture import roofline
+from tpgen.tools.inspection.costs.roofline_picture import draw_roofline_svg
 
 
 @needs_compiler  # macros and comments are coloured in C++ alone
@@ -106,7 +106,7 @@ def test_labels_never_overprint(browser: Any, tmp_path: Path, flops: float) -> N
     slow, fast = (replace(found, forward_seconds=seconds) for seconds in (0.02, found.predicted_seconds))
     for drawn in (
         draw_path_map(plan.map, interactive=True),
-        *(roofline(one, interactive=True) for one in (slow, fast)),
+        *(draw_roofline_svg(one, interactive=True) for one in (slow, fast)),
     ):
         file = tmp_path / "drawing.html"
         file.write_text(f"<meta charset=utf-8><style>{STYLE}</style>{drawn}", encoding="utf-8")

@@ -14,8 +14,8 @@ from tpgen.planner.problems import PROBLEMS
 from tpgen.tools.inspection.report import sections
 from tpgen.tools.inspection.report.compile_report import ReportError, compile_report
 from tpgen.tools.inspection.report.sections import SECTIONS, SectionMaker
-from tpgen.tools.inspection.report.values import error_reason
-from tpgen.tools.inspection.stages.dump import example_arguments
+from tpgen.tools.inspection.report.values import describe_error
+from tpgen.tools.inspection.stages.dump import draw_example_arguments
 from tpgen.tools.inspection.stages.request import Request
 
 QUICK = ("graphs", "guards", "recompilations", "joint", "partition")
@@ -249,14 +249,14 @@ def test_an_error_without_words_says_where() -> None:
     with pytest.raises(NotImplementedError) as caught:
         refused()
     line = caught.traceback[-1].lineno + 1
-    assert error_reason(caught.value) == f"NotImplementedError: no reason given at test_report.py:{line} in refused"
+    assert describe_error(caught.value) == f"NotImplementedError: no reason given at test_report.py:{line} in refused"
 
 
 @pytest.mark.parametrize("problem", ["mace-large", "tetris-1"])
 def test_larger_products_have_a_partition(problem: str) -> None:
     plan = PROBLEMS[problem].plan
     product = tpgen.TensorProduct.from_plan(plan, internal_weights=False, strategy="einsum")
-    given = example_arguments(Request(plan, rows=3), ("x1", "x2", "w"))
+    given = draw_example_arguments(Request(plan, rows=3), ("x1", "x2", "w"))
     report = compile_report(product, given, sections=["partition"])
     assert not report.missing
     default, min_cut = report["partition"].data["partitions"]

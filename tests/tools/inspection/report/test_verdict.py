@@ -1,6 +1,6 @@
 """What the verdict of a compile report says of figures that are known."""
 
-from tpgen.tools.inspection.report.values import verdict
+from tpgen.tools.inspection.report.values import write_verdict
 
 
 def _timed(backend: str, seconds: float, error: float, spread: float = 0.1) -> dict:
@@ -11,7 +11,7 @@ def _timed(backend: str, seconds: float, error: float, spread: float = 0.1) -> d
 def test_the_verdict_says_what_to_do() -> None:
     broken = {"reason": "a branch\nat length", "where": ["a.py:3 in forward: if x.sum() > 0"]}
     partitions = [{"partitioner": name, "bytes": size} for name, size in (("default", 5000), ("min-cut", 1000))]
-    found = verdict(
+    found = write_verdict(
         {
             "graphs": {"graphs": [{}, {}], "breaks": [broken]},
             "partition": {"partitions": partitions},
@@ -30,13 +30,13 @@ def test_the_verdict_says_what_to_do() -> None:
     ):
         assert advice in found["to do"]
     slow = {"backends": {"backends": [_timed("eager", 0.001, 0.0), _timed("inductor", 0.002, 0.0)]}}
-    assert verdict(slow)["to do"] == "leave it eager: compiled it runs 0.50× as fast"
-    assert verdict({})["to do"] == "nothing"
+    assert write_verdict(slow)["to do"] == "leave it eager: compiled it runs 0.50× as fast"
+    assert write_verdict({})["to do"] == "nothing"
 
 
 def test_times_that_lie_apart_give_no_advice() -> None:
     """On a busy machine the same product was 50 times as fast compiled, and then 50 times as slow."""
     rows = [_timed("eager", 0.05, 0.0), _timed("inductor", 0.001, 0.0, spread=0.8)]
-    assert verdict({"backends": {"backends": rows}})["to do"] == (
+    assert write_verdict({"backends": {"backends": rows}})["to do"] == (
         "measure again: times of the same call lie 80 % apart, so they decide nothing"
     )

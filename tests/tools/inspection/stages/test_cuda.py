@@ -47,13 +47,13 @@ def test_instructions_serve_what_their_line_serves() -> None:
 @needs_nvrtc
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no shell to stand in for nvdisasm")
 def test_sass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "disassemblers", lambda: iter(()))
+    monkeypatch.setattr(cuda, "find_disassemblers", lambda: iter(()))
     with pytest.raises(BackendError, match=r"'sass'.*CUDA"):
         dump_stage(PLAN, "sass")
     tool = tmp_path / "nvdisasm"
     tool.write_text('#!/bin/sh\nhead -c 4 "$2" | tail -c 3\n')
     tool.chmod(0o700)
-    monkeypatch.setattr(cuda, "disassemblers", lambda: iter([str(tool)]))
+    monkeypatch.setattr(cuda, "find_disassemblers", lambda: iter([str(tool)]))
     assert dump_stage(PLAN, "sass") == "ELF"
     tool.write_text("#!/bin/sh\necho it cannot >&2\nexit 1\n")
     with pytest.raises(BackendError, match="nvdisasm failed: it cannot"):

@@ -1,9 +1,13 @@
 """Every stage of every direction has text, and what cannot be dumped says so."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from tpgen.base.errors import EmitError
+from tests.machine import needs_nvrtc
+from tests.polynomials import mixed
+from tpgen.base.errors import TpgenError
 from tpgen.emitter.emit import DIRECTIONS, emit_plan
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import make_linear_plan
@@ -11,16 +15,33 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise
 from tpgen.planner.problems import POLYNOMIALS
 from tpgen.planner.product import make_plan
-from tpgen.tools.inspection.stages.dump import STAGES, default_stage, dump_files, dump_stage, example_arguments
-from tpgen.tools.inspection.stages.request import KERNEL, Request, product_directions
+from tpgen.tools.inspection.stages.dump import (
+    STAGES,
+    choose_default_stage,
+    draw_example_arguments,
+    dump_files,
+    dump_stage,
+)
+from tpgen.tools.inspection.stages.request import KERNEL, Request, list_product_directions
 
 ON_A_GPU = ("cuda", "ptx", "sass")  # of products that keep channels: test_cuda.py
 WITHOUT_COMPILING = [stage for stage in STAGES if stage not in ("inductor", *ON_A_GPU)]
 
 
+def product_plan() -> Plan:
+    return make_plan("4x0e+2x1o", "1o", "2x1o+2x1e", [(0, 0, 0, "uvw", True), (1, 0, 1, "uvu", True)])
+
+
+def linear_plan() -> Plan:
+    return make_linear_plan("4x0e+2x1o", "3x0e+2x1o", biases=True)
+
+
+VECTORS = channelwise("4x1o", "1o", "0e+1e")
+
+
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return make_plan("4x0e+2x1o", "1o", "2x1o+2x1e", [(0, 0, 0, "uvw", True), (1, 0, 1, "uvu", True)])
+    return product_plan()
 
 
 STAGES_AND_DIRECTIONS = [
@@ -33,20 +54,6 @@ def test_every_stage_of_every_direction_has_text(plan: Plan, stage: str, directi
     text = dump_stage(plan, stage, direction, strategy="grouped")
     assert text.strip()
     assert text == dump_stage(plan, stage, direction, strategy="grouped"), "a dump is the same every time"
-
-
-@pytest.mark.parametrize(
-    "stage, fragment",
-    [
-        ("plan", "coefficient"),
-        ("form", "einsum('zui,zvj,uv,ijk->zuk', x1, x2, w, _w3j_1_1_1)"),
-        ("graph", "contraction"),
-        ("code", "def forward(self, x1"),
-        ("script", "graph(%self"),
-    ],
-)
-def test_a_stage_shows_what_it_is_for(plan: Plan, stage: str, fragment: str) -> None:
-    assert fragment in dump_stage(plan, stage, strategy="einsum")
 
 
 def test_directions_differ_where_a_stage_has_them(plan: Plan) -> None:
@@ -78,72 +85,45 @@ def test_inductor_shows_generated_code() -> None:
 def test_the_code_that_is_shown_is_the_code_that_runs(plan: Plan) -> None:
     request = Request(plan, rows=3)
     emission = emit_plan(plan)
-    arguments = example_arguments(request, emission.arguments)
+    arguments = draw_example_arguments(request, emission.arguments)
     assert emission.module()(*arguments).shape == (3, plan.irreps_out.dim)
-    assert all(map(torch.equal, arguments, example_arguments(request, emission.arguments)))
-
-
-def test_an_unknown_stage_lists_the_known_ones(plan: Plan) -> None:
-    with pytest.raises(
-        EmitError,
-        match="unknown stage 'asm'; known stages: plan, form, graph, code, script, inductor, sweep, placement, cpp",
-    ):
-        dump_stage(plan, "asm")
-
-
-def test_an_unknown_direction_lists_the_known_ones(plan: Plan) -> None:
-    with pytest.raises(EmitError, match=r"'left'.*grad_x1"):
-        dump_stage(plan, "code", "left")
+    assert all(map(torch.equal, arguments, draw_example_arguments(request, emission.arguments)))
 
 
 def test_a_product_without_weights_has_no_gradient_for_them() -> None:
     unweighted = elementwise("2x1o", "2x1o")
-    assert product_directions(unweighted) == ("forward", "right", "grad_x1", "grad_x2", "conv")
-    with pytest.raises(EmitError, match=r"no weights, so it has no direction 'grad_w'; its directions: forward, right"):
-        dump_stage(unweighted, "graph", "grad_w")
+    assert list_product_directions(unweighted) == ("forward", "right", "grad_x1", "grad_x2", "conv")
 
 
 KERNELS = ("forward", "grad_x1", "grad_x2", "grad_w", "conv", "backward", "conv_backward")
 
 
 def test_cpp_is_the_kernel_of_a_direction() -> None:
-    plan = channelwise("4x1o", "1o", "0e+1e")
-    texts = dump_files(plan, ["cpp"], ["all"])
+    texts = dump_files(VECTORS, ["cpp"], ["all"])
     assert list(texts) == [f"cpp.{d}.cpp" for d in KERNELS]
     assert "// path 0: 4x1o x 1x1o -> 4x0e (uvu)" in texts["cpp.forward.cpp"]
-    with pytest.raises(EmitError, match="stage 'cpp' has no direction 'right'"):
-        dump_stage(plan, "cpp", "right")
 
 
 def test_kernels_of_all_gradients_and_of_convolutions_are_shown() -> None:
-    plan = channelwise("4x1o", "1o", "0e+1e")
-    texts = dump_files(plan, ["cpp"], ["conv", "backward", "conv_backward"])
+    texts = dump_files(VECTORS, ["cpp"], ["conv", "backward", "conv_backward"])
     assert "// opens out with x1 @ src, out @ dst\n" in texts["cpp.conv.cpp"]
     assert "// opens x1, x2, w\n" in texts["cpp.backward.cpp"]
     assert "// opens x1, x2, w with x1 @ src, out @ dst\n" in texts["cpp.conv_backward.cpp"]
     assert "// opens x1, x2\n" in dump_stage(elementwise("2x1o", "2x1o"), "cpp", "backward")
-    with pytest.raises(EmitError, match=r"'code'.*'backward'"):
-        dump_stage(plan, "code", "backward")
 
 
 def test_what_a_reader_sees_first() -> None:
-    plan = channelwise("4x1o", "1o", "0e+1e")
-    assert [default_stage(plan, strategy=s) for s in ("kernel", "grouped")] == ["cpp", "code"]
-    assert default_stage(plan, "right", strategy="kernel") == "code"
+    assert [choose_default_stage(VECTORS, strategy=s) for s in ("kernel", "grouped")] == ["cpp", "code"]
+    assert choose_default_stage(VECTORS, "right", strategy="kernel") == "code"
 
 
 def test_what_a_kernel_computes_and_where_come_before_its_text() -> None:
-    plan = channelwise("4x1o", "1o", "0e+1e")
-    sweep, placement = (dump_stage(plan, stage, "grad_x2") for stage in ("sweep", "placement"))
+    sweep, placement = (dump_stage(VECTORS, stage, "grad_x2") for stage in ("sweep", "placement"))
     assert sweep.startswith("sweep: opens x2\n  path 0: 4x1o x 1x1o -> 4x0e (uvu)")
     assert placement.split(" placement: opens x2; ")[0] in ("channel", "batch")  # as the machine's vectors are
 
 
 # --- linear layers, and one function for all plans --------------------------------------------------------------------
-
-
-def linear_plan() -> Plan:
-    return make_linear_plan("4x0e+2x1o", "3x0e+2x1o", biases=True)
 
 
 def test_a_linear_layer_has_every_stage_but_those_of_a_gpu() -> None:
@@ -160,24 +140,38 @@ def test_a_linear_layer_has_every_stage_but_those_of_a_gpu() -> None:
     assert len(set(texts.values())) == len(texts)
 
 
-@pytest.mark.parametrize(
-    "stage, direction, fragment",
-    [
-        ("form", "grad_w", "path 1: 0.707107 * einsum('zui,zwk,ik->uw', x1, out, _eye_3)"),
-        ("graph", "forward", "<{digest}>"),
-        ("code", "forward", "def forward(self, x1 : torch.Tensor, w : torch.Tensor)"),
-        (
-            "sweep",
-            "backward",
-            "path 1: 2x1o -> 2x1o, times 0.707107\n    x1[u] += sum_w out[w] W[u, w]\n    W[u, w] +=",
-        ),
-        ("placement", "backward", "path 1: 2 x 2 weights; a matrix product over rows and 3 components"),
-        ("cpp", "backward", "// opens x1, w\n"),
-    ],
-)
-def test_what_a_stage_of_a_linear_layer_shows(stage: str, direction: str, fragment: str) -> None:
-    plan = linear_plan()
-    assert fragment.format(digest=plan.digest) in dump_stage(plan, stage, direction, strategy="kernel")
+GRAPH, KERNEL_OF = {"strategy": "einsum"}, {"strategy": "kernel"}
+SHOWN: list[tuple[Callable[[], Plan], str, str, dict, str]] = [
+    (product_plan, "plan", "forward", GRAPH, "coefficient"),
+    (product_plan, "form", "forward", GRAPH, "einsum('zui,zvj,uv,ijk->zuk', x1, x2, w, _w3j_1_1_1)"),
+    (product_plan, "graph", "forward", GRAPH, "contraction"),
+    (product_plan, "code", "forward", GRAPH, "def forward(self, x1"),
+    (product_plan, "script", "forward", GRAPH, "graph(%self"),
+    (linear_plan, "form", "grad_w", KERNEL_OF, "path 1: 0.707107 * einsum('zui,zwk,ik->uw', x1, out, _eye_3)"),
+    (linear_plan, "graph", "forward", KERNEL_OF, "<{digest}>"),
+    (linear_plan, "code", "forward", KERNEL_OF, "def forward(self, x1 : torch.Tensor, w : torch.Tensor)"),
+    (
+        *(linear_plan, "sweep", "backward", KERNEL_OF),
+        "path 1: 2x1o -> 2x1o, times 0.707107\n    x1[u] += sum_w out[w] W[u, w]\n    W[u, w] +=",
+    ),
+    (linear_plan, "placement", "backward", KERNEL_OF, "path 1: 2 x 2 weights; a matrix product over rows and 3"),
+    (linear_plan, "cpp", "backward", KERNEL_OF, "// opens x1, w\n"),
+    (mixed, "plan", "forward", GRAPH, "a    a    y    1x1o  independent couplings"),
+    (mixed, "form", "forward", GRAPH, "a0 a0"),
+    (mixed, "graph", "forward", GRAPH, "contraction"),
+    (mixed, "code", "forward", GRAPH, "def forward(self, a : torch.Tensor, b : torch.Tensor, y :"),
+    (mixed, "sweep", "forward", GRAPH, "prologue:"),
+    (mixed, "placement", "forward", GRAPH, "a task: up to 64 rows of one element, one vector of"),
+    (mixed, "cpp", "forward", GRAPH, "static void row("),
+    (mixed, "cuda", "forward", GRAPH, "DEVICE void row("),
+    pytest.param(mixed, "ptx", "forward", GRAPH, ".visible .entry tpgen_kernel", marks=needs_nvrtc),
+]
+
+
+@pytest.mark.parametrize("made, stage, direction, options, fragment", SHOWN)
+def test_a_stage_shows_what_it_is_for(made, stage: str, direction: str, options: dict, fragment: str) -> None:
+    plan = made()
+    assert fragment.format(digest=plan.digest) in dump_stage(plan, stage, direction, **options)
 
 
 def test_the_programs_of_a_linear_layer_that_are_shown_run() -> None:
@@ -185,7 +179,7 @@ def test_the_programs_of_a_linear_layer_that_are_shown_run() -> None:
     assert dump_stage(layer.plan, "code", strategy="grouped") == layer._emission("forward").code.strip()
     request = Request(layer.plan, strategy="grouped", rows=5)
     emission = request.emission()
-    assert request.module(emission)(*example_arguments(request, emission.arguments)).shape == (5, 3 * 9)
+    assert request.module(emission)(*draw_example_arguments(request, emission.arguments)).shape == (5, 3 * 9)
 
 
 def test_a_graph_that_is_one_kernel_leaves_the_products_json_out(plan: Plan) -> None:
@@ -201,28 +195,34 @@ def test_one_function_takes_all_kinds_of_plans() -> None:
     assert list(dump_files(polynomial, ["plan", "cpp"], ["backward"])) == ["plan.txt", "cpp.backward.cpp"]
 
 
+LAYER = "is a linear layer, so it has no direction"
+
+
 @pytest.mark.parametrize(
-    "stage, direction, message",
+    "made, stage, direction, options, message",
     [
+        (product_plan, "asm", "forward", {}, "unknown stage 'asm'; known stages: plan, form, graph, code, script, ind"),
+        (product_plan, "code", "left", {}, r"'left'.*grad_x1"),
+        (product_plan, "code", "all", {}, "give dump_stage one direction"),
+        (product_plan, "code", "backward", {}, r"stage 'code' has no direction 'backward'"),
+        (lambda: VECTORS, "cpp", "right", {}, "stage 'cpp' has no direction 'right'"),
         (
-            "code",
-            "right",
-            "is a linear layer, so it has no direction 'right'; its directions: forward, grad_x1, grad_w",
+            lambda: elementwise("2x1o", "2x1o"),
+            "graph",
+            "grad_w",
+            {},
+            r"no weights.* 'grad_w'; its directions: ",
         ),
-        ("cpp", "conv_backward", "is a linear layer, so it has no direction 'conv_backward'"),
-        ("code", "backward", "stage 'code' has no direction 'backward'"),
-        ("code", "all", "give dump_stage one direction"),
+        (linear_plan, "code", "right", {}, f"{LAYER} 'right'; its directions: forward, grad_x1, grad_w"),
+        (linear_plan, "cpp", "conv_backward", {}, f"{LAYER} 'conv_backward'"),
+        (mixed, "code", "backward", {}, r"'code'.*'backward'"),
+        (mixed, "sweep", "right", {}, "not a call: 'right'; calls are forward, backward, second, or one in full"),
+        (mixed, "code", "forward", {"strategy": "grouped"}, "unknown strategy 'grouped'"),
+        (mixed, "code", "forward", {"layout": "ir_mul"}, "unknown option 'layout'; known options: strategy, backend"),
+        (lambda: Linear("1x0e", "1x0e"), "code", "forward", {}, "a Plan, not of Linear; its attribute plan is one"),
+        (lambda: "article", "code", "forward", {}, r"not of str$"),
     ],
 )
-def test_directions_that_a_linear_layer_lacks(stage: str, direction: str, message: str) -> None:
-    with pytest.raises(EmitError, match=message):
-        dump_stage(linear_plan(), stage, direction)
-
-
-def test_what_is_no_plan_is_refused() -> None:
-    with pytest.raises(EmitError, match=r"stages are those of a Plan, not of Linear; its attribute plan is one"):
-        dump_stage(Linear("1x0e", "1x0e"), "code")  # type: ignore[arg-type]
-    with pytest.raises(EmitError, match=r"not of str$"):
-        dump_stage("article", "code")  # type: ignore[arg-type]
-    with pytest.raises(EmitError, match="of a polynomial: unknown option 'layout'; known options: strategy, backend"):
-        dump_stage(POLYNOMIALS["harmonics"].plan, "code", layout="ir_mul")
+def test_what_cannot_be_dumped_says_why(made, stage: str, direction: str, options: dict, message: str) -> None:
+    with pytest.raises(TpgenError, match=message):
+        dump_stage(made(), stage, direction, **options)

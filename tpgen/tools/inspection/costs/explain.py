@@ -21,12 +21,11 @@ from tpgen.base.errors import TpgenError
 from tpgen.compiler.config import RequestOptions
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import Path
-from tpgen.tools.inspection.costs.explained import PathExplanation
-from tpgen.tools.inspection.costs.explanation import ROWS, SECONDS, Explanation
-from tpgen.tools.inspection.costs.measured import benchmark_calls, module_for, seconds_of_paths
+from tpgen.tools.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathExplanation
+from tpgen.tools.inspection.costs.measured import build_module_for, make_benchmark_calls, time_paths
 from tpgen.tools.inspection.costs.memory import MemoryEstimate
-from tpgen.tools.inspection.costs.roofline import Ceilings, machine_ceilings, time_with_ceilings
-from tpgen.tools.inspection.stages.calls import Inspected, request_of
+from tpgen.tools.inspection.costs.roofline import Ceilings, measure_machine_ceilings, time_calls_and_ceilings
+from tpgen.tools.inspection.stages.calls import Inspected, resolve_request
 from tpgen.tools.inspection.stages.request import Request
 
 
@@ -48,20 +47,20 @@ def explain(
 
     Raises `TpgenError` for other subjects, empty batches, and ``nodes`` without a convolution.
     """
-    request = replace(request_of(subject, **options), rows=rows)
+    request = replace(resolve_request(subject, **options), rows=rows)
     for name, count in request.sizes.items():
         if count < 1:
             raise TpgenError(f"{name}: the batch that totals are for must have one or more, got {count}")
     nodes = _node_count(subject, rows, nodes)
     found = replace(
-        _explain_costs(request, nodes, seconds_of_paths(request, SECONDS / 5) if measure else {}),
+        _explain_costs(request, nodes, time_paths(request, SECONDS / 5) if measure else {}),
         reason=_strategy_reason(subject, request, options),
-        ceilings=ceilings or machine_ceilings(request.dtype, request.device),
+        ceilings=ceilings or measure_machine_ceilings(request.dtype, request.device),
     )
     if not measure:
         return found
-    times, measured_ceilings = time_with_ceilings(
-        benchmark_calls(request, nodes), request.dtype, request.device, SECONDS
+    times, measured_ceilings = time_calls_and_ceilings(
+        make_benchmark_calls(request, nodes), request.dtype, request.device, SECONDS
     )
     return replace(
         found,
@@ -119,8 +118,8 @@ def _node_count(subject: Inspected, rows: int, nodes: int | None) -> int | None:
 
 def _memory_estimate(request: Request, nodes: int | None) -> MemoryEstimate:
     there = torch.device(request.device).type != "cuda" or torch.cuda.is_available()
-    module = module_for(replace(request, backend="eager", device=request.device if there else "cpu"), nodes is not None)
-    return module.memory(request.rows, nodes)
+    eager = replace(request, backend="eager", device=request.device if there else "cpu")
+    return build_module_for(eager, nodes is not None).memory(request.rows, nodes)
 
 
 def _explain_path(

@@ -37,11 +37,11 @@ from tpgen.tools.inspection.costs.watched import (
     NetworkCall,
     WatchedModule,
     WatchedRun,
-    modules_to_watch,
+    find_planned_modules,
     preserve_state,
 )
-from tpgen.tools.inspection.report.values import check_call, error_reason
-from tpgen.tools.inspection.stages.calls import request_of
+from tpgen.tools.inspection.report.values import check_call, describe_error
+from tpgen.tools.inspection.stages.calls import resolve_request
 
 _WARM, _ROUNDS = 2, 9  # calls that are not timed, and that are
 _MOST_CLASSES = 6  # in a table
@@ -208,8 +208,8 @@ def explain_network(
     Explains a converted copy of a stock network.  Raises `TpgenError` if the network fails.
     """
     check_call("explain_network(network, [x, y])", network, inputs)
-    given, network = network, with_products(network)
-    held = modules_to_watch(network)
+    given, network = network, convert_if_stock(network)
+    held = find_planned_modules(network)
     watch = CallWatch.for_modules(network, held, find_device(network, inputs))
     run = WatchedRun(network, tuple(inputs), dict(keywords or {}), watch)
     with preserve_state(network), watch.recording():
@@ -217,7 +217,7 @@ def explain_network(
             run()
         except Exception as error:  # whatever the network says of its inputs
             raise TpgenError(
-                f"the network fails on the inputs given ({error_reason(error)}); give inputs it takes"
+                f"the network fails on the inputs given ({describe_error(error)}); give inputs it takes"
             ) from error
         seen = {path: tuple(calls) for path, calls in watch.calls.items()}
         passes = dict(watch.passes)
@@ -244,15 +244,15 @@ def explain_network(
     )
 
 
-def with_products(network: nn.Module) -> nn.Module:
+def convert_if_stock(network: nn.Module) -> nn.Module:
     """The network, or a converted copy of a stock one."""
-    if modules_to_watch(network):
+    if find_planned_modules(network):
         return network
     try:
         copied = copy_of(network)
     except Exception as error:
         raise TpgenError(
-            f"{type(network).__name__} cannot be copied ({error_reason(error)}): convert it first"
+            f"{type(network).__name__} cannot be copied ({describe_error(error)}): convert it first"
         ) from error
     return convert(copied, program=False)
 
@@ -263,7 +263,7 @@ def _explain_product(
     largest = max(calls, key=lambda call: call.rows)
     subject, options = watched.subject(largest)
     found = explain(subject, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings, **options)
-    request = request_of(subject, **options)
+    request = resolve_request(subject, **options)
     requests = [replace(request, rows=c.rows) for c in calls]
     costs = [(r.flops, r.bytes(c.nodes)) for r, c in zip(requests, calls, strict=True)]
     predicted = sum(found.ceilings.seconds(*cost) for cost in costs) if found.ceilings else None

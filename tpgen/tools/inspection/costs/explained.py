@@ -121,8 +121,3 @@ class Explained:
         if not self.ceilings:
             return None
         return "memory" if self.intensity < self.ceilings.ridge else "arithmetic"
-
-    @property
-    def derived(self) -> dict[str, float | str | None]:
-        """Intensity, prediction and bound by name."""
-        return {"intensity": self.intensity, "predicted_seconds": self.predicted_seconds, "bound": self.bound}

@@ -14,7 +14,7 @@ from tpgen.compiler.config import RequestOptions
 from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
 from tpgen.tools.inspection.costs.pictures import draw_explanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
-from tpgen.tools.inspection.costs.roofline_picture import roofline
+from tpgen.tools.inspection.costs.roofline_picture import draw_roofline_svg
 
 ROWS = 1000  # of a batch, unless given
 SECONDS = 0.25  # for each measured time
@@ -27,27 +27,22 @@ class ExplainedOptions(RequestOptions, total=False):
     ceilings: Ceilings | None
 
 
-class ExplainOptions(ExplainedOptions, total=False):
-    """Keywords of `explain`."""
-
-    rows: int
-    measure: bool
-
-
 @dataclass(frozen=True)
 class Explanation(Shown, Explained):
     """Explanation as text, HTML, JSON or picture."""
 
     def to_json(self) -> str:
         """Return all values as JSON; unmeasured ones are null."""
-        return json.dumps({**asdict(self), **self.derived}, indent=1)
+        derived = {name: getattr(self, name) for name in ("intensity", "predicted_seconds", "bound")}
+        return json.dumps({**asdict(self), **derived}, indent=1)
 
     def plot(self, path: str | FilePath) -> None:
         """Draw costs and roofline into a file; raises `TpgenError` without matplotlib."""
         draw_explanation(self, path)
 
     def __str__(self) -> str:
-        return "\n".join([*_head_lines(self), "", table(*_table_cells(self)), "", *_align_facts(product_totals(self))])
+        totals = _align_facts(describe_product_totals(self))
+        return "\n".join([*_head_lines(self), "", table(*_table_cells(self)), "", *totals])
 
     def _repr_html_(self) -> str:
         rows, left = _table_cells(self)
@@ -56,12 +51,8 @@ class Explanation(Shown, Explained):
             "bytes": [p.bytes for p in self.paths],
             "alone": [p.seconds or 0.0 for p in self.paths],
         }
-        shown = (
-            div_lines(*_head_lines(self))
-            + html_table(rows, left, bars)
-            + div_lines(*_align_facts(product_totals(self)))
-        )
-        return shown + roofline(self)
+        head, facts = div_lines(*_head_lines(self)), div_lines(*_align_facts(describe_product_totals(self)))
+        return head + html_table(rows, left, bars) + facts + draw_roofline_svg(self)
 
 
 # A column in which no path has anything to say is left out.
@@ -105,7 +96,7 @@ def _table_cells(found: Explanation) -> tuple[list[list[str]], list[int]]:
     return [heads, *map(list, zip(*columns.values(), strict=True))], [n for n, h in enumerate(columns) if h in _LEFT]
 
 
-def product_totals(found: Explanation) -> dict[str, str]:
+def describe_product_totals(found: Explanation) -> dict[str, str]:
     """Return texts on the whole product by name."""
     facts = {
         f"for {found.batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "

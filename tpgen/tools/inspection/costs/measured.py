@@ -15,7 +15,7 @@ from tpgen.nn.planned import PlannedModule
 from tpgen.tools.inspection.stages.request import Request
 
 
-def benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
+def make_benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
     """Return calls on random operands: ``forward``, and ``backward`` with forward; with ``nodes``, of a convolution."""
     run, operands = _random_call(request, nodes)
     for operand in operands:
@@ -33,7 +33,7 @@ def benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Cal
     return {"forward": forward, "backward": backward}
 
 
-def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
+def time_paths(request: Request, seconds: float) -> dict[int, float]:
     """Time each path as a product of its own, for ``seconds`` each; return medians."""
     # in turn, so that other load falls on all paths; the sum exceeds the product's time, as paths share work
     plan, calls = request.plan, {}
@@ -46,7 +46,7 @@ def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
 
 
 def _random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[], Tensor], list[Tensor]]:
-    module, generator = module_for(request, nodes is not None), torch.Generator().manual_seed(0)
+    module, generator = build_module_for(request, nodes is not None), torch.Generator().manual_seed(0)
     indexed = request.indexed if nodes is None else nodes
 
     def random_tensor_like(like: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def _random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[
     return lambda: module.call_on_operands(*operands), [x for x in operands if x.is_floating_point()]
 
 
-def module_for(request: Request, convolution: bool = False) -> PlannedModule:
+def build_module_for(request: Request, convolution: bool = False) -> PlannedModule:
     """Build a request's module, without internal weights."""
     module = build_module(request.plan, edges=convolution, **request.module_options)
     return module.to(device=request.device, dtype=request.dtype)
@@ -92,7 +92,7 @@ def tune(request: Request, seconds: float = 3.0, progress: Callable[[str], None]
             left_out[strategy] = reason
             continue
         progress(strategy)
-        calls[strategy] = benchmark_calls(replace(request, strategy=strategy))["backward"]
+        calls[strategy] = make_benchmark_calls(replace(request, strategy=strategy))["backward"]
         calls[strategy]()  # compiled before anything is timed
     timings = time_in_turns(calls, request.device, seconds)
     tuning = Tuning({name: 1e3 * found.median for name, found in timings.items()}, left_out, request.rows)

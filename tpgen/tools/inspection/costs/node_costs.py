@@ -2,7 +2,7 @@
 
 >>> from tpgen.tools.inspection.stages.request import Request
 >>> from tpgen.planner.presets import full
->>> costs = node_costs(Request(full("1o", "0e"), rows=10, strategy="einsum"))
+>>> costs = compute_node_costs(Request(full("1o", "0e"), rows=10, strategy="einsum"))
 >>> print(costs["x1"])
 10×3 float32, 120 B
 """
@@ -21,7 +21,7 @@ from torch.utils.flop_counter import flop_registry
 
 from tpgen.base._torch import DispatchMode, FakeTensorMode, OpOverload, pytree
 from tpgen.base.text import quantity
-from tpgen.tools.inspection.stages.dump import example_arguments
+from tpgen.tools.inspection.stages.dump import draw_example_arguments
 from tpgen.tools.inspection.stages.request import Request
 
 _REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "index_add", "index_add_", "scatter_add")
@@ -41,16 +41,16 @@ class _NodeCost:
         return ", ".join([f"{shape} {self.dtype}", kept, *([quantity(self.flops, "FLOP")] if self.flops else [])])
 
 
-def node_costs(request: Request) -> dict[str, _NodeCost]:
+def compute_node_costs(request: Request) -> dict[str, _NodeCost]:
     """Return costs of a request's program by node name."""
     emission = request.emission()
     watch = _CostInterpreter(request.module(emission))
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # example arguments are made as such too
-        watch.run(*example_arguments(request, emission.arguments))
+        watch.run(*draw_example_arguments(request, emission.arguments))
     return watch.found
 
 
-def traced_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
+def compute_traced_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
     """Return costs of AOTAutograd's graph by node name."""
     found = {}
     for node in graph.nodes:

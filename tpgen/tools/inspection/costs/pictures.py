@@ -17,7 +17,7 @@ from tpgen.emitter.graph_writer import list_graph_dots
 from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Plan
 from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
-from tpgen.tools.inspection.figures import new_figure, plain_logarithms, save_figure
+from tpgen.tools.inspection.figures import label_logarithms_plainly, new_figure, save_figure
 from tpgen.tools.inspection.stages.request import Request
 
 SHARED_COLOR = "0.75"
@@ -69,7 +69,7 @@ def _draw_roofline(panel: Any, found: Explained) -> None:
     panel.set_xlabel("FLOP per byte", fontsize=9)
     panel.set_ylabel("FLOP per second", fontsize=9)
     panel.tick_params(labelsize=8)
-    plain_logarithms(panel)
+    label_logarithms_plainly(panel)
     panel.grid(color="0.88", lw=0.6)
     if not found.ceilings or not found.intensity:
         return

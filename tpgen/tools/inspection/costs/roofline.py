@@ -56,17 +56,17 @@ class Ceilings:
         )
 
 
-def machine_ceilings(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Ceilings:
+def measure_machine_ceilings(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Ceilings:
     """Return this machine's ceilings, measured once per dtype, device and number of threads."""
     return _cached_ceilings(dtype, str(torch.device(device)), torch.get_num_threads())
 
 
 @lru_cache(maxsize=16)
 def _cached_ceilings(dtype: torch.dtype, device: str, threads: int) -> Ceilings:
-    return time_with_ceilings({}, dtype, device, _SECONDS)[1]
+    return time_calls_and_ceilings({}, dtype, device, _SECONDS)[1]
 
 
-def time_with_ceilings(
+def time_calls_and_ceilings(
     calls: Mapping[str, Callable[[], object]], dtype: torch.dtype, device: str, seconds: float
 ) -> tuple[dict[str, float], Ceilings]:
     """Time calls and ceilings in turn, about ``seconds`` each; return median seconds, and ceilings."""

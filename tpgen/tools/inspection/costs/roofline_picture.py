@@ -22,7 +22,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
 _ToPixels = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
 
 
-def roofline(found: Explained, interactive: bool = False) -> str:
+def draw_roofline_svg(found: Explained, interactive: bool = False) -> str:
     """An SVG of operations per second over operations per byte; empty without ceilings."""
     ceilings = found.ceilings
     if ceilings is None or not found.intensity:

@@ -71,7 +71,7 @@ class WatchedModule:
         }
 
 
-def modules_to_watch(network: nn.Module) -> dict[str, WatchedModule]:
+def find_planned_modules(network: nn.Module) -> dict[str, WatchedModule]:
     """Return modules that compute a plan, by path."""
     found: dict[str, WatchedModule] = {}
     inside: set[nn.Module] = set()

@@ -14,11 +14,11 @@ from typing_extensions import Unpack
 
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.text import quantity
-from tpgen.tools.inspection.costs.explain_network import explain_network, with_products
+from tpgen.tools.inspection.costs.explain_network import convert_if_stock, explain_network
 from tpgen.tools.inspection.costs.explanation import ExplainedOptions
 from tpgen.tools.inspection.costs.roofline import Ceilings
-from tpgen.tools.inspection.costs.watched import modules_to_watch
-from tpgen.tools.inspection.explorer.sheet import Sheet, product_sheet
+from tpgen.tools.inspection.costs.watched import find_planned_modules
+from tpgen.tools.inspection.explorer.sheet import Sheet, make_product_sheet
 from tpgen.tools.inspection.report.values import check_call
 from tpgen.tools.inspection.stages.calls import Inspected
 
@@ -53,7 +53,7 @@ def write_explorer(
 
     ``measure`` times product and paths; ``inductor`` adds Inductor's code (seconds).  ``options`` are `explain`'s.
     """
-    return _write_page(path, lambda: explorer_page(subject, rows, measure, inductor, **options))
+    return _write_page(path, lambda: make_explorer_page(subject, rows, measure, inductor, **options))
 
 
 def write_network_explorer(
@@ -74,9 +74,9 @@ def write_network_explorer(
 
     def make_page_html() -> str:
         check_call('write_network_explorer(network, [x, y], "page.html")', network, inputs)
-        converted = with_products(network)
+        converted = convert_if_stock(network)
         found = explain_network(converted, inputs, ceilings=ceilings)
-        held = modules_to_watch(converted)
+        held = find_planned_modules(converted)
         shown = {p.module: p for p in found.products if not products or p.module in products}
         check_known("product", products, [p.module for p in found.products])
         sheets = {}
@@ -85,7 +85,7 @@ def write_network_explorer(
             if product.explanation.nodes is not None:  # a convolution, between as many nodes as in the network
                 options["nodes"] = product.explanation.nodes
             module, count = held[name].program or held[name].plan, rows or product.explanation.rows
-            sheets[name] = product_sheet(module, count, measure, inductor, **options)
+            sheets[name] = make_product_sheet(module, count, measure, inductor, **options)
         first = max(shown.values(), key=lambda p: p.flops, default=None)
         labels = {
             p.module: f"{p.module or '(itself)'}: {len(p.explanation.paths)} paths, {quantity(p.flops, 'FLOP')}"
@@ -96,7 +96,7 @@ def write_network_explorer(
     return _write_page(path, make_page_html)
 
 
-def explorer_page(
+def make_explorer_page(
     subject: Inspected,
     rows: int = 1000,
     measure: bool = False,
@@ -104,7 +104,7 @@ def explorer_page(
     **options: Unpack[ExplainedOptions],
 ) -> str:
     """Return `write_explorer`'s page as HTML."""
-    sheet = product_sheet(subject, rows, measure, inductor, **options)
+    sheet = make_product_sheet(subject, rows, measure, inductor, **options)
     return _page_html({"": sheet}, "", sheet.title)
 
 

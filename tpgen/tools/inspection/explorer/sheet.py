@@ -18,12 +18,16 @@ from tpgen.base.drawing.path_map import css_properties, draw_path_map
 from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration
 from tpgen.tools.inspection.costs.explain import explain
-from tpgen.tools.inspection.costs.explained import PathExplanation
-from tpgen.tools.inspection.costs.explanation import ExplainedOptions, Explanation, product_totals
-from tpgen.tools.inspection.costs.node_costs import node_costs, traced_costs
-from tpgen.tools.inspection.costs.roofline_picture import roofline
-from tpgen.tools.inspection.stages.calls import Inspected, request_of
-from tpgen.tools.inspection.stages.compiled_origins import joint_of_request
+from tpgen.tools.inspection.costs.explanation import (
+    ExplainedOptions,
+    Explanation,
+    PathExplanation,
+    describe_product_totals,
+)
+from tpgen.tools.inspection.costs.node_costs import compute_node_costs, compute_traced_costs
+from tpgen.tools.inspection.costs.roofline_picture import draw_roofline_svg
+from tpgen.tools.inspection.stages.calls import Inspected, resolve_request
+from tpgen.tools.inspection.stages.compiled_origins import trace_joint_graph_of_request
 from tpgen.tools.inspection.stages.origins import Origin, TracedStage
 from tpgen.tools.inspection.stages.provenance import trace_stage
 from tpgen.tools.inspection.stages.request import Request
@@ -94,7 +98,7 @@ def _pane_html(pane: _Pane, paths: int) -> str:
 
 def _pane_body_html(pane: _Pane, paths: int) -> Iterator[str]:
     stage = pane.stage
-    html = highlighted("\n".join(stage.lines), stage.language)
+    html = highlight_lines("\n".join(stage.lines), stage.language)
     notes = [pane.notes.get(next(iter(text.split()), "")) for text in stage.lines]  # by the value that a line names
     lines = [_line_html(*line, paths) for line in zip(html, stage.origins, notes, strict=True)]
     # long parts that are the same for every product are folded
@@ -129,7 +133,7 @@ _BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[floa
 }
 
 
-def bars(found: Explanation) -> str:
+def draw_cost_bars(found: Explanation) -> str:
     """An HTML table of paths with bars of costs."""
     shown = {
         name: (value, text)
@@ -166,10 +170,10 @@ _CLASSES: dict[_TokenType, str] = {
 }
 
 
-def highlighted(text: str, language: str) -> list[str]:
+def highlight_lines(text: str, language: str) -> list[str]:
     """Each line as HTML with syntax classes.
 
-    >>> highlighted("return 1 < 2", "python")
+    >>> highlight_lines("return 1 < 2", "python")
     ['<i class=k>return</i> <i class=m>1</i> &lt; <i class=m>2</i>']
     """
     if language == "text":
@@ -198,16 +202,16 @@ _ON_DEVICE = ("sweep", "placement", "cpp", "cpp_backward")  # kernels for a GPU 
 _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compiles for seconds"
 
 
-def product_sheet(
+def make_product_sheet(
     subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> Sheet:
     """The explorer's sheet of a product, linear layer, polynomial or plan."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
-    request = replace(request_of(subject, **asked), rows=rows)
+    request = replace(resolve_request(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)
     panes = _make_panes(request, inductor)
     written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
-    machine = {"strategy": written, **product_totals(found)}.items()
+    machine = {"strategy": written, **describe_product_totals(found)}.items()
     paths = [{"index": path.index, "facts": _path_facts(path)} for path in found.paths]
     data = {"paths": paths, "costliest": _costliest_path_index(found), "noun": found.noun}
     parts = {
@@ -216,8 +220,8 @@ def product_sheet(
         "panes": "".join(_pane_html(pane, len(paths)) for pane in panes),
         "diagram": draw_path_map(request.plan.map, interactive=True),
         "machine": f"<dl>{''.join(f'<dt>{escape(k)}</dt><dd>{escape(v)}</dd>' for k, v in machine)}</dl>",
-        "bars": bars(found),
-        "roofline": roofline(found, interactive=True),
+        "bars": draw_cost_bars(found),
+        "roofline": draw_roofline_svg(found, interactive=True),
         "data": json.dumps(data).replace("</", "<\\/"),
     }
     return Sheet(f"{found.product}: {found.strategy}, {len(found.paths)} {found.noun}s", parts)
@@ -241,10 +245,10 @@ def _make_panes(request: Request, inductor: bool) -> list[_Pane]:
 
 def _value_costs(request: Request) -> dict[str, Mapping[str, object]]:
     try:
-        of_nodes = node_costs(request)
+        of_nodes = compute_node_costs(request)
         return {
             **dict.fromkeys(("graph", "code", "script"), of_nodes),
-            "joint": traced_costs(joint_of_request(request)),
+            "joint": compute_traced_costs(trace_joint_graph_of_request(request)),
         }
     except TpgenError:
         return {}

@@ -22,8 +22,14 @@ from tpgen.base.clock import with_threads
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.progress import ProgressOption, step_reporter
 from tpgen.networks.trial import call_without_gradients, draws_random_numbers, is_index, restore_module_after
-from tpgen.tools.inspection.report.sections import REMARK, SECTIONS, ReportSubject, describe_inputs, irreps_with_length
-from tpgen.tools.inspection.report.values import CompileReport, Section, check_call, error_reason
+from tpgen.tools.inspection.report.sections import (
+    REMARK,
+    SECTIONS,
+    ReportSubject,
+    describe_inputs,
+    give_irreps_a_length,
+)
+from tpgen.tools.inspection.report.values import CompileReport, Section, check_call, describe_error
 
 _RANDOM = (
     "the module draws random numbers at a call (dropout?), so errors compare different numbers, and compiled code "
@@ -100,11 +106,11 @@ def _make_section(name: str, subject: ReportSubject) -> Section:
         warnings.simplefilter("always")
         logger.setLevel(logging.CRITICAL)
         try:
-            with irreps_with_length() if part.compiles and subject.needs_length else nullcontext():
+            with give_irreps_a_length() if part.compiles and subject.needs_length else nullcontext():
                 text, data = part.write(subject)
             missing = ""
         except Exception as error:  # compilers fail in many ways; the other sections are still worth having
-            text, data, missing = "", {}, error_reason(error)
+            text, data, missing = "", {}, describe_error(error)
         finally:
             logger.setLevel(level)
     heard = tuple(dict.fromkeys(str(w.message).splitlines()[0] for w in said if str(w.message)))
@@ -119,7 +125,7 @@ def _check_module_runs(module: nn.Module, inputs: Sequence[Any]) -> None:
     except Exception as error:
         raise ReportError(
             f"{type(module).__name__} fails on these inputs before anything is compiled "
-            f"({error_reason(error)}); give inputs that it takes: "
+            f"({describe_error(error)}); give inputs that it takes: "
             f"{', '.join(describe_inputs(inputs)) or 'none'} were given"
         ) from error
 

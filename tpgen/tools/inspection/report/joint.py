@@ -47,7 +47,7 @@ class Joint:
     partitions: tuple[Partition, ...]
 
 
-def joint_of_captured(program: fx.GraphModule) -> Joint:
+def trace_joint_graph_of_captured(program: fx.GraphModule) -> Joint:
     """Trace the joint graph of Dynamo's graph; raises `TpgenError` if nothing is differentiable."""
     holders = [node for node in program.graph.nodes if node.op == "placeholder"]
     # buffers are no one's to differentiate; Dynamo's name of an input says where it was found
@@ -57,7 +57,7 @@ def joint_of_captured(program: fx.GraphModule) -> Joint:
         for node in holders
     ]
     inputs = [_empty_like(node.meta["example_value"]) for node in holders]
-    return joint_graph(program, inputs, constant)
+    return trace_joint_graph(program, inputs, constant)
 
 
 def _empty_like(value: Any) -> Any:
@@ -72,12 +72,12 @@ class _StopTracing(Exception):
     """Leaves AOTAutograd before compilation."""
 
 
-def joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> Joint:
+def trace_joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> Joint:
     """Trace a module and gradients on fake tensors, and partition the graph.
 
     Inputs flagged in ``constant`` have no gradient.  Raises `TpgenError` if nothing is differentiable.
 
-    >>> joint = joint_graph(torch.nn.Sigmoid(), [torch.zeros(4)])
+    >>> joint = trace_joint_graph(torch.nn.Sigmoid(), [torch.zeros(4)])
     >>> [(p.partitioner, [s.shape for s in p.saved]) for p in joint.partitions]
     [('default', [(4,)]), ('min-cut', [(4,)])]
     """

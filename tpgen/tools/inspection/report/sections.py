@@ -24,8 +24,8 @@ from tpgen.compiler.config import Config
 from tpgen.compiler.probe import Capture, capture_graphs, collect_sources, list_recompilations
 from tpgen.networks.copies import copy_of
 from tpgen.networks.trial import call_without_gradients, is_floating, is_index, run_forward_and_backward
-from tpgen.tools.inspection.report.joint import Joint, joint_graph, joint_of_captured
-from tpgen.tools.inspection.report.values import error_reason
+from tpgen.tools.inspection.report.joint import Joint, trace_joint_graph, trace_joint_graph_of_captured
+from tpgen.tools.inspection.report.values import describe_error
 
 REMARK = (
     "torch.compile stops at this module with an internal error: a guard asks an irrep for its length, and e3nn's Irrep "
@@ -34,10 +34,10 @@ REMARK = (
 )
 
 
-def irreps_with_length() -> AbstractContextManager[Any]:
+def give_irreps_a_length() -> AbstractContextManager[Any]:
     """A context in which ``len(irrep)`` is 2, for Dynamo's guards.
 
-    >>> with irreps_with_length():
+    >>> with give_irreps_a_length():
     ...     len(Irrep("1o"))
     2
     """
@@ -73,7 +73,7 @@ class ReportSubject:
 
     @property
     def was_given_length(self) -> bool:
-        """Whether captures needed `irreps_with_length`."""
+        """Whether captures needed `give_irreps_a_length`."""
         return self.__dict__.get("needs_length", False)  # not asked where no section compiles
 
     @cached_property
@@ -84,19 +84,19 @@ class ReportSubject:
     def joints(self) -> _JointGraphs:
         """The module's joint graph, or those of captured graphs; raises `TpgenError` if none has a backward."""
         try:
-            return _JointGraphs({"": joint_graph(self.module, self.inputs)})
+            return _JointGraphs({"": trace_joint_graph(self.module, self.inputs)})
         except TpgenError:
             raise
         except Exception as error:  # of many classes: what fake tensors cannot run
-            why = error_reason(error)
-        with irreps_with_length() if self.needs_length else nullcontext():
+            why = describe_error(error)
+        with give_irreps_a_length() if self.needs_length else nullcontext():
             programs = self.captured.programs
         found, without = {}, {}
         for number, program in enumerate(programs):
             try:
-                found[f"graph {number}"] = joint_of_captured(program)
+                found[f"graph {number}"] = trace_joint_graph_of_captured(program)
             except Exception as error:  # one graph may have no backward where the others have
-                without[f"graph {number}"] = error_reason(error)
+                without[f"graph {number}"] = describe_error(error)
         if not found:
             raise TpgenError(why)
         return _JointGraphs(found, without, why)
@@ -121,9 +121,7 @@ class _JointGraphs:
 
 
 _TextAndData = tuple[str, dict[str, Any]]  # a section's text and data
-ResultsAndGradients = (
-    tuple[list[Tensor], list[Tensor] | None] | None
-)  # results and gradients in float64, where there are any
+ResultsAndGradients = tuple[list[Tensor], list[Tensor] | None] | None  # in float64, where there are any
 
 
 def _write_backends(subject: ReportSubject) -> _TextAndData:
@@ -135,7 +133,7 @@ def _write_backends(subject: ReportSubject) -> _TextAndData:
         try:
             built[name] = _prepare_backend(subject, name, exact)
         except Exception as error:  # one backend may fail where the others run
-            missing[name] = error_reason(error)
+            missing[name] = describe_error(error)
     rows = _time_backends(subject, built)
     torch.compiler.reset()
     head = ("backend", "first step", "forward", "forward+backward", "error", "error of gradients")
@@ -205,13 +203,8 @@ def _write_graphs(subject: ReportSubject) -> _TextAndData:
     return "\n".join(parts), data
 
 
-_READABLE_GUARDS = {
-    "SHAPE_ENV",
-    "EQUALS_MATCH",
-    "BOOL_MATCH",
-    "NONE_MATCH",
-    "CONSTANT_MATCH",
-}  # others are of Python objects
+# others are of Python objects
+_READABLE_GUARDS = {"SHAPE_ENV", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_MATCH"}
 
 
 def _write_guards(subject: ReportSubject) -> _TextAndData:

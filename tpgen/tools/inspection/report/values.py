@@ -15,7 +15,7 @@ from tpgen.base.clock import ROUGH
 from tpgen.base.drawing.charts import draw_bar_groups
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.notebook import Shown, collapsible, div_lines, html_table
-from tpgen.base.text import duration, quantity, ratio, table
+from tpgen.base.text import duration, plural, quantity, ratio, table
 
 Data = Mapping[str, Any]  # of one section
 Found = Mapping[str, Data]  # the data of the sections that are there, by name
@@ -24,10 +24,10 @@ _WORTH = 1.1  # times faster, from which compiling is worth its time
 _ERROR = 1e-4  # relative, from which a result is worth a look
 
 
-def verdict(found: Found) -> dict[str, str]:
+def write_verdict(found: Found) -> dict[str, str]:
     """Return verdict lines by name, with advice under ``to do``.
 
-    >>> verdict({"graphs": {"graphs": [{}], "breaks": []}})
+    >>> write_verdict({"graphs": {"graphs": [{}], "breaks": []}})
     {'graphs': '1, no breaks', 'to do': 'nothing'}
     """
     lines = {name: line(found[section]) for name, (section, line) in LINES.items() if section in found}
@@ -36,14 +36,11 @@ def verdict(found: Found) -> dict[str, str]:
 
 
 def _verdict_on_graphs(data: Data) -> str:
-    breaks = data["breaks"]
-    where = (
-        f"; the first: {str(breaks[0]['reason']).splitlines()[0]} {_break_location(breaks[0])}".rstrip()
-        if breaks
-        else ""
-    )
-    count = f"{len(breaks)} break{'s' * (len(breaks) > 1)}" if breaks else "no breaks"
-    return f"{len(data['graphs'])}, {count}{where}"
+    graphs, breaks = len(data["graphs"]), data["breaks"]
+    if not breaks:
+        return f"{graphs}, no breaks"
+    first = f"{str(breaks[0]['reason']).splitlines()[0]} {_break_location(breaks[0])}".rstrip()
+    return f"{graphs}, {plural(len(breaks), 'break')}; the first: {first}"
 
 
 def _break_location(graph_break: Mapping[str, Any]) -> str:
@@ -54,7 +51,7 @@ def _break_location(graph_break: Mapping[str, Any]) -> str:
 def _verdict_on_compilations(data: Data) -> str:
     counts = ", ".join(f"{len(data[name])} {name}" for name in ("static", "automatic", "dynamic"))
     shapes = len(data["calls"])
-    return f"for {shapes} shape{'s' * (shapes > 1)}: {counts}"
+    return f"for {plural(shapes, 'shape')}: {counts}"
 
 
 def _sum_saved_bytes_by_partitioner(data: Data) -> dict[str, int]:
@@ -98,10 +95,10 @@ LINES: dict[str, tuple[str, Callable[[Data], str]]] = {
 Bar = tuple[str, float, str]  # label, value, value as text
 
 
-def bars_by_group(found: Found) -> dict[str, list[Bar]]:
+def make_bars_by_group(found: Found) -> dict[str, list[Bar]]:
     """Return bars of a report's data by group: label, value, text.
 
-    >>> bars_by_group({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
+    >>> make_bars_by_group({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
     {'graphs': [('graphs', 2.0, '2'), ('breaks', 1.0, '1')]}
     """
     drawn = {title: [*bars(found[section])] for title, (section, bars) in FIGURES.items() if section in found}
@@ -133,12 +130,9 @@ FIGURES: dict[str, tuple[str, Callable[[Data], Iterator[Bar]]]] = {
 
 
 def _advise_breaks(data: Data) -> str:
-    breaks = data["breaks"]
-    return (
-        f"take the break out of forward ({_break_location(breaks[0])}), or compile trace_network(module)"
-        if breaks
-        else ""
-    )
+    if not data["breaks"]:
+        return ""
+    return f"take the break out of forward ({_break_location(data['breaks'][0])}), or compile trace_network(module)"
 
 
 def _advise_dynamic_shapes(data: Data) -> str:
@@ -245,7 +239,7 @@ class CompileReport(Shown):
     @property
     def verdict(self) -> dict[str, str]:
         """Lines by name, with advice."""
-        return verdict(self._data_of_sections())
+        return write_verdict(self._data_of_sections())
 
     @property
     def full(self) -> str:
@@ -258,7 +252,7 @@ class CompileReport(Shown):
     def _repr_html_(self) -> str:
         table = html_table([("", ""), *self.verdict.items()], left=range(2))
         parts = [collapsible(section.title, str(section)) for section in self.sections]
-        bars = draw_bar_groups(bars_by_group(self._data_of_sections()))
+        bars = draw_bar_groups(make_bars_by_group(self._data_of_sections()))
         return div_lines(*self._head()) + table + bars + "".join(parts)
 
     def _data_of_sections(self) -> dict[str, dict[str, Any]]:
@@ -294,20 +288,19 @@ _REMEDIES = {
 }
 
 
-def error_reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Describe an error in one line, with any known remedy.
 
-    >>> error_reason(TpgenError("left out")), error_reason(OSError("no compiler"))
+    >>> describe_error(TpgenError("left out")), describe_error(OSError("no compiler"))
     ('left out', 'OSError: no compiler')
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kind = "" if isinstance(error, TpgenError) else f"{type(error).__name__}: "
     way_out = _REMEDIES.get(type(error).__name__)
     said = lines[0] if lines else "no reason given"
-    where = (
-        f" {_innermost_location(error)}" if said.endswith(":") or not lines else ""
-    )  # a bare class of error says nothing
-    return f"{kind}{said}{where}" + (f"; {way_out}" if way_out else "")
+    if said.endswith(":") or not lines:  # a bare class of error says nothing
+        said = f"{said} {_innermost_location(error)}"
+    return f"{kind}{said}" + (f"; {way_out}" if way_out else "")
 
 
 def check_call(example: str, module: object, inputs: object, error: type[TpgenError] = TpgenError) -> None:

@@ -201,7 +201,7 @@ class PolynomialRequest(Request):
 REQUESTS: dict[str, type[Request]] = {OF_PATHS: Request, OF_MONOMIALS: PolynomialRequest}
 
 
-def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Request:
+def make_request(plan: Plan, direction: str = "forward", **options: Any) -> Request:
     """The request for a plan; raises `EmitError` for an unknown option."""
     kind = REQUESTS[plan.maker.form]
     kind.check(options)
@@ -219,13 +219,13 @@ def _plan_in(subject: Any) -> Plan | None:
     return found if isinstance(found, Plan) else None
 
 
-def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Request:
+def resolve_request(subject: Inspected, **options: Unpack[DirectionOptions]) -> Request:
     """The request of a product, linear layer, polynomial or plan, with ``auto`` resolved.
 
     Raises `TpgenError` for other subjects, unknown options and absent devices.
 
     >>> from tpgen.planner.presets import channelwise
-    >>> request_of(channelwise("8x1o", "1o", "0e"), strategy="einsum").strategy
+    >>> resolve_request(channelwise("8x1o", "1o", "0e"), strategy="einsum").strategy
     'einsum'
     """
     _check_options(options)
@@ -233,7 +233,7 @@ def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Reque
     if plan is None:
         raise _subject_error("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
     own = subject.inspection_options() if isinstance(subject, PlannedModule) else {}
-    request = request_for(plan, **{**own, **options})
+    request = make_request(plan, **{**own, **options})
     return replace(request, strategy=request.choice.strategy)
 
 

@@ -16,9 +16,15 @@ from torch import fx
 from tpgen.base import _torch
 from tpgen.base.errors import EmitError
 from tpgen.base.remember import remembered
-from tpgen.tools.inspection.stages.cuda import ptx_of
-from tpgen.tools.inspection.stages.dump import STAGES, example_arguments
-from tpgen.tools.inspection.stages.origins import Origin, TracedLines, merge_origins, node_origins, with_origins
+from tpgen.tools.inspection.stages.cuda import compile_to_ptx
+from tpgen.tools.inspection.stages.dump import STAGES, draw_example_arguments
+from tpgen.tools.inspection.stages.origins import (
+    Origin,
+    TracedLines,
+    find_node_origins,
+    merge_origins,
+    pair_lines_with_origins,
+)
 from tpgen.tools.inspection.stages.request import Request
 
 _ACCUMULATED = "gradients: summed where an operand is read more than once"
@@ -26,7 +32,7 @@ _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
 def trace_joint(request: Request) -> TracedLines:
     """Trace AOTAutograd's joint graph, a line per node."""
-    graph = joint_of_request(request)
+    graph = trace_joint_graph_of_request(request)
     origins: dict[fx.Node, Origin] = {}
     pairs = []
     for node in graph.nodes:
@@ -36,7 +42,7 @@ def trace_joint(request: Request) -> TracedLines:
 
 
 @remembered("joint graphs of products", entries=2)
-def joint_of_request(request: Request) -> fx.Graph:
+def trace_joint_graph_of_request(request: Request) -> fx.Graph:
     """Return AOTAutograd's joint graph of a program."""
     # imported here: it takes a second, and only this stage needs it
     from torch.fx.traceback import preserve_node_meta
@@ -44,10 +50,10 @@ def joint_of_request(request: Request) -> fx.Graph:
     emission = request.emission()
     module = request.module(emission)
     # AOTAutograd copies meta["custom"] to the nodes of the joint graph, gradients included
-    for node, origin in node_origins(module.graph).items():
+    for node, origin in find_node_origins(module.graph).items():
         node.meta["custom"] = {"tpgen": origin}
 
-    arguments = example_arguments(request, emission.arguments)
+    arguments = draw_example_arguments(request, emission.arguments)
     numbers = [x for x in arguments if not isinstance(x, torch.Tensor)]
 
     def interpret_module(*tensors: torch.Tensor) -> tuple[torch.Tensor]:
@@ -71,7 +77,7 @@ def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:
         return found
     if "backward" in str(node.meta.get("partitioner_tag")):
         return merge_origins([*(known[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
-    # the copy that `joint_of_request` makes of the result; a further one would be unexplained
+    # the copy that `trace_joint_graph_of_request` makes of the result; a further one would be unexplained
     return Origin(shared="output: assembled") if node.target is torch.ops.aten.clone.default else Origin()
 
 
@@ -169,7 +175,7 @@ def trace_ptx(request: Request) -> TracedLines:
     """Trace PTX by source lines."""
     origins, origin = [origin for _, origin in trace_kernel(request, "cuda", request.direction)], _PTX
     pairs = []
-    for line in ptx_of(request.cuda, numbered=True).split("\n"):
+    for line in compile_to_ptx(request.cuda, numbered=True).split("\n"):
         if found := _AT.match(line):
             origin = origins[int(found[1]) - 1]
         elif not line.startswith("\t"):  # a label, or what stands between two functions
@@ -185,13 +191,13 @@ _PTX = Origin(shared="PTX: declarations, labels and debug sections")
 def trace_sweep(request: Request) -> TracedLines:
     """Pair the kernel's statements with origins."""
     _require_kernel(request)
-    return with_origins(request.sweep_lines, "title")
+    return pair_lines_with_origins(request.sweep_lines, "title")
 
 
 def trace_placement(request: Request) -> TracedLines:
     """Pair lines of the kernel's placement with origins."""
     _require_kernel(request)
-    return with_origins(request.placement_lines, "vectors, blocks, scratch")
+    return pair_lines_with_origins(request.placement_lines, "vectors, blocks, scratch")
 
 
 def _require_kernel(request: Request, on_device: bool = True) -> None:

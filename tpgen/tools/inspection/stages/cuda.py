@@ -21,27 +21,27 @@ from tpgen.kernels.cuda.nvrtc import need_nvrtc
 _UNKNOWN = 90  # what kernels are shown for where there is no GPU
 
 
-def shown_chip() -> Chip:
+def choose_shown_chip() -> Chip:
     """The chip of the current GPU, else an H200."""
     return chip_of(_UNKNOWN if why_no_driver() else capability(torch.cuda.current_device()))
 
 
-def number_type(dtype: torch.dtype) -> str:
+def c_type_of(dtype: torch.dtype) -> str:
     """The C name of a dtype; raises `BackendError` for unsupported dtypes."""
     if dtype not in DTYPES:
         raise BackendError(f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}")
     return DTYPES[dtype]
 
 
-def ptx_of(source: CudaSource, numbered: bool = False) -> str:
+def compile_to_ptx(source: CudaSource, numbered: bool = False) -> str:
     """A kernel's PTX; ``numbered`` adds source lines."""
     arch = source.placement.chip.arch
     return need_nvrtc(arch).ptx(source.text, arch, numbered).strip()
 
 
-def sass_of(source: CudaSource) -> str:
+def disassemble(source: CudaSource) -> str:
     """A kernel's machine instructions; raises `BackendError` without nvdisasm."""
-    tool = next(disassemblers(), None)
+    tool = next(find_disassemblers(), None)
     if tool is None:
         raise BackendError(
             "the stage 'sass' needs nvdisasm of the CUDA toolkit, and there is none in PATH: "
@@ -57,7 +57,7 @@ def sass_of(source: CudaSource) -> str:
     return done.stdout.strip()
 
 
-def disassemblers() -> Iterator[str]:
+def find_disassemblers() -> Iterator[str]:
     """Yield paths of nvdisasm."""
     found = shutil.which("nvdisasm")
     if found:

@@ -15,8 +15,8 @@ from tpgen.base.errors import BackendError, EmitError, check_known
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import StageOptions
 from tpgen.planner.plan import Plan
-from tpgen.tools.inspection.stages.calls import request_for
-from tpgen.tools.inspection.stages.cuda import ptx_of, sass_of
+from tpgen.tools.inspection.stages.calls import make_request
+from tpgen.tools.inspection.stages.cuda import compile_to_ptx, disassemble
 from tpgen.tools.inspection.stages.request import GRAPHS, KERNEL, Request
 
 _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types of a process that share a name
@@ -64,7 +64,7 @@ def _inductor_text(request: Request) -> str:
     run = compile_program(request.module(emission), replace(request, backend="inductor"))
     try:
         with torch.no_grad():
-            _, sources = _torch.run_and_get_code(run, *example_arguments(request, emission.arguments))
+            _, sources = _torch.run_and_get_code(run, *draw_example_arguments(request, emission.arguments))
     except _torch.DynamoException as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise BackendError(
@@ -100,8 +100,8 @@ STAGES: dict[str, Stage] = {
     "placement": Stage(lambda r: str(r.placement), "txt", "where it computes that: vectors, scratch, blocks", KERNEL),
     "cpp": Stage(lambda r: r.cpp.text, "cpp", "the generated C++ kernel, whatever the strategy", KERNEL),
     "cuda": Stage(lambda r: r.cuda.text, "cu", "the generated CUDA C++ kernel; needs no GPU", KERNEL),
-    "ptx": Stage(lambda r: ptx_of(r.cuda), "ptx", "the virtual instructions that NVRTC makes of it", KERNEL),
-    "sass": Stage(lambda r: sass_of(r.cuda), "sass", "the GPU's own instructions, by nvdisasm", KERNEL),
+    "ptx": Stage(lambda r: compile_to_ptx(r.cuda), "ptx", "the virtual instructions that NVRTC makes of it", KERNEL),
+    "sass": Stage(lambda r: disassemble(r.cuda), "sass", "the GPU's own instructions, by nvdisasm", KERNEL),
 }
 
 
@@ -146,27 +146,27 @@ def dump_files(
     files: dict[str, str] = {}
     for name in chosen:
         stage = STAGES[name]
-        every = request_for(plan, **options).directions(stage.shows) if "all" in asked else ()
+        every = make_request(plan, **options).directions(stage.shows) if "all" in asked else ()
         for direction in (one for given in asked for one in (every if given == "all" else (given,))):
-            request = request_for(plan, direction, **options)
+            request = make_request(plan, direction, **options)
             request.check_direction(name, stage.shows)
             file = stage.file(name, request.direction)
             files[file] = files.get(file) or stage.write(request)
     return files
 
 
-def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
+def choose_default_stage(plan: Plan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
     """The stage ``cpp`` for a kernel, ``code`` for a graph.
 
     >>> from tpgen.planner.presets import full
-    >>> default_stage(full("1o", "1o"), strategy="einsum")
+    >>> choose_default_stage(full("1o", "1o"), strategy="einsum")
     'code'
     """
-    request = request_for(plan, **options)
+    request = make_request(plan, **options)
     return "cpp" if direction in request.directions(KERNEL) and request.choice.strategy == "kernel" else "code"
 
 
-def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
+def draw_example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
     """A program's random arguments, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
 

@@ -79,12 +79,12 @@ class TracedStage:
         return tuple(n for n, origin in enumerate(self.origins, 1) if instruction in origin.instructions)
 
 
-def with_origins(lines: Iterable[tuple[str, tuple[int, ...]]], shared: str) -> list[tuple[str, Origin]]:
+def pair_lines_with_origins(lines: Iterable[tuple[str, tuple[int, ...]]], shared: str) -> list[tuple[str, Origin]]:
     """Pair lines with origins: instructions, else the part ``shared``."""
     return [(text, Origin(paths, "" if paths else shared)) for text, paths in lines]
 
 
-def node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
+def find_node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
     """Each node's origin in an emitted graph."""
     written: dict[fx.Node, NodeOrigin] = {n: n.meta["tpgen"] for n in graph.nodes if "tpgen" in n.meta}
     served = {n: set(written[n].instructions if n in written else ()) for n in graph.nodes}
@@ -122,7 +122,7 @@ def trace_plan(request: Request) -> TracedLines:
 
 def trace_form(request: Request) -> TracedLines:
     """Trace the form's lines."""
-    return with_origins(request.form_lines, _SIGNATURE)
+    return pair_lines_with_origins(request.form_lines, _SIGNATURE)
 
 
 def trace_graph(request: Request) -> TracedLines:
@@ -130,7 +130,7 @@ def trace_graph(request: Request) -> TracedLines:
     emission = request.emission()
     title, header, *rows = str(emission).split("\n")
     head = [(title, Origin(shared="title")), (header, Origin(shared="title"))]
-    return [*head, *zip(rows, node_origins(emission.graph).values(), strict=True)]
+    return [*head, *zip(rows, find_node_origins(emission.graph).values(), strict=True)]
 
 
 def trace_code(request: Request) -> TracedLines:
@@ -148,7 +148,7 @@ def trace_script(request: Request) -> TracedLines:
 def _trace_python(code: str, graph: fx.Graph) -> list[tuple[str, Origin]]:
     # a line has the origin of the node whose name the line assigns
     lines = code.strip().split("\n")
-    given = {node.name: (node, origin) for node, origin in node_origins(graph).items()}
+    given = {node.name: (node, origin) for node, origin in find_node_origins(graph).items()}
     assigned = [found[1] if (found := _ASSIGNED.match(text)) else "" for text in lines]
     inlined = [origin for name, (node, origin) in given.items() if node.op.startswith("call") and name not in assigned]
     origins: list[Origin] = []

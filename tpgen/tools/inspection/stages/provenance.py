@@ -20,7 +20,7 @@ from typing_extensions import Unpack
 from tpgen.base.errors import EmitError, TpgenError, check_known
 from tpgen.compiler.config import DirectionOptions
 from tpgen.planner.plan import Plan
-from tpgen.tools.inspection.stages.calls import Inspected, request_of
+from tpgen.tools.inspection.stages.calls import Inspected, resolve_request
 from tpgen.tools.inspection.stages.compiled_origins import (
     trace_inductor,
     trace_joint,
@@ -134,7 +134,7 @@ def provenance(
     """
     chosen = list(stages)
     check_known("stage", chosen, TRACED_STAGES, EmitError)
-    request = request_of(subject, **options)
+    request = resolve_request(subject, **options)
     check_known("direction", [request.direction], request.directions(GRAPHS), EmitError)
     return Provenance(request.plan, request.strategy, {name: trace_stage(name, request) for name in chosen})
 

@@ -25,7 +25,7 @@ from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
 from tpgen.kernels.runtime.description import describe, description_of_plan
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.planner.plan import ELEMENT, SHARED, Leg, Plan
-from tpgen.tools.inspection.stages.cuda import number_type, shown_chip
+from tpgen.tools.inspection.stages.cuda import c_type_of, choose_shown_chip
 
 # Directions of kernels alone, which open several operands at once: of which form, and which operands.
 JOINT: dict[str, str] = {"backward": "forward", "conv_backward": "conv"}
@@ -60,7 +60,7 @@ class Request(Config):
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
         """The plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
-        own = product_directions(self.plan)
+        own = list_product_directions(self.plan)
         joint = tuple(joint for joint, form in JOINT.items() if form in own)
         left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[shows]
         return tuple(d for d in (*own, *joint) if d not in left_out)
@@ -195,9 +195,9 @@ class Request(Config):
 
         Raises `BackendError` for unsupported products and dtypes, `EmitError` if a row does not fit.
         """
-        number_type(self.dtype)
+        c_type_of(self.dtype)
         spec = KernelSpec(self.kernels, self.call, self.dtype, self._rules)
-        return generate_cuda(place_on_gpu(spec, shown_chip()))
+        return generate_cuda(place_on_gpu(spec, choose_shown_chip()))
 
     # --- costs ----------------------------------------------------------------------------------------------------
 
@@ -266,11 +266,11 @@ class Request(Config):
         return {}
 
 
-def product_directions(plan: Plan) -> tuple[str, ...]:
+def list_product_directions(plan: Plan) -> tuple[str, ...]:
     """A plan's directions; ``grad_w`` needs weights.
 
     >>> from tpgen.planner.presets import elementwise
-    >>> product_directions(elementwise("1o", "1o"))
+    >>> list_product_directions(elementwise("1o", "1o"))
     ('forward', 'right', 'grad_x1', 'grad_x2', 'conv')
     """
     return tuple(d for d in list_directions(plan) if d != "grad_w" or plan.weight_numel > 0)
