@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -188,6 +189,20 @@ def test_gradients_by_inputs_of_which_one_is_computed_from_the_other(order: int,
         assert_equal(step(own), step(stock))
         tpgen.ready(own)
     assert counted or kind_of(own).refused
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["the network's call", "a program's call"])
+def test_the_tensors_of_a_call_are_freed_by_a_backward_pass(warm: bool, counted: list[int]) -> None:
+    _, own = twins(when="auto")
+    if warm:
+        learn(own, _of_an_embedding)
+    moved = given()["positions"] @ torch.ones(3, 3, dtype=torch.float64, requires_grad=True)
+    alive = ref(moved)
+    energy = own({**given(), "positions": moved}, forces=False)["energy"]
+    del moved
+    energy.backward()
+    assert alive() is None
+    assert len(counted) >= warm
 
 
 def test_the_next_program_serves_both_ways(counted: list[int], recomputed: list[int]) -> None:

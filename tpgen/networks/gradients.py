@@ -236,29 +236,37 @@ def attach_graph(call: ServedCall, known: dict[int, Tensor], made: dict[int, Ten
     return found
 
 
+class _Holder(Tensor):
+    """A tensor of nothing that carries a call."""
+
+    call: ServedCall
+
+
 class _Results(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, call: ServedCall, made: list[Tensor], known: dict[int, Tensor], *_sources: Tensor
     ) -> tuple[Tensor, ...]:
-        # the last result leads gradients of gradients here
+        # the last result leads gradients of gradients here; the call is freed with what is saved
         ctx.set_materialize_grads(False)
-        link = torch.zeros(())
-        ctx.save_for_backward(link, *known.values())
-        ctx.call, ctx.numbers, ctx.inner = call, list(known), {}
+        link, holder = torch.zeros(()), _Holder()
+        holder.call = call
+        ctx.save_for_backward(link, holder, *known.values())
+        ctx.numbers, ctx.inner = list(known), {}
         ctx.like = {n: (x.shape, x.dtype) for n, x in zip(call.graphs.led, made, strict=True)}
         return *made, link
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        call, inner = ctx.call, ctx.inner.pop(current_pass(), [])
-        link, *saved = ctx.saved_tensors
+        inner = ctx.inner.pop(current_pass(), [])
+        link, holder, *saved = ctx.saved_tensors
+        call = holder.call
         known = dict(zip(ctx.numbers, saved, strict=True))
         given = {n: g for n, g in zip(call.graphs.led, cotangents, strict=False) if g is not None}
         _need_direct_gradients(ctx, given)
-        found: Any = _gradients_by_programs(ctx, given, inner, known, link)
+        found: Any = _gradients_by_programs(ctx, call, given, inner, known, link)
         if found is None:
-            found = _gradients_by_network(ctx, given, inner)
+            found = _gradients_by_network(ctx, call, given, inner)
         return None, None, None, *(found.get(n) for n in call.places)
 
 
@@ -275,12 +283,13 @@ def _need_direct_gradients(ctx: Any, given: dict[int, Tensor]) -> None:
 
 def _gradients_by_programs(
     ctx: Any,
+    call: ServedCall,
     given: dict[int, Tensor],
     inner: list[_InnerPass],
     known: dict[int, Tensor],
     link: Tensor,
 ) -> dict[int, Tensor] | None:
-    call, again, stage = ctx.call, torch.is_grad_enabled(), len(inner)
+    again, stage = torch.is_grad_enabled(), len(inner)
     inside = (x for one in inner for x in one.cotangents if x is not None)
     if not is_served(chain(given.values(), inside)) or not call.covers(stage, again, given, ctx.next_functions):
         return None
@@ -299,18 +308,21 @@ def _gradients_by_programs(
     return dict(zip(found, _Gradients.apply(ctx.inner, kept, list(found.values()), link), strict=True))
 
 
-def _gradients_by_network(ctx: Any, given: dict[int, Tensor], inner: list[_InnerPass]) -> dict[int, Tensor | None]:
-    call, again, asking = ctx.call, torch.is_grad_enabled(), ctx.call.graphs.asking
+def _gradients_by_network(
+    ctx: Any, call: ServedCall, given: dict[int, Tensor], inner: list[_InnerPass]
+) -> dict[int, Tensor | None]:
+    again, asking, programs = torch.is_grad_enabled(), call.graphs.asking, call.program.gradients
     wanted = compress(call.places, find_used_gradients(repeat(True), ctx.next_functions))
     request, plain = GradientRequest.of(given, wanted), not inner and is_served(given.values())
     with torch.enable_grad():
         leaves, known = call.recompute(call, BackwardPass(request, frozenset(call.places), again, plain))
         known = [*known, *(leaves[n] for n in asking)]
         sources = {n: known[n] for n in call.places}
-        pairs = [(leaves[n], g) for n, g in given.items()]
+        pairs: list[Any] = [(leaves[n], g) for n, g in given.items()]
         for one in inner:
             first = [leaves[n] for n in sorted(call.requests[0].given)]
-            slopes = [one.known[n] for n in call.program.gradients.cotangents[0]]
+            assert programs is not None
+            slopes = [one.known[n] for n in programs.cotangents[0]]
             within = {n: sources[n] for n in call.stage_places(0)}
             outer = dict(zip(within, one.cotangents, strict=True))
             pairs += [(x, outer[n]) for n, x in _gradients_by_place(first, slopes, within, True).items()]

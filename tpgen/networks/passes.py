@@ -32,20 +32,24 @@ class Watcher(Protocol):
 
 def watch_passes(watcher: Watcher, network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> None:
     """Tell ``watcher`` of backward passes that reach leaves."""
-    sources = [*tensors, *own_leaves(leaves)]
+    edges = list(map(_edge_of, (*tensors, *own_leaves(leaves))))
     for n, x in enumerate(leaves):
         if isinstance(x, Tensor) and x.grad_fn is not None:
             node: Any = x.grad_fn
             held = node.metadata.setdefault(_LEAVES, [])
             if not held:
-                node.register_prehook(partial(_note_present_pass, ref(watcher), ref(network), sources))
+                node.register_prehook(partial(_note_present_pass, ref(watcher), ref(network), edges))
             held.append((n, x.output_nr, ref(x)))
+
+
+def _edge_of(x: Tensor) -> Any:
+    return tuple(get_gradient_edge(x))[:2] if x.requires_grad else None
 
 
 def _note_present_pass(
     watcher_of: Callable[[], Watcher | None],
     network_of: Callable[[], nn.Module | None],
-    others: Sequence[Tensor],
+    others: Sequence[Any],
     gradients: Sequence[Tensor | None],
 ) -> None:
     watcher, network = watcher_of(), network_of()
@@ -54,7 +58,7 @@ def _note_present_pass(
     node, again = current_node(), torch.is_grad_enabled()
     results = {n: x() for n, place, x in node.metadata[_LEAVES] if gradients[place] is not None}
     hooked = any(x is not None and (x.retains_grad or x._backward_hooks) for x in results.values())
-    ends, known = {x.grad_fn for x in others}, watcher.knows_leaves(frozenset(results), again)
+    ends, known = {edge[0] for edge in others if edge is not None}, watcher.knows_leaves(frozenset(results), again)
     asked = {x.grad_fn for x in differentiated_by()} - ends
     if known and not hooked and not asked:
         return
@@ -62,11 +66,9 @@ def _note_present_pass(
     hooked |= not asked.isdisjoint(inside)
     if known and not hooked:
         return
-    sources = sources_of(network, others)
-    asking = [n for n, x in enumerate(sources) if x.requires_grad]
-    edges: list[Any] = [tuple(get_gradient_edge(sources[n]))[:2] for n in asking]
-    wanted = list(compress(asking, find_used_gradients(repeat(True), edges)))
+    edges = {n: edge for n, edge in enumerate((*map(_edge_of, sources_of(network, ())), *others)) if edge is not None}
+    wanted = list(compress(edges, find_used_gradients(repeat(True), list(edges.values()))))
     served = is_served(x for x in gradients if x is not None)
     behind = frozenset(n for of in inside for n, _, _ in of.metadata.get(_LEAVES, ()))
     request, plain = GradientRequest.of(results, wanted), served and bool(wanted)
-    watcher.note_pass(BackwardPass(request, frozenset(asking), again, plain, hooked, behind))
+    watcher.note_pass(BackwardPass(request, frozenset(edges), again, plain, hooked, behind))
