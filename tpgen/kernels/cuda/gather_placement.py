@@ -71,33 +71,40 @@ class GatherPlacement(BatchPlacement, RowSteps):
     @cached_property
     def phases(self) -> tuple[tuple[tuple[Unit, ...], ...], ...]:
         """Units of each warp, by phase."""
-        return tuple(assign_units_to_warps(self._units_of_phase(phase), self.warps) for phase in self._phase_keys)
+        return tuple(
+            assign_units_to_warps(self._units_of_phase(phase), self.warps) for phase in self._list_phases_in_order
+        )
 
     @cached_property
-    def _phase_keys(self) -> list[tuple[int, bool]]:
-        return sorted({self._phase_key(g) for g in self.gathers})
+    def _list_phases_in_order(self) -> list[tuple[int, bool]]:
+        return sorted({self._phase_and_whether_owner(g) for g in self.gathers})
 
-    def _phase_key(self, g: Gather) -> tuple[int, bool]:
+    def _phase_and_whether_owner(self, gather: Gather) -> tuple[int, bool]:
         # sums of owners come after the rest of a phase: an owner's rows take turns
-        return g.phase, g.target == self.owner
+        return gather.phase, gather.target == self.owner
 
     def adds_to_owners(self, phase: int) -> bool:
-        return self._phase_keys[phase][1]
+        return self._list_phases_in_order[phase][1]
 
     def _units_of_phase(self, phase: tuple[int, bool]) -> list[Unit]:
-        return [Unit(g, chunk) for g in self.gathers if self._phase_key(g) == phase for chunk in range(g.chunks)]
+        return [
+            Unit(g, chunk)
+            for g in self.gathers
+            if self._phase_and_whether_owner(g) == phase
+            for chunk in range(g.chunks)
+        ]
 
     @property
     def unit_count(self) -> int:
         """Units of a step."""
         return sum(len(units) for phase in self.phases for units in phase)
 
-    def _step_bytes(self, rows: int) -> int:
+    def _shared_bytes_of_step(self, rows: int) -> int:
         # P, D and results with areas of their own are added
         apart = sum(
             self.row_bytes(o) for o in self.results if o in self.row_operands and not self.may_overwrite_operand(o)
         )
-        return super()._step_bytes(rows) + (sum(self.intermediate_dims.values()) * self.number + apart) * rows
+        return super()._shared_bytes_of_step(rows) + (sum(self.intermediate_dims.values()) * self.number + apart) * rows
 
     def __str__(self) -> str:
         return "\n".join([*self.head, *(f"  gather {g.number}, phase {g.phase}: {g}" for g in self.gathers)])

@@ -151,9 +151,13 @@ def _copy_letters(term: Term, target: str) -> str:
     return leg.letters.replace(INDEX.get(target, ""), "") if leg else term.inputs
 
 
-def _split_pair_letter(term: Term, letters: str, own: str) -> str:
+def _split_pair_letter(term: Term, letters: str, item_letters: str) -> str:
     # an item with one copy of a pair loops over the other copy
-    return letters.replace("p", "b" if own == "a" else "a") if term.pairs and own in ("a", "b") else letters
+    return (
+        letters.replace("p", "b" if item_letters == "a" else "a")
+        if term.pairs and item_letters in ("a", "b")
+        else letters
+    )
 
 
 def _intermediate_starts(parts_by_target: dict[tuple[str, int], list[GatherPart]]) -> dict[tuple[str, int], int]:

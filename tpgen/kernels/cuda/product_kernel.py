@@ -100,16 +100,20 @@ def ordered_edges(
     """Return (0, edges by owner), or the fault of an index out of range; a capture skips the check."""
     capture = driver.captured_graph_number(device)
     own = find_index(indices, owner) if owner else None
-    order = _given_or_known_order(own, capture).order if own and not is_known_to_ascend(_index_tensor(own)) else None
+    order = (
+        _given_or_known_order(own, capture).order
+        if own and not is_known_to_ascend(_require_index_tensor(own))
+        else None
+    )
     for place, index in enumerate(indices):
-        if index.check and not capture and not is_in_range(_index_tensor(index), index.size):
+        if index.check and not capture and not is_in_range(_require_index_tensor(index), index.size):
             return BEYOND + place, None
-    src, dst = (widen_index(_index_tensor(index), capture) for index in indices)
+    src, dst = (widen_index(_require_index_tensor(index), capture) for index in indices)
     collected = _given_or_known_order(indices[0], capture) if scattered else None
     return 0, EdgeRows(order, src, dst, own.size if own else 0, collected)
 
 
-def _index_tensor(index: RowIndex) -> Tensor:
+def _require_index_tensor(index: RowIndex) -> Tensor:
     assert index.tensor is not None
     return index.tensor
 
@@ -117,4 +121,4 @@ def _index_tensor(index: RowIndex) -> Tensor:
 def _given_or_known_order(index: RowIndex, capture: int) -> Order:
     if index.order is not None:
         return Order.split(index.order, index.size)
-    return sort_unless_known(_index_tensor(index), index.size, capture)
+    return sort_unless_known(_require_index_tensor(index), index.size, capture)

@@ -29,23 +29,23 @@ class StepsText:
     def write(self) -> None:
         """Write prelude, device functions and kernels."""
         self._write_in_part("placement", self._write_header_comment)
-        self._write_prelude()
+        self._write_constants_and_headers()
         self._write_in_part("tables", self.body.write_constants)
-        self._write_in_part("a step", self._write_step_struct)
-        self.body.write_functions()
+        self._write_in_part("a step", self._write_struct_of_step_of_rows)
+        self.body.write_functions_called_by_kernel()
         rows = _RowsText(self.p, self.w)
         self._write_in_part("rows fetched", rows.write_call)
         if self.p.indexed:
             self._write_in_part("edges", self._write_edge_functions)
         self._write_in_part("rows fetched", rows.write_fetch)
-        self._write_in_part("a step", self._write_compute)
+        self._write_in_part("a step", self._write_compute_function)
         if self.p.results:
             self._write_in_part("rows delivered", rows.write_deliver)
         self._write_in_part("the kernel", self._write_kernel)
         if self.p.sums_weights:
-            self._write_in_part("the kernel", self._write_sum_kernel)
+            self._write_in_part("the kernel", self._write_kernel_that_sums_weight_gradients)
         if self.p.scattered:
-            self._write_in_part("the kernel", self._write_collect_kernel)
+            self._write_in_part("the kernel", self._write_kernel_that_sums_edges_of_node)
 
     def _write_in_part(self, name: str, write: Callable[[], None]) -> None:
         with self.w.part(name):
@@ -55,7 +55,7 @@ class StepsText:
         for line in str(self.p).split("\n"):
             self.w.line(f"// {line}")
 
-    def _write_prelude(self) -> None:
+    def _write_constants_and_headers(self) -> None:
         w, p = self.w, self.p
         counts = {"THREADS": p.threads, "BLOCKS": p.blocks_at_once, "ROWS": p.rows, "STAGES": p.stage_count}
         write_numbers(w, self.dtype, ", ".join(f"{name} = {count}" for name, count in counts.items()))
@@ -64,7 +64,7 @@ class StepsText:
 
     # -- what a step works on --
 
-    def _write_step_struct(self) -> None:
+    def _write_struct_of_step_of_rows(self) -> None:
         p, w = self.p, self.w
         with w.block("struct Step", "};"):
             for o in p.given:
@@ -78,10 +78,10 @@ class StepsText:
             if p.by:
                 w.line("int from, to;  // rows of one owner")
 
-    def _write_compute(self) -> None:
+    def _write_compute_function(self) -> None:
         run = "const Call& call, Step& s, Run& run, const Ends* ends" if self.p.by else "const Step& s"
         with self.w.block(f"DEVICE void compute({run})"):
-            self.body.write_step()
+            self.body.write_body_of_compute_function()
 
     def _write_edge_functions(self) -> None:
         w, owner, held = self.w, self.p.owner, self.p.held
@@ -108,20 +108,20 @@ class StepsText:
             count = "STAGES + 1" if p.held else "STAGES"
             w.line(f"if (threadIdx.x == 0) for (int n = 0; n < {count}; ++n) barrier_init(barriers + n);")
             w.line("Step s;")
-            self._write_area_pointers()
+            self._write_pointers_to_shared_memory()
             w.line("int at = 0;")
             w.line("unsigned parity = 0;")
             if p.indexed:
-                self._write_run_setup()
+                self._write_share_of_edges_of_block()
             else:
                 w.line("__syncthreads();")
                 w.line("const i64 begin = (i64)blockIdx.x * ROWS, by = (i64)gridDim.x * ROWS, end = call.rows;")
-            self._write_step_loop()
+            self._write_loop_over_steps_of_rows()
             if p.owner:
                 w.line("settle(call, s, run, end == call.rows ? call.owners : run.owner + 1);")
             w.line("delivered();")
 
-    def _write_area_pointers(self) -> None:
+    def _write_pointers_to_shared_memory(self) -> None:
         # areas that stay where they are
         p, w = self.p, self.w
         kinds = {f"d_{o}": "num" if p.has_sum_area(o) else "real" for o in p.opened} | dict.fromkeys(
@@ -139,7 +139,7 @@ class StepsText:
         if p.rows == 1:
             w.line("s.rows = 1;")
 
-    def _write_run_setup(self) -> None:
+    def _write_share_of_edges_of_block(self) -> None:
         # an equal share of all edges, in their order
         w, p = self.w, self.p
         w.line("const i64 begin = run_begin(call, blockIdx.x, gridDim.x), by = ROWS;")
@@ -153,23 +153,23 @@ class StepsText:
         w.line("Ahead ahead = begin_run(call, slots, begin, end);")
         w.line("int step = 0;")
 
-    def _write_step_loop(self) -> None:
+    def _write_loop_over_steps_of_rows(self) -> None:
         w, p = self.w, self.p
         size = -(-p.stage_bytes // 128) * 128
         place = f"shared + {p.stages_at} + {{0}} * {size}, barriers + {{0}}"
         if p.stage_count > 1:
             with w.block("for (int n = 0; n < STAGES - 1; ++n)"):
                 w.line("const i64 q = begin + n * by;")
-                self._write_fetch_call("q", place.format("(at + n) % STAGES"), "n")
+                self._write_call_that_fetches_rows("q", place.format("(at + n) % STAGES"), "n")
         with w.block("for (i64 q = begin; q < end; q += by)"):
             w.line("delivered();")
             w.line("const i64 later = q + (STAGES - 1) * by;")
-            self._write_fetch_call("later", place.format("(at + STAGES - 1) % STAGES"), "step + STAGES - 1")
+            self._write_call_that_fetches_rows("later", place.format("(at + STAGES - 1) % STAGES"), "step + STAGES - 1")
             if p.indexed:
                 w.line("look_ahead(call, ahead);")
             w.line("fetched(barriers + at, parity);")
             w.line(f"unsigned char* const stage = shared + {p.stages_at} + at * {size};")
-            self._write_step_pointers()
+            self._write_pointers_to_rows_of_step()
             if p.indexed and (p.by or p.results):
                 w.line("const Ends* const ends = ends_of_step(slots, step);")
             w.line("compute(call, s, run, ends);" if p.by else "compute(s);")
@@ -180,13 +180,13 @@ class StepsText:
                 w.line("++step;")
             w.line("if (++at == STAGES) at = 0, parity ^= 1;")
 
-    def _write_fetch_call(self, first: str, place: str, step: str) -> None:
+    def _write_call_that_fetches_rows(self, first: str, place: str, step: str) -> None:
         # ask for the rows of a step, where there is one
         which = f"ends_of_step(slots, {step})" if self.p.indexed else first
         self.w.line(f"if ({first} < end) fetch_rows(call, {place}, {which}, rows_of({first}, end));")
         self.w.line("fetch_end();")
 
-    def _write_step_pointers(self) -> None:
+    def _write_pointers_to_rows_of_step(self) -> None:
         p, w = self.p, self.w
         for o, place in p.stage.items():
             w.line(f"s.{o} = (const real*)(stage + {place});")
@@ -195,12 +195,12 @@ class StepsText:
         if p.rows > 1:
             w.line("s.rows = rows_of(q, end);")
 
-    def _write_sum_kernel(self) -> None:
+    def _write_kernel_that_sums_weight_gradients(self) -> None:
         # the blocks' parts of the gradient of weights that all rows share, added up
         self.w.line(f"enum {{ WEIGHTS = {self.p.dim['w']} }};")
         self.w.raw(cuda_header("sum"))
 
-    def _write_collect_kernel(self) -> None:
+    def _write_kernel_that_sums_edges_of_node(self) -> None:
         # write the kernel that adds up results of edges for each node
         (operand,) = self.p.scattered
         self.w.line(f"enum {{ COLLECTED = {self.p.dim[operand]} }};")

@@ -56,7 +56,7 @@ class BatchPlacement(OpenedSlots):
         areas |= {f"a_{o}": self.dim[o] * rows for o in self.opened if o != "w"}
         own = [t for t in self.schedule.terms if self.owns_weights(t)]
         mixing = [t for t in self.schedule.terms if t.mode.mixing and t not in own]
-        for name, needs in (("P", self.needs_p), ("D", self.needs_d)):
+        for name, needs in (("P", self.needs_coupled_inputs), ("D", self.needs_coupled_cotangents)):
             held = (self.copies_per_block(t) * t.size(self.sides(t).axis) for t in mixing if needs(t))
             areas[name] = max(held, default=0) * rows
         areas["G"] = max((self.count_copies_flipped(t) * t.size(self.sides(t).axis) for t in mixing), default=0) * rows
@@ -103,10 +103,10 @@ class BatchPlacement(OpenedSlots):
     def sides(self, term: Term) -> Sides:
         return find_sides(term, self.mixes_first(term))
 
-    def needs_p(self, term: Term) -> bool:
+    def needs_coupled_inputs(self, term: Term) -> bool:
         return self.sides(term).far in self.opened or (term.weighted and "w" in self.opened)
 
-    def needs_d(self, term: Term) -> bool:
+    def needs_coupled_cotangents(self, term: Term) -> bool:
         return self.sides(term).near in self.opened or "x2" in self.opened
 
     def owns_weights(self, term: Term) -> bool:
@@ -137,9 +137,9 @@ class BatchPlacement(OpenedSlots):
         yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()
         yield f"  {self.blocks}", ()
         yield f"  scratch: {areas_text(self.scratch)}", ()
-        yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
+        yield from ((self._describe_path(path.term), (path.term.path,)) for path in self.sweep.paths)
 
-    def _path_text(self, term: Term) -> str:
+    def _describe_path(self, term: Term) -> str:
         copies = " x ".join(f"{a} {term.size(a)}" for a, _ in term.copies)
         if not term.mode.mixing:
             return f"  path {term.path}: copies {copies}, one by one"

@@ -75,10 +75,10 @@ class ChannelPlacement(OpenedSlots):
 
     def statements_that_fill(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
         """Statements that fill a table from a slot."""
-        return self._fillings.get((placed.table.number, slot), ())
+        return self._statements_by_table_and_slot.get((placed.table.number, slot), ())
 
     @cached_property
-    def _fillings(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
+    def _statements_by_table_and_slot(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
         found: dict[tuple[int, str], tuple[Tabulate, ...]] = {}
         for placed in self.schedule.tables:
             number = placed.table.number
@@ -193,7 +193,7 @@ class ChannelPlacement(OpenedSlots):
         return not self.summed_over_rows(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
 
     @cached_property
-    def _first_writers(self) -> dict[View, Term]:
+    def _first_path_to_write_each_view(self) -> dict[View, Term]:
         first: dict[View, Term] = {}
         for term in self.schedule.terms:
             for leg in term.legs:
@@ -204,14 +204,14 @@ class ChannelPlacement(OpenedSlots):
 
     def writes_first(self, view: View, term: Term) -> bool:
         """Whether a path writes a view first, and stores instead of adding."""
-        return self._first_writers[view] is term and self.writes_once(view, term)
+        return self._first_path_to_write_each_view[view] is term and self.writes_once(view, term)
 
     @property
     def views_to_clear(self) -> list[View]:
         """Views that a row clears before paths add."""
         return [
             view
-            for view, term in self._first_writers.items()
+            for view, term in self._first_path_to_write_each_view.items()
             if view.operand in self.opened and not (self.summed_over_rows(view.operand) or self.writes_once(view, term))
         ]
 
@@ -234,17 +234,19 @@ class ChannelPlacement(OpenedSlots):
         for table in self.schedule.tables:
             text = f"  T{table.table.number} of {table.operand}: {table.copies} x {table.entries} entries"
             yield text, tuple(term.path for term in table.table.terms)
-        yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
+        yield from ((self._describe_path(path.term), (path.term.path,)) for path in self.sweep.paths)
 
-    def _path_text(self, term: Term) -> str:
+    def _describe_path(self, term: Term) -> str:
         letter, size = self.schedule.copy_loop(term)
         seen = [v for leg in term.legs if (v := self.schedule.view(term, leg.operand))]
-        parts = [f"{v.operand}[{v.segment}] {self._access_text(v, term)}" for v in seen if self._access_text(v, term)]
+        parts = [
+            f"{v.operand}[{v.segment}] {self._describe_access(v, term)}" for v in seen if self._describe_access(v, term)
+        ]
         loop = f"{size} x " if letter else ""
         vectors = self.schedule.count_padded_channels(term) // self.schedule.target.lanes
         return f"  path {term.path}: {loop}{vectors} vectors; {', '.join(parts)}"
 
-    def _access_text(self, view: View, term: Term) -> str:
+    def _describe_access(self, view: View, term: Term) -> str:
         # text of a path's access to a segment: reads, then writes
         place = (
             "in scratch"

@@ -105,7 +105,7 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     """Lay out all paths of a linear form."""
     terms = path_terms(form)
     by_element, shared = form.operand("w").rows == ELEMENT, form.operand("w").rows == SHARED
-    segments = {name: _segments(form, terms, name, target, shared) for name in ("x1", "out")}
+    segments = {name: _lay_out_segments(form, terms, name, target, shared) for name in ("x1", "out")}
     made, kept, flipped = [], 0, 0
     for term in terms:
         source, end = (segments[name][term.segment(name)] for name in ("x1", "out"))
@@ -119,7 +119,7 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     return MatrixSchedule(target, row_lengths(form), shared or by_element, by_element, tuple(made), rows)
 
 
-def _segments(
+def _lay_out_segments(
     form: Form, terms: Iterable[Term], operand: str, target: Target, shared: bool
 ) -> dict[int, MatrixSegment]:
     found: dict[int, MatrixSegment] = {}

@@ -61,7 +61,7 @@ class _Forms(Operator):
         if not kernels.is_sum_of_calls(call):
             return kernels.run(call)
         kernels.check(call)
-        found = _fill_with_zeros_of_known_shape(call, _run_without_levels(call))
+        found = _fill_with_zeros_of_known_shape(call, _run_as_sum_of_kernel_calls(call))
         return [x for x in found if x is not None]  # all that is opened has been given
 
     def empty_results(self, call: FormCall) -> list[Tensor]:
@@ -79,7 +79,7 @@ class _Forms(Operator):
             wanted = [yes and g.shape.counts not in _WEIGHTS for g, yes in zip(given, wanted, strict=True)]
         more: list[str] = []
         if True in wanted:
-            derived = _pulled_back_text(call.call, (True,), tuple(wanted))
+            derived = _text_of_gradient_call(call.call, (True,), tuple(wanted))
             parts = () if kernels.description.any_level else _split_into_kernel_calls(derived).parts
             more = [opening_text(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
         kernels.build_together((call.call, *more), call.tensors[0], call.rules)
@@ -95,7 +95,9 @@ class _Forms(Operator):
         held = (True,) * len(given)  # small calls notice a second list
         if len(given) < len(cotangents):
             held = tuple([c is not None for c in cotangents])
-        found = self._run_derivative_call(call, _pulled_back_text(call.call, held, wanted), (*call.tensors, *given))
+        found = self._run_derivative_call(
+            call, _text_of_gradient_call(call.call, held, wanted), (*call.tensors, *given)
+        )
         if False not in wanted:
             return found
         rest = iter(found)
@@ -114,7 +116,7 @@ class _Forms(Operator):
         # None for a slot that is zero
         kernels = kernels_of(call.description)
         own = kernels.description.any_level
-        lowered = None if own else _as_one_call_without_levels(text)
+        lowered = None if own else _text_as_one_kernel_call(text)
         derived = FormCall(tensors, call.at, call.description, lowered or text, *call[4:])
         if (
             own
@@ -122,11 +124,11 @@ class _Forms(Operator):
             or (
                 _split_into_kernel_calls(text).fuses_second_derivatives
                 and not kernels.is_sum_of_calls(derived)
-                and not _any_transformed(tensors)
+                and not _is_any_transformed(tensors)
             )
         ):
             return self.compute(derived)
-        return _run_without_levels(derived)
+        return _run_as_sum_of_kernel_calls(derived)
 
     def compute_in_cpp(self, call: FormCall) -> Sequence[Tensor]:
         """Results from C++, without a graph; empty on refusal."""
@@ -147,12 +149,12 @@ class _Forms(Operator):
 forms = _Forms()
 
 
-def _any_transformed(tensors: Sequence[Tensor]) -> bool:
+def _is_any_transformed(tensors: Sequence[Tensor]) -> bool:
     return any(is_functorch_wrapped_tensor(x) or is_legacy_batchedtensor(x) for x in tensors)
 
 
 @remembered("calls of gradients")
-def _pulled_back_text(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
+def _text_of_gradient_call(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
     # as text: small polynomials notice the time of building a call
     return str(Call.parse(call).pulled_back(cotangents, wanted))
 
@@ -184,7 +186,7 @@ def _split_into_kernel_calls(text: str) -> _CallAsSum:
 
 
 @remembered("calls without levels in the place of derivatives")
-def _as_one_call_without_levels(text: str) -> str | None:
+def _text_as_one_kernel_call(text: str) -> str | None:
     # not of a sum of several, nor where something is in another place than the cotangent's own
     parts = _split_into_kernel_calls(text).parts
     if len(parts) != 1 or parts[0].raised != (SLOTS.index(OUT),):
@@ -194,7 +196,7 @@ def _as_one_call_without_levels(text: str) -> str | None:
     return opening_text(*(SLOTS[n] for n in part.opened)) if same else None
 
 
-def _run_without_levels(call: FormCall) -> list[Tensor | None]:
+def _run_as_sum_of_kernel_calls(call: FormCall) -> list[Tensor | None]:
     # None for a slot that is zero
     product = kernels_of(call.description).product
     empty = {n for n, dim in enumerate(product.dims) if not dim}

@@ -38,11 +38,11 @@ class CompiledKernel:
 
     def __call__(self, call: KernelCall) -> int:
         """Run the kernel; return a fault, or 0."""
-        arrays = _address_array(call.given), _address_array(call.opened), _index_structs(call.indices)
+        arrays = _make_address_array(call.given), _make_address_array(call.opened), _index_structs(call.indices)
         return self._function(*map(ctypes.addressof, arrays), call.rows, call.channels)
 
 
-def _address_array(tensors: Sequence[Tensor]) -> ctypes.Array:
+def _make_address_array(tensors: Sequence[Tensor]) -> ctypes.Array:
     return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
 
 

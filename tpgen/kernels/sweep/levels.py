@@ -34,7 +34,7 @@ _TABLE = "T"  # the operand that stands for a table's entries; no operand of a p
 def path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
     """Stages of a path: one for every channel, one that folds sums over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
-    statements = Naming(term, table).rename_statements(_path_program(term, call, table))
+    statements = Naming(term, table).rename_statements(_make_program_of_path(term, call, table))
     inside = SweepStage(outside + channel, statements)
     # one sum for each entry of the table, or none
     summed = any(isinstance(s, Accumulate) and s.target.operand == S for s in statements)
@@ -58,7 +58,7 @@ def _table_entry_at_slot(s: Tabulate, slot: Slot) -> Tabulate:
     return replace(s, target=replace(s.target, levels=slot.levels), terms=terms)
 
 
-def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Computation, ...]:
+def _make_program_of_path(term: Term, call: Call, table: Table | None) -> tuple[Computation, ...]:
     operands = {leg.operand for leg in term.legs}
     renamed = {table.operand: _TABLE} if table else {}
 
@@ -66,11 +66,11 @@ def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Computat
         return tuple(replace(s, operand=renamed.get(s.operand, s.operand)) for s in slots if s.operand in operands)
 
     form = _polynomial_of_couplings(term) if table is None else _polynomial_of_table(term, table)
-    return _channel_program(form, Call(slots_of_term(call.given), slots_of_term(call.opened)))
+    return _make_program_of_one_channel(form, Call(slots_of_term(call.given), slots_of_term(call.opened)))
 
 
 @remembered("programs of paths by levels")
-def _channel_program(form: PolynomialForm, call: Call) -> tuple[Computation, ...]:
+def _make_program_of_one_channel(form: PolynomialForm, call: Call) -> tuple[Computation, ...]:
     sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
     first = [name for name in form.tensors if name == "w"]
@@ -184,7 +184,7 @@ def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[Sw
 
     def stage(letters: str, naming: Naming, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
         call = Call(tuple(map(Slot, form.tensors)), tuple(map(Slot, opens)))
-        return SweepStage(letters, naming.rename_statements(_channel_program(form, call)))
+        return SweepStage(letters, naming.rename_statements(_make_program_of_one_channel(form, call)))
 
     stages = [
         stage(copies, Naming(term, written=(D, P)), coupling, (D,) if results else ()),
