@@ -100,7 +100,6 @@ class Entry:
         return None
 
     def hold_lock(self, wait: bool = True) -> AbstractContextManager[bool]:
-        """Hold the entry's lock; see `hold_lock`."""
         return hold_lock(self.file_with_suffix(_LOCK), wait)
 
 

@@ -16,7 +16,7 @@ _Computation = Callable[[], object]
 
 
 class _Rehearsal:
-    """A computation that `run` rehearses once."""
+    """A computation that `run` runs on zeros once, to begin all compilations."""
 
     def __init__(self, compute: _Computation, threads: int) -> None:
         self._compute: _Computation | None = compute
@@ -60,7 +60,7 @@ _tasks: ContextVar[_TaskPool | None] = ContextVar("what this thread's rehearsal 
 
 @contextmanager
 def rehearsed_by(compute: _Computation, threads: int) -> Iterator[None]:
-    """Context in which a missing kernel causes one rehearsal by ``compute``; ``threads`` compile."""
+    """Context: the first missing kernel runs ``compute`` on zeros, to compile all kernels by ``threads``."""
     token = _rehearsal.set(_Rehearsal(compute, threads))
     try:
         yield
@@ -74,7 +74,7 @@ def has_rehearsal() -> bool:
 
 
 def rehearse() -> None:
-    """Run the rehearsal of this thread, once."""
+    """Run this thread's computation of `rehearsed_by` on zeros, once."""
     rehearsal = _rehearsal.get()
     if rehearsal is not None:
         rehearsal.run()

@@ -12,7 +12,7 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 
 class BatchText:
-    """Writes the C++ of a batch placement: vectors over rows."""
+    """Writes C++ of a product with SIMD vectors over rows."""
 
     def __init__(self, placement: BatchPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -61,7 +61,7 @@ class BatchText:
             )
         if operand == self.p.owner or (operand == "w" and not self.p.row_weights):
             return
-        for start, size in self.p.unused_ranges(operand):
+        for start, size in self.p.ranges_that_no_path_uses(operand):
             self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{operand}[r] + {start}, {size});")
 
     def _write_move_of_segment(self, call_template: str, operand: str, segment: ScratchSegment) -> None:
@@ -112,17 +112,14 @@ class BatchText:
         with copies, vectors.open_block(vectors.loop_heads(rest), ROW_LOOP):
             vectors.write_statements(path.stages[0].statements, place)
 
-    def write_weights(self) -> None:
-        """Write the copy of shared weights to scratch."""
+    def write_copy_of_shared_weights(self) -> None:
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) weights[m] = widen(w[m]);")
 
-    def write_weight_sums(self) -> None:
-        """Write the sum of the blocks' weight gradients."""
-        write_sum_of_blocks(self.w, self.p.weight_scratch)
+    def write_sum_of_weight_gradients(self) -> None:
+        write_sum_of_blocks(self.w, self.p.scratch_size_of_shared_weights)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
-    def write_rows(self) -> None:
-        """Write the loop over a block's rows."""
+    def write_loop_over_rows_of_block(self) -> None:
         w, owner = self.w, self.p.owner
         if owner:
             w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")

@@ -33,7 +33,7 @@ class BatchVectors:
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
-        self.sides = placement.sides(term)
+        self.sides = placement.sides_of_weight_matrix(term)
         arrays = {o: f"{name}[{{}}]" for o, name in LOCAL.items()}
         self.spelling = Spelling(placement.schedule.target.dtype, arrays)
 

@@ -20,7 +20,7 @@ from tpgen.kernels.sweep.terms import INDEX, S, operand_of
 
 
 class ChannelText:
-    """Writes the C++ of a channel placement: vectors over channels."""
+    """Writes C++ of a product with SIMD vectors over channels."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -154,7 +154,7 @@ class ChannelText:
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
                 with self._tag_lines_with_paths_of_segment(operand, v.start):
                     self.w.line(f"unstage{shape}({source} + {v.scratch}, d_{operand} + {v.start});")
-        for start, size in self.p.unused_ranges(operand):
+        for start, size in self.p.ranges_that_no_path_uses(operand):
             self.w.line(f"zero(d_{operand} + {start}, {size});")
 
     def _tag_lines_with_paths_of_segment(self, operand: str, start: int) -> AbstractContextManager[None]:
@@ -197,21 +197,18 @@ class ChannelText:
             place = f"{placed.start} + v * {placed.copy_stride} + {s.target.index * placed.index_stride}"
             self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum_text(s.terms)});")
 
-    def write_weights(self) -> None:
-        """Write the copy of shared weights to scratch."""
+    def write_copy_of_shared_weights(self) -> None:
         for slot in self.p.given_weights:
             for v in self.s.views_of("w"):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
                 with self._tag_lines_with_paths_of_segment("w", v.start):
                     self.w.line(f"stage{shape}({cpp_name(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
 
-    def write_weight_sums(self) -> None:
-        """Write the sum of the blocks' weight gradients."""
-        write_sum_of_blocks(self.w, self.p.weight_scratch)
+    def write_sum_of_weight_gradients(self) -> None:
+        write_sum_of_blocks(self.w, self.p.scratch_size_of_shared_weights)
         self._write_stores_of_slot("w", "sums")
 
-    def write_rows(self) -> None:
-        """Write the loop over a block's rows."""
+    def write_loop_over_rows_of_block(self) -> None:
         (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w).write()
 
 

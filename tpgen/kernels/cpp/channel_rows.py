@@ -50,7 +50,7 @@ class _PairedGradient(NamedTuple):
 
 
 class RowBlocks:
-    """Writes the loop over a block's rows, by tiles."""
+    """Writes C++ loops over a block's rows, in tiles of W rows."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -100,7 +100,7 @@ class RowBlocks:
         """Declare arrays that outlive a tile, if any."""
 
     def write_tile_setup(self, row: str) -> None:
-        """Write the tables of a tile."""
+        """Write C++ that fills the coupling tables of a tile of rows."""
         for o in map(cpp_name, self.p.tabulated_slots):
             self.w.line(f"const real* p_{o}[W] = {{}};")
             self.write_pointers_to_rows_of_tile(o, row, f"p_{o}")
@@ -184,7 +184,7 @@ class GroupBlocks(RowBlocks):
     """Writes the loop over groups of rows."""
 
     def write_tile_setup(self, row: str) -> None:
-        """Write row pointers and tables of a tile."""
+        """Write C++ that fills row pointers and coupling tables of a tile."""
         if not self.p.owner:
             self.write_array_declarations()
         for _, name in self._pointer_arguments():

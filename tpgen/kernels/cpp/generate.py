@@ -39,7 +39,7 @@ ScheduleText = ChannelText | BatchText | MatrixText  # each writes its parts of 
 
 
 def generate(placement: Placement) -> GeneratedSource:
-    """Write the C++ source of a placement."""
+    """Write the C++ source of a placed kernel."""
     schedule, w = placement.schedule, Writer()
     with w.part("schedule"):
         for line, paths in schedule.text_lines_and_paths:
@@ -95,7 +95,7 @@ def _write_entry_point(w: Writer, p: Placement, text: ScheduleText) -> None:
         _write_allocations_of_weight_scratch(w, p, text)
         _write_parallel_loop_over_row_blocks(w, p, text)
         if p.sums_weights:
-            text.write_weight_sums()
+            text.write_sum_of_weight_gradients()
         w.line("return fault;")
 
 
@@ -135,12 +135,12 @@ def _write_span_and_count_of_blocks(w: Writer, p: Placement) -> None:
 
 def _write_allocations_of_weight_scratch(w: Writer, p: Placement, text: ScheduleText) -> None:
     # shared weights in scratch once; room for each block's part of their gradient
-    shared = p.weight_scratch and not p.by_element
+    shared = p.scratch_size_of_shared_weights and not p.by_element
     slots = [slot for slot in p.given if operand_of(slot) == "w" and shared]
     for slot in slots:
-        write_allocation(w, "num", weights_area(slot), f"{p.weight_scratch}")
+        write_allocation(w, "num", weights_area(slot), f"{p.scratch_size_of_shared_weights}")
     if slots:
-        text.write_weights()
+        text.write_copy_of_shared_weights()
     if p.sums_weights:
         write_allocation(w, "num", "sums", f"(blocks + 1) * {p.block_sums}")
 
@@ -155,4 +155,4 @@ def _write_parallel_loop_over_row_blocks(w: Writer, p: Placement, text: Schedule
     with block_for_each_task(w, worth, size, areas, "blocks"):
         if p.sums_weights and not p.by_element:
             w.line(f"num* const a_w = sums + b * {p.block_sums}; clear(a_w, {p.block_sums});")
-        text.write_rows()
+        text.write_loop_over_rows_of_block()

@@ -11,7 +11,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 class MatrixText:
-    """Writes the C++ of a matrix placement: blocked products."""
+    """Writes C++ of a linear layer: a matrix product per path."""
 
     def __init__(self, placement: MatrixPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -34,7 +34,7 @@ class MatrixText:
                 self._write_moves_of_rows(
                     f"unstage<{{0}}>(a_{o} + {{2}}, {self._address_of_tile_row(f'q_{o}')} + {{1}});", made
                 )
-                for start, size in self.p.unused_ranges(o):
+                for start, size in self.p.ranges_that_no_path_uses(o):
                     self.w.line(
                         f"for (int r = 0; r < n; ++r) zero({self._address_of_tile_row(f'q_{o}')} + {start}, {size});"
                     )
@@ -140,8 +140,7 @@ class MatrixText:
         value = number_literal(term.coefficient, self.s.target.dtype)
         self.w.line(f"{function}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
-    def write_weights(self, memory: str = "w") -> None:
-        """Write the copy of scaled weights to scratch."""
+    def write_copy_of_shared_weights(self, memory: str = "w") -> None:
         for term in self.s.terms:
             with self.w.paths(term.path):
                 if "out" in self.p.opened:
@@ -151,8 +150,7 @@ class MatrixText:
                         term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}"
                     )
 
-    def write_weight_sums(self) -> None:
-        """Write the sum of the blocks' weight gradients."""
+    def write_sum_of_weight_gradients(self) -> None:
         size, w = self.p.block_sums, self.w
         if not self.p.by_element:
             write_sum_of_blocks(w, size)
@@ -170,11 +168,10 @@ class MatrixText:
         for term in self.s.terms:
             with self.w.paths(term.path):
                 self._write_copy_of_weights(term, "give", memory, f"{sums} + {term.kept}")
-        for start, size in self.p.unused_ranges("w"):
+        for start, size in self.p.ranges_that_no_path_uses("w"):
             self.w.line(f"zero({memory} + {start}, {size});")
 
-    def write_rows(self) -> None:
-        """Write the loop over a block's rows."""
+    def write_loop_over_rows_of_block(self) -> None:
         w, by_element = self.w, self.p.by_element
         if by_element:
             w.line("const i64 e = t.element[b], begin = t.begin[b], end = least(t.first[e + 1], begin + span);")
@@ -184,7 +181,7 @@ class MatrixText:
             if "weights" in self.p.scratch:
                 with w.block("if (held != e)"):
                     w.line("held = e;")
-                    self.write_weights(f"w + e * {self.p.dim['w']}")
+                    self.write_copy_of_shared_weights(f"w + e * {self.p.dim['w']}")
         else:
             w.line("const i64 begin = b * span, end = least(rows, begin + span);")
         with w.block("for (i64 q = begin; q < end; q += R)"):

@@ -33,12 +33,12 @@ def _write_addition_to_weight_gradient(
 
 
 class MixingText:
-    """Writes a path that mixes copies, through P and D."""
+    """Writes C++ of a path whose weights mix copies, as in ``uvw``."""
 
     def __init__(self, placement: BatchPlacement, path: PathSweep, w: Writer) -> None:
         self.p, self.path, self.w, self.term = placement, path, w, path.term
         self.vectors = BatchVectors(placement, path.term, w)
-        self.sides = sides = placement.sides(path.term)
+        self.sides = sides = placement.sides_of_weight_matrix(path.term)
         self.first = sides.copies[0]
         self.inner = path.term.size(sides.copies[1:])  # copies that share their first one
         self.k, self.mixed = path.term.size(sides.axis), path.term.size(sides.mixed)

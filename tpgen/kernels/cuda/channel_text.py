@@ -14,7 +14,7 @@ from tpgen.kernels.cuda.tables import TableSet
 
 
 class StepChannelText:
-    """Writes a step: threads fill tables, warps run units, threads add partial sums."""
+    """Writes CUDA: threads fill tables, warps run groups of paths, threads add partial sums."""
 
     def __init__(self, placement: CudaPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -121,7 +121,7 @@ class StepChannelText:
         if p.has_sum_area(operand):
             w.line(f"clear(s.d_{operand}, {dim * p.rows});")
         elif operand not in p.channel_sums or p.schedule.views_of(operand):
-            for start, size in p.unused_ranges(operand):
+            for start, size in p.ranges_that_no_path_uses(operand):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
 

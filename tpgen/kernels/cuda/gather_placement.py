@@ -20,7 +20,7 @@ _LONG = 16 * KIB  # bytes of a row that are enough work for more warps
 
 @dataclass(frozen=True)
 class GatherPlacement(BatchPlacement, RowSteps):
-    """A batch schedule on a chip: gathers divided among warps."""
+    """A GPU kernel of paths that mix copies: sums divided among warps."""
 
     chip: Chip
     rows: int = 1
@@ -29,11 +29,11 @@ class GatherPlacement(BatchPlacement, RowSteps):
     small = _SMALL
 
     def mixes_first(self, term: Term) -> bool:
-        """Never: gathers are of P before weights."""
+        """False: weights mix copies after the coupling."""
         return False
 
     def owns_weights(self, term: Term) -> bool:
-        """Never: all paths go through P and D."""
+        """False: no path multiplies scalars by weights first."""
         return False
 
     def has_sum_area(self, operand: str) -> bool:
@@ -46,7 +46,6 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @property
     def usual_warps(self) -> int:
-        """Default warps of a block."""
         return _MANY if sum(map(self.row_bytes, self.row_operands)) > _LONG else _WARPS
 
     # -- gathers --
@@ -60,7 +59,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @cached_property
     def intermediate_dims(self) -> dict[str, int]:
-        """Numbers per row of P and D."""
+        """Numbers per row of coupled inputs P and their cotangents D."""
         return intermediate_dims(self._make_gathers(1))
 
     @cached_property
@@ -96,7 +95,6 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @property
     def unit_count(self) -> int:
-        """Units of a step."""
         return sum(len(units) for phase in self.phases for units in phase)
 
     def _shared_bytes_of_step(self, rows: int) -> int:

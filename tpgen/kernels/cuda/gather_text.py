@@ -21,7 +21,7 @@ _UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
 
 class GathersText:
-    """Writes a step's phases: warps compute shares."""
+    """Writes CUDA of paths that mix copies; each warp computes some sums."""
 
     def __init__(self, placement: GatherPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -61,7 +61,7 @@ class GathersText:
     def write_body_of_compute_function(self) -> None:
         p, w = self.p, self.w
         for o in p.results:
-            for start, size in p.unused_ranges(o):
+            for start, size in p.ranges_that_no_path_uses(o):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{o} + {start + row * p.dim[o]}, {size});")
         w.line("const int warp = this_warp();")
@@ -129,7 +129,7 @@ class _GatherText:
     def _write_pointers_to_row_operands(self) -> None:
         read = {name for part in self.g.parts for name in part.reads}
         for o in (o for o in self.p.given if o in read):
-            row = "" if self.p.shared_weights(o) else f" + row * {self.p.dim[o]}"
+            row = "" if self.p.has_shared_weights(o) else f" + row * {self.p.dim[o]}"
             self.w.line(f"const real* const row_{o} = s.{o}{row};")
         for name in (name for name in BETWEEN if name in read):
             self.w.line(f"const num* const {name} = s.{name} + row * {self.p.intermediate_dims[name]};")

@@ -46,7 +46,7 @@ class GatherPart:
 
 @dataclass(frozen=True)
 class Gather:
-    """All sums of one segment, or of one path's P or D."""
+    """Sums that fill one segment of a result, or a path's P or D."""
 
     number: int
     target: str  # an operand, P or D
@@ -123,7 +123,7 @@ def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[t
 
 
 def intermediate_dims(gathers: tuple[Gather, ...]) -> dict[str, int]:
-    """Numbers per row of P and D."""
+    """Numbers per row of coupled inputs P and their cotangents D."""
     return {
         name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)
         for name in BETWEEN

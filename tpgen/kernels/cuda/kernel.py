@@ -32,7 +32,7 @@ class _CompiledKernels:
         return need_driver().load(self.code)
 
 
-class Loaded(NamedTuple):
+class LoadedKernels(NamedTuple):
     """Kernels of a call by name, loaded on one device."""
 
     placement: Any
@@ -67,7 +67,7 @@ class CudaKernel(ABC):
     def __init__(self, spec: KernelSpec) -> None:
         self.spec = spec
         self._built: dict[int, _CompiledKernels] = {}  # by capability
-        self._loaded: dict[int, Loaded] = {}
+        self._loaded: dict[int, LoadedKernels] = {}
 
     @staticmethod
     @abstractmethod
@@ -75,7 +75,7 @@ class CudaKernel(ABC):
         """Place a call on a chip.  Raises `EmitError` for lack of memory."""
 
     @abstractmethod
-    def launch_fields(self, loaded: Loaded) -> list[int]:
+    def launch_fields(self, loaded: LoadedKernels) -> list[int]:
         """Launch parameters for the C++ runtime."""
 
     @abstractmethod
@@ -83,10 +83,10 @@ class CudaKernel(ABC):
         """Remembered orders of a call's indices; None for new indices."""
 
     @abstractmethod
-    def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
+    def find_order(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, Any]:
         """Sort edges by owner, or rows by element; return a fault code (0: none) and the order."""
 
-    def load_on_device(self, device: int) -> Loaded:
+    def load_on_device(self, device: int) -> LoadedKernels:
         """Kernels loaded on a device.
 
         Raises `BackendError` for a first use inside a CUDA graph capture.
@@ -115,7 +115,7 @@ class CudaKernel(ABC):
                 self._launch_kernels(loaded, call, order)
         return fault
 
-    def _launch_kernels(self, loaded: Loaded, call: KernelCall, row_order: Any) -> None:
+    def _launch_kernels(self, loaded: LoadedKernels, call: KernelCall, row_order: Any) -> None:
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
         given = [_aligned_or_copied(x, loaded.placement.alignment) for x in call.given]
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
@@ -124,13 +124,13 @@ class CudaKernel(ABC):
         for one in launches.list_launches(*tensors, scratch, row_order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
 
-    def _compile_and_load_on_device(self, device: int) -> Loaded:
+    def _compile_and_load_on_device(self, device: int) -> LoadedKernels:
         # the device's context is current
         built = self._compile_for_architecture(driver.capability(device))
         placement = built.source.placement
         entries = placement.entries.items()
         functions = {name: load_function(need_driver(), built.library, device, name, *block) for name, block in entries}
-        return Loaded(
+        return LoadedKernels(
             placement,
             device,
             functions,

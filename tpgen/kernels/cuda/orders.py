@@ -56,7 +56,7 @@ class Memory(Generic[Known]):
     def recall_or_find(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
         """Fact about an index into ``rows`` rows, computed once by ``find``."""
         if index.is_inference() or (
-            self.on_device and _is_in_cuda_graph_pool(index)
+            self.on_device and _is_in_graph_pool(index)
         ):  # writes to the former are not counted
             return find(index, rows)
         kept = self._facts_of_capture(capture)
@@ -215,10 +215,10 @@ def _stream_of_index(index: Tensor) -> int:
 
 def is_kept(index: Tensor) -> bool:
     """Whether device facts about an index may be remembered."""
-    return not (index.is_inference() or _is_in_cuda_graph_pool(index))
+    return not (index.is_inference() or _is_in_graph_pool(index))
 
 
-def _is_in_cuda_graph_pool(index: Tensor) -> bool:
+def _is_in_graph_pool(index: Tensor) -> bool:
     return index.is_cuda and borrows_memory(index.get_device())
 
 

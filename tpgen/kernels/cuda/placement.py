@@ -58,7 +58,7 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
 
 def _placed_by_receiver_if_faster(placement: AnyPlacement) -> AnyPlacement | None:
     # gradients of x1 by receiver: each cotangent is loaded once, gradients per edge pass through memory twice
-    if not isinstance(placement, CudaPlacement) or placement.owner != "x1" or not placement.whole("out"):
+    if not isinstance(placement, CudaPlacement) or placement.owner != "x1" or not placement.copies_rows_whole("out"):
         return None
     row = placement.row_bytes("out")
     if row <= _LONGER * placement.row_bytes("x1") or _NODES * row <= _HELD * placement.chip.cache:

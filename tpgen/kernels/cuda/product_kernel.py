@@ -10,7 +10,7 @@ from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, Loaded, cuda_device_of
+from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, LoadedKernels, cuda_device_of
 from tpgen.kernels.cuda.launch import EdgeRows
 from tpgen.kernels.cuda.orders import (
     Order,
@@ -39,7 +39,7 @@ class ProductKernel(CudaKernel):
             description.form, DTYPES[spec.dtype], description.opened_and_raised(spec.call)[0], chip, bool(spec.rules)
         )
 
-    def launch_fields(self, loaded: Loaded) -> list[int]:
+    def launch_fields(self, loaded: LoadedKernels) -> list[int]:
         """Fields of the C++ ``struct Launch``."""
         p = loaded.placement
         sum_threads, sum_shared = p.entries.get(SUM_ENTRY, (0, 0))
@@ -64,7 +64,6 @@ class ProductKernel(CudaKernel):
         return [*fields.values()]
 
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Remembered orders of a call's indices; None for new indices."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), driver.captured_graph_number(device)
         if loaded is None:
@@ -88,7 +87,7 @@ class ProductKernel(CudaKernel):
         keeps = not capture and all(is_kept(index.tensor) for index in indices if index.tensor is not None)
         return KnownRows(wide, orders, loaded.stream if keeps else None)
 
-    def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, EdgeRows | None]:
+    def find_order(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, EdgeRows | None]:
         """Sort edges by owner; return a fault code (0: none) and the order."""
         p = loaded.placement
         return ordered_edges(p.by, call.indices, loaded.device, bool(p.scattered)) if call.indices else (0, None)

@@ -26,7 +26,7 @@ _NUMBERS = 128  # that a thread has in registers, at least
 
 
 class RowSteps(OnChip, OpenedSlots):
-    """Rows of a step, and their shared memory."""
+    """Base of placements: rows that a block computes together, in shared memory."""
 
     held: str | None = None  # the given operand whose row stays, while edges of one node come
     rows: int  # of a step
@@ -41,7 +41,7 @@ class RowSteps(OnChip, OpenedSlots):
     @property
     @abstractmethod
     def unit_count(self) -> int:
-        """Units of work of a step."""
+        """Units of work in a step, shared out to warps."""
 
     @abstractmethod
     def has_sum_area(self, operand: str) -> bool:
@@ -92,7 +92,7 @@ class RowSteps(OnChip, OpenedSlots):
     @cached_property
     def row_operands(self) -> tuple[str, ...]:
         """Given operands fetched row by row."""
-        return tuple(o for o in self.given if self.dim[o] and not self.shared_weights(o) and o != self.held)
+        return tuple(o for o in self.given if self.dim[o] and not self.has_shared_weights(o) and o != self.held)
 
     @property
     def sorted_by(self) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class RowSteps(OnChip, OpenedSlots):
         """Results per edge that a second kernel adds per node."""
         return tuple(o for o in self.results if self.has_rows_of_nodes(o))
 
-    def shared_weights(self, operand: str) -> bool:
+    def has_shared_weights(self, operand: str) -> bool:
         return operand == "w" and self.schedule.shared_weights
 
     @cached_property
@@ -153,8 +153,8 @@ class RowSteps(OnChip, OpenedSlots):
     def _is_multiple_of_16_bytes(self, operand: str, rows: int) -> bool:
         return self.row_bytes(operand) * rows % _SIXTEEN == 0
 
-    def whole(self, operand: str) -> bool:
-        """Whether rows copy whole: multiples of 16 bytes."""
+    def copies_rows_whole(self, operand: str) -> bool:
+        """Whether rows are multiples of 16 bytes, copied whole."""
         return self._is_multiple_of_16_bytes(operand, 1 if self.indexed else self.rows)
 
     @property
@@ -187,7 +187,7 @@ class RowSteps(OnChip, OpenedSlots):
         areas |= {self.held: self.row_bytes(self.held)} if self.held else {}
         areas |= {name: size * self.rows * number for name, size in self.intermediate_dims.items()}
         for o in self.opened:
-            if self.has_sum_area(o) and not self.shared_weights(o):
+            if self.has_sum_area(o) and not self.has_shared_weights(o):
                 areas[f"d_{o}"] = self.dim[o] * (1 if self.summed_over_rows(o) else self.rows) * number
             elif o in self.results and not self.may_overwrite_operand(o):
                 areas[f"d_{o}"] = self.row_bytes(o) * self.rows

@@ -246,7 +246,7 @@ class _RowsText:
     def _write_block_fetch(self) -> None:
         # rows that stand side by side
         p, w = self.p, self.w
-        whole = [o for o in p.row_operands if p.whole(o)]
+        whole = [o for o in p.row_operands if p.copies_rows_whole(o)]
         with w.block("if (n == ROWS)" if p.rows > 1 else ""):
             w.line(f"fetch_begin(barrier, {sum(p.row_bytes(o) for o in whole) * p.rows});")
             for o in p.row_operands:
@@ -268,7 +268,7 @@ class _RowsText:
     def _write_edges_fetch(self) -> None:
         # rows that stand apart: whole ones each by itself, short ones by all threads
         p, w = self.p, self.w
-        whole, short = ([o for o in p.row_operands if p.whole(o) == yes] for yes in (True, False))
+        whole, short = ([o for o in p.row_operands if p.copies_rows_whole(o) == yes] for yes in (True, False))
         w.line(f"fetch_begin(barrier, n * {sum(map(p.row_bytes, whole))});")
         self._write_row_loops(whole, short, self._write_edge_fetch)
 
@@ -295,7 +295,7 @@ class _RowsText:
         p, w = self.p, self.w
         with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._rows_argument}, const int n)"):
             w.line("deliver_begin();")
-            whole = [o for o in p.results if p.whole(o) and not p.has_sum_area(o)]
+            whole = [o for o in p.results if p.copies_rows_whole(o) and not p.has_sum_area(o)]
             if p.indexed:
                 self._write_row_loops(whole, [o for o in p.results if o not in whole], self._write_edge_delivery)
             else:

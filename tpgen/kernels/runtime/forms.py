@@ -65,7 +65,6 @@ class _Forms(Operator):
         return [x for x in found if x is not None]  # all that is opened has been given
 
     def empty_results(self, call: FormCall) -> list[Tensor]:
-        """Results with shapes, without values."""
         signature, counts = kernels_of(call.description).check(call)
         return [call.tensors[0].new_empty(shape) for shape in signature.result_shapes(call.tensors, counts)]
 
@@ -131,7 +130,6 @@ class _Forms(Operator):
         return _run_as_sum_of_kernel_calls(derived)
 
     def compute_in_cpp(self, call: FormCall) -> Sequence[Tensor]:
-        """Results from C++, without a graph; empty on refusal."""
         return kernels_of(call.description).compute_in_cpp(call)
 
     def asks_for_used_gradients(self, call: FormCall) -> bool:
@@ -170,7 +168,7 @@ def _fill_with_zeros_of_known_shape(call: FormCall, found: Sequence[Tensor | Non
 
 
 class _CallAsSum(NamedTuple):
-    """A call as a sum of calls without levels."""
+    """A call as a sum of products and first derivatives."""
 
     parts: tuple[CallPart, ...]
     fuses_second_derivatives: bool
@@ -201,7 +199,9 @@ def _run_as_sum_of_kernel_calls(call: FormCall) -> list[Tensor | None]:
     product = kernels_of(call.description).product
     empty = {n for n, dim in enumerate(product.dims) if not dim}
 
-    def evaluate(raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]) -> Sequence[Tensor]:
+    def compute_product_or_gradient(
+        raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]
+    ) -> Sequence[Tensor]:
         # unweighted paths do not depend on what stands in the weights' place
         text = product.weighted if SLOTS.index("w") in raised else call.description
         names, tensors = tuple(SLOTS[n] for n in opened), list(point)
@@ -211,7 +211,7 @@ def _run_as_sum_of_kernel_calls(call: FormCall) -> list[Tensor | None]:
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _split_into_kernel_calls(call.call).parts if empty.isdisjoint(part.raised)]
-    return sum_parts(parts, call.tensors, len(call.slots.opened), evaluate, add_results)
+    return sum_parts(parts, call.tensors, len(call.slots.opened), compute_product_or_gradient, add_results)
 
 
 register_operator(forms, "form")
@@ -220,16 +220,16 @@ register_operator(forms, "form")
 # -- rows by owner -----------------------------------------------------------------------------------------------------
 
 
-def _compute_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
+def _sort_edges_by_owner(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     if other is None:
         return orders.sort_by_owner(index, owners).whole
     return orders.sort_by_both_ends(other, index, others, owners)
 
 
-def _empty_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
+def _make_empty_edge_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     more = 0 if other is None else others + 1 + other.shape[0]
     return index.new_empty(owners + 1 + index.shape[0] + more, dtype=torch.int64)
 
 
-define_function("order", _compute_order, _empty_order)
+define_function("order", _sort_edges_by_owner, _make_empty_edge_order)
 share_equal_calls("order")

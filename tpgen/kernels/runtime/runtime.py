@@ -263,7 +263,7 @@ class Kernels:
         return found
 
     def is_sum_of_calls(self, call: FormCall) -> bool:
-        """Whether a sum of calls without levels computes a call."""
+        """Whether a sum of first derivatives computes a call."""
         if self.description.any_level or not call.slots.levels:
             return False
         return not (call.tensors and self.fuses_second_derivatives(call.tensors[0].dtype, call.tensors[0].device.type))
@@ -326,7 +326,7 @@ class Kernels:
         return results
 
     def indices(self, call: FormCall, counts: Counts) -> tuple[RowIndex, ...]:
-        """Indices for kernels: dense, with row counts."""
+        """Row indices for kernels: contiguous, each with its count of rows."""
         check = self.description.check_index
         return tuple(
             index._replace(

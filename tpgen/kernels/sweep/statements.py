@@ -143,7 +143,7 @@ class TextOfPaths:
 
 @dataclass(frozen=True)
 class SweepStage:
-    """Statements of a path inside loops over the same copies."""
+    """Statements of a path inside one nest of loops over multiplicities."""
 
     letters: str
     statements: tuple[Statement, ...]

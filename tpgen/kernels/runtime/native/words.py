@@ -147,7 +147,7 @@ def _offset_of_mro_pointer() -> int | None:
 @cache
 def _offsets_of_function_parts() -> tuple[int | None, ...]:
     def probe(_x: Any = object(), *, _y: Any = None) -> None:  # noqa: B008
-        """Have one of each."""
+        """Have each part that a function may have."""
 
     return tuple(_offset_of_pointer_to(probe, getattr(probe, name)) for name in _FUNCTION)
 
