@@ -67,7 +67,7 @@ def test_targets_agree(mode: str, weighted: bool, shared: bool, gathered: bool) 
 def test_copies_that_could_be_channels_run_over_rows_too(
     mode: str, weighted: bool, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "_channel_schedule", lambda *_: None)
+    monkeypatch.setattr(planning, "_make_channel_schedule_if_it_fits", lambda *_: None)
     planning.plan_schedule.cache_clear()
     try:
         test_targets_agree(mode, weighted, shared, gathered=False)

@@ -205,11 +205,11 @@ def make_temporary_cache(wanted: str, reason: str) -> Path:
     )
     made, owner = tempfile.mkdtemp(prefix="tpgen-"), os.getpid()
 
-    def remove() -> None:
+    def remove_directory() -> None:
         if os.getpid() == owner:  # a forked process ends before the one that made the directory
             shutil.rmtree(made, ignore_errors=True)
 
-    atexit.register(remove)
+    atexit.register(remove_directory)
     return Path(made)
 
 

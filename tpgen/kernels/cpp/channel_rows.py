@@ -156,7 +156,7 @@ def _is_operand_in_memory(name: str) -> bool:
 
 
 class RowGroup:
-    """C++ arguments of a group of rows."""
+    """C++ arguments of a function that computes a group of rows."""
 
     def __init__(self, placement: ChannelPlacement) -> None:
         self.p, self._row = placement, row_arguments(placement)

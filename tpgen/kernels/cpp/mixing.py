@@ -145,10 +145,10 @@ class MixingText:
                 for n in range(k):
                     self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
-    def _write_products_with_one_row_weight(self, at: str) -> None:
+    def _write_products_with_one_row_weight(self, weight_place: str) -> None:
         out = f"({self.vectors.segment_start('out')} + {self.sides.mixed} * {self.k}) * (i64)R"
         if self.p.opened != ("w",):
-            self.w.line(f"const vec weight = load(s_w + {at});")
+            self.w.line(f"const vec weight = load(s_w + {weight_place});")
         if self.p.opened != ("out",):
             write_loads_of_columns(self.w, "g", self.k, f"s_out + {out}")
         for n in range(self.k):
@@ -157,7 +157,7 @@ class MixingText:
             if self.needs_coupled_cotangents:
                 self.w.line(f"d[{n}] += weight * g[{n}];")
         if "w" in self.p.opened:
-            self.w.line(f"store(a_w + {at}, {' + '.join(f'c[{n}] * g[{n}]' for n in range(self.k))});")
+            self.w.line(f"store(a_w + {weight_place}, {' + '.join(f'c[{n}] * g[{n}]' for n in range(self.k))});")
 
 
 class OwnWeightsText:

@@ -132,7 +132,7 @@ def _shuffle_expression(first: str, second: str, lanes: list[int]) -> str:
 def _transpose_struct_text(
     name: str, vectors: int, fetches: str, split: list[list[str]], join: list[list[str]], puts: str
 ) -> str:
-    def body(parts: list[list[str]]) -> str:
+    def join_lines(parts: list[list[str]]) -> str:
         return "\n    ".join(line for part in parts for line in part)
 
     return f"""
@@ -140,11 +140,11 @@ template <> struct {name} {{
   static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {{
     vec m[{vectors}];
     {fetches}
-    {body(split)}
+    {join_lines(split)}
   }}
   static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {{
     vec m[{vectors}];
-    {body(join)}
+    {join_lines(join)}
     {puts}
   }}
 }};"""

@@ -28,7 +28,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     # -- what adds and what stores --
 
-    def has_sum_area(self, operand: str) -> bool:
+    def has_own_area_for_sums(self, operand: str) -> bool:
         # rows meet in the slot, or paths in a loop over copies
         return self.summed_over_rows(operand) or any(
             v.touches > 1 and has_copy_axis(v) for v in self.schedule.views_of(operand)
@@ -88,7 +88,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
         return next((w for w in (1, 2) if len(self.units) <= w), _WARPS)
 
     @property
-    def unit_count(self) -> int:
+    def units_per_step(self) -> int:
         return len(self.units)
 
     # -- tables and sums over channels --

@@ -118,7 +118,7 @@ class StepChannelText:
     def _write_zeroing_of_results(self, operand: str) -> None:
         # clear areas that are added to, and numbers that no path writes
         p, w, dim = self.p, self.w, self.p.dim[operand]
-        if p.has_sum_area(operand):
+        if p.has_own_area_for_sums(operand):
             w.line(f"clear(s.d_{operand}, {dim * p.rows});")
         elif operand not in p.channel_sums or p.schedule.views_of(operand):
             for start, size in p.ranges_that_no_path_uses(operand):
@@ -139,7 +139,7 @@ class StepChannelText:
                 w.line("num sum = 0;")
                 w.line(f"for (int m = {first}; m < {end}; ++m) sum += part[m * {dim}];")
                 put = f"s.d_{operand}[row * {dim} + place]"
-                w.line(f"{put} += sum;" if p.has_sum_area(operand) else f"{put} = narrow(sum);")
+                w.line(f"{put} += sum;" if p.has_own_area_for_sums(operand) else f"{put} = narrow(sum);")
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
         """False: no path multiplies scalars by weights first."""
         return False
 
-    def has_sum_area(self, operand: str) -> bool:
+    def has_own_area_for_sums(self, operand: str) -> bool:
         """Whether an opened slot is summed over rows."""
         return self.summed_over_rows(operand)
 
@@ -94,7 +94,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
         ]
 
     @property
-    def unit_count(self) -> int:
+    def units_per_step(self) -> int:
         return sum(len(units) for phase in self.phases for units in phase)
 
     def _shared_bytes_of_step(self, rows: int) -> int:

@@ -84,7 +84,7 @@ class _GatherText:
         with self.w.block(f"DEVICE void gather_{g.number}(const Step& s, const int chunk)"):
             self._write_item_indices()
             self.w.line(f"num sum[{g.components}] = {{}};")
-            with self._row_loop():
+            with self._loop_over_rows_that_share_sums():
                 self._write_pointers_to_row_operands()
                 for part in g.parts:
                     self._write_sum_of_path(part)
@@ -117,7 +117,7 @@ class _GatherText:
                 w.line("const int row = 0;")
 
     @contextmanager
-    def _row_loop(self) -> Iterator[None]:
+    def _loop_over_rows_that_share_sums(self) -> Iterator[None]:
         # all rows, where they add to the same
         if self.g.inner == 1:
             yield

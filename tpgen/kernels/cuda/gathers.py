@@ -101,8 +101,8 @@ def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
     """Gathers of opened slots, by phase; rows share sums of ``carried`` slots."""
-    found = _parts_by_target(schedule, opened)
-    places = _intermediate_starts(found)
+    found = _make_parts_by_target(schedule, opened)
+    places = _starts_of_intermediates_of_paths(found)
     made = []
     for number, ((target, segment), parts) in enumerate(sorted(found.items(), key=lambda item: PHASES[item[0][0]])):
         place = places[target, segment] if target in BETWEEN else schedule.start(parts[0].term, target)
@@ -112,7 +112,7 @@ def make_gathers(
 
 
 @remembered("what gathers on a GPU add up", entries=64)
-def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
+def _make_parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
     # the parts of each target and segment; nobody may change them
     found: dict[tuple[str, int], list[GatherPart]] = {}
     for slot in opened:
@@ -135,8 +135,8 @@ def _add_part(parts: dict[tuple[str, int], list[GatherPart]], term: Term, stage:
     target, segment = _target_operand_and_segment(stage)
     if target in BETWEEN and (target, segment) in parts:
         return
-    own = _copy_letters(term, target)
-    over = tuple(a for a in _split_pair_letter(term, stage.letters, own) if a not in own)
+    own = _letters_of_target_copies(term, target)
+    over = tuple(a for a in _letters_with_other_copy_of_pair(term, stage.letters, own) if a not in own)
     part = GatherPart(term, own, tuple((a, term.size(a)) for a in over), stage.statements)
     parts.setdefault((target, segment), []).append(part)
 
@@ -145,13 +145,13 @@ def _target_operand_and_segment(stage: SweepStage) -> tuple[str, int]:
     return next((s.target.operand, s.target.segment) for s in stage.statements if isinstance(s, Accumulate))
 
 
-def _copy_letters(term: Term, target: str) -> str:
+def _letters_of_target_copies(term: Term, target: str) -> str:
     # letters of the copies of what is filled, in the order of memory
     leg = term.leg(target)
     return leg.letters.replace(INDEX.get(target, ""), "") if leg else term.inputs
 
 
-def _split_pair_letter(term: Term, letters: str, item_letters: str) -> str:
+def _letters_with_other_copy_of_pair(term: Term, letters: str, item_letters: str) -> str:
     # an item with one copy of a pair loops over the other copy
     return (
         letters.replace("p", "b" if item_letters == "a" else "a")
@@ -160,7 +160,9 @@ def _split_pair_letter(term: Term, letters: str, item_letters: str) -> str:
     )
 
 
-def _intermediate_starts(parts_by_target: dict[tuple[str, int], list[GatherPart]]) -> dict[tuple[str, int], int]:
+def _starts_of_intermediates_of_paths(
+    parts_by_target: dict[tuple[str, int], list[GatherPart]],
+) -> dict[tuple[str, int], int]:
     # places at which each path's P and D begin
     places: dict[tuple[str, int], int] = {}
     ends = {P: 0, D: 0}

@@ -71,10 +71,10 @@ class GroupText:
         for operand in dict.fromkeys(h.view.operand for h in self.group.held):
             if operand in self.p.given:
                 one = operand not in self.p.row_operands
-                w.line(f"const real* const {operand} = s.{operand}{self._row_offset(operand, one)};")
+                w.line(f"const real* const {operand} = s.{operand}{self._row_offset_text(operand, one)};")
             if operand in self.p.opened:
-                kind = "num" if self.p.has_sum_area(operand) else "real"
-                offset = self._row_offset(operand, self.p.summed_over_rows(operand))
+                kind = "num" if self.p.has_own_area_for_sums(operand) else "real"
+                offset = self._row_offset_text(operand, self.p.summed_over_rows(operand))
                 w.line(f"{kind}* const d_{operand} = s.d_{operand}{offset};")
         if self.p.table_size:
             w.line(f"const num* const T = s.T + row * {self.p.table_size};")
@@ -82,7 +82,7 @@ class GroupText:
             slot = f"row * {self.p.slots} + {self.group.slot}{' + chunk' if self.group.chunks > 1 else ''}"
             w.line(f"num* const p_{operand} = s.p_{operand} + ({slot}) * {self.p.dim[operand]};")
 
-    def _row_offset(self, operand: str, one_for_all: bool) -> str:
+    def _row_offset_text(self, operand: str, one_for_all: bool) -> str:
         return "" if one_for_all else f" + row * {self.p.dim[operand]}"
 
     # -- what all rows add to --
@@ -152,8 +152,8 @@ class GroupText:
     def _write_stores_of_registers(self, term: Term, segment: HeldSegment) -> None:
         # registers to where their numbers belong
         o = segment.view.operand
-        put = "d_{0}[{1}] += {2};" if self.p.has_sum_area(o) else "d_{0}[{1}] = narrow({2});"
-        if self._has_idle_lanes and not self.p.has_sum_area(o):
+        put = "d_{0}[{1}] += {2};" if self.p.has_own_area_for_sums(o) else "d_{0}[{1}] = narrow({2});"
+        if self._has_idle_lanes and not self.p.has_own_area_for_sums(o):
             self.w.line("__syncwarp();")  # lanes past the last channel have read what is written here
         with self.w.block("if (alive)"):
             for n in range(segment.view.components):
@@ -243,10 +243,13 @@ class GroupText:
             found = (self.s.table(path.term) for path in self.group.paths)
             tables = [t for t in found if t and t.operand == operand and t.copies == 1]
             if tables:
-                start, stop = min(t.start for t in tables), max(t.start + self._component_count(t) for t in tables)
+                start, stop = (
+                    min(t.start for t in tables),
+                    max(t.start + self._count_components_of_operand(t) for t in tables),
+                )
                 yield from ((operand, n, min(_MOST, stop - n)) for n in range(start, stop, _MOST))
 
-    def _component_count(self, table: PlacedTable) -> int:
+    def _count_components_of_operand(self, table: PlacedTable) -> int:
         return table.table.terms[0].size(INDEX[table.operand])
 
     @property
@@ -269,7 +272,7 @@ class GroupText:
         table = self.s.table(term)
         if table is None or table.copies == 1 or table.operand not in self.p.opened:
             return None
-        return table, self._component_count(table)
+        return table, self._count_components_of_operand(table)
 
     def _write_sum_over_channels_of_copy(self, table: PlacedTable, size: int) -> None:
         # the sum over channels for the copy at hand

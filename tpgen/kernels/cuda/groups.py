@@ -55,7 +55,7 @@ class Group:
 
 
 class Unit(NamedTuple):
-    """One warp's work: a chunk of a gather's items, or of a group's channels for one set of rows or all."""
+    """One warp's work: a chunk of a gather's items, or of a group's channels."""
 
     work: Group | Gather
     chunk: int

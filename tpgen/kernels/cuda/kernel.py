@@ -54,7 +54,7 @@ class LoadedKernels(NamedTuple):
 
 
 class KnownRows(NamedTuple):
-    """Row indices in range, as int64, with their orders."""
+    """Indices of rows as int64, checked, with orders that sort edges by owner."""
 
     indices: Sequence[Tensor]
     orders: Sequence[Tensor | None]
@@ -80,7 +80,7 @@ class CudaKernel(ABC):
 
     @abstractmethod
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Remembered orders of a call's indices; None for new indices."""
+        """Remembered sort orders of a call's indices; None for new indices."""
 
     @abstractmethod
     def find_order(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, Any]:

@@ -195,11 +195,11 @@ def _list_candidate_files() -> tuple[str, ...]:
     places = [(root, lib) for root in roots for lib in ("lib", "lib64")]
     places += [(folder, "nvidia/*/lib") for folder in (*sys.path, *site.getsitepackages()) if folder]
     files = {str(file) for root, folder in places for file in Path(root).glob(f"{folder}/libnvrtc.so.*")}
-    newest_first = sorted(files, key=lambda file: (_version_in_name(file), file), reverse=True)
+    newest_first = sorted(files, key=lambda file: (_version_in_file_name(file), file), reverse=True)
     return *newest_first, *_NAMES, *filter(None, [ctypes.util.find_library("nvrtc")])
 
 
-def _version_in_name(file: str) -> tuple[int, ...]:
+def _version_in_file_name(file: str) -> tuple[int, ...]:
     # libnvrtc.so.12 is (12,)
     return tuple(map(int, re.findall(r"\d+", file.rpartition(".so")[2])))
 

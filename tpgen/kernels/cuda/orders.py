@@ -45,7 +45,7 @@ _Kept = MutableMapping[Tensor, _FactsOfIndexTensor]  # by the whole tensor, as l
 
 @dataclass
 class Memory(Generic[Known]):
-    """Cache of facts about index tensors, until a tensor dies or changes.
+    """Cache of facts about index tensors, such as sorted edges, until a tensor dies or changes.
 
     Facts ``on_device`` hold for one stream and CUDA graph.
     """
@@ -55,9 +55,8 @@ class Memory(Generic[Known]):
 
     def recall_or_find(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
         """Fact about an index into ``rows`` rows, computed once by ``find``."""
-        if index.is_inference() or (
-            self.on_device and _is_in_graph_pool(index)
-        ):  # writes to the former are not counted
+        # writes to inference tensors are not counted
+        if index.is_inference() or (self.on_device and _is_in_graph_pool(index)):
             return find(index, rows)
         kept = self._facts_of_capture(capture)
         parts = _facts_of_unchanged_tensor(kept, index)

@@ -77,7 +77,7 @@ def _list_placements_that_fit_memory(usual: AnyPlacement) -> Iterator[AnyPlaceme
     for rows in usual.row_choices:
         for warps in _WARPS:
             p = replace(usual, rows=rows, warps=warps)
-            if p.warps <= p.unit_count and has_room(p):
+            if p.warps <= p.units_per_step and has_room(p):
                 yield p
 
 

@@ -101,9 +101,9 @@ class PolynomialText:
             for slot in at.channel_sums:
                 self._write_sum_over_channels(slot)
 
-    def _write_pointer_to_row(self, kind: str, letter: str, slot: str) -> None:
-        name = f"{letter}_{slot_name(slot)}"
-        self.w.line(f"{kind} const {name} = call.{name} + r * {self.at.row_of(slot, 'call.channels')};")
+    def _write_pointer_to_row(self, pointer_type: str, prefix: str, slot: str) -> None:
+        name = f"{prefix}_{slot_name(slot)}"
+        self.w.line(f"{pointer_type} const {name} = call.{name} + r * {self.at.row_of(slot, 'call.channels')};")
 
     def _write_sum_over_channels(self, slot: str) -> None:
         name, dim = slot_name(slot), self.at.operands[slot].dim
@@ -142,9 +142,9 @@ class PolynomialText:
             for warp, sums in enumerate(parts):
                 if sums:
                     with self.w.block(f"if (warp == {warp})"):
-                        self._write_sums(sums, make_store)
+                        self._write_weight_loads_and_sums(sums, make_store)
 
-    def _write_sums(self, sums: list[ComponentSum], make_store: object) -> None:
+    def _write_weight_loads_and_sums(self, sums: list[ComponentSum], make_store: object) -> None:
         assert callable(make_store)
         for slot, used in _list_weights_read(self.at, sums):
             name, dim = slot_name(slot), self.at.operands[slot].dim

@@ -40,11 +40,11 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     @abstractmethod
-    def unit_count(self) -> int:
+    def units_per_step(self) -> int:
         """Units of work in a step, shared out to warps."""
 
     @abstractmethod
-    def has_sum_area(self, operand: str) -> bool:
+    def has_own_area_for_sums(self, operand: str) -> bool:
         """Whether an opened slot accumulates in an area of its own."""
 
     @abstractmethod
@@ -164,7 +164,7 @@ class RowSteps(OnChip, OpenedSlots):
         owned += f", by the owner of {self.held}" if self.held else ""
         return [
             f"cuda placement: opens {', '.join(self.opened)}{owned}; {self.dtype}, {self.chip}",
-            f"  a step is {self.rows} row{'s' * (self.rows > 1)}: {self.unit_count} units on {self.warps} warps",
+            f"  a step is {self.rows} row{'s' * (self.rows > 1)}: {self.units_per_step} units on {self.warps} warps",
             f"  shared memory: {self.shared} bytes, {self.stage_count} stages of {self.stage_bytes}",
         ]
 
@@ -187,7 +187,7 @@ class RowSteps(OnChip, OpenedSlots):
         areas |= {self.held: self.row_bytes(self.held)} if self.held else {}
         areas |= {name: size * self.rows * number for name, size in self.intermediate_dims.items()}
         for o in self.opened:
-            if self.has_sum_area(o) and not self.has_shared_weights(o):
+            if self.has_own_area_for_sums(o) and not self.has_shared_weights(o):
                 areas[f"d_{o}"] = self.dim[o] * (1 if self.summed_over_rows(o) else self.rows) * number
             elif o in self.results and not self.may_overwrite_operand(o):
                 areas[f"d_{o}"] = self.row_bytes(o) * self.rows
@@ -237,8 +237,8 @@ def check_room(placement: RowSteps) -> None:
         )
     if placement.constants > CONSTANTS:
         raise EmitError(
-            f"a step of this product is {placement.unit_count} parts, whose table takes {placement.constants} bytes of "
-            f"constant memory, and a kernel has {CONSTANTS}: use strategy='grouped'"
+            f"a step of this product is {placement.units_per_step} parts, whose table takes {placement.constants} "
+            f"bytes of constant memory, and a kernel has {CONSTANTS}: use strategy='grouped'"
         )
 
 

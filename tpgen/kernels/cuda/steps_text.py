@@ -28,26 +28,26 @@ class StepsText:
 
     def write(self) -> None:
         """Write prelude, device functions and kernels."""
-        self._write_in_part("placement", self._write_header_comment)
+        self._write_with_part_label("placement", self._write_header_comment)
         self._write_constants_and_headers()
-        self._write_in_part("tables", self.body.write_constants)
-        self._write_in_part("a step", self._write_struct_of_step_of_rows)
+        self._write_with_part_label("tables", self.body.write_constants)
+        self._write_with_part_label("a step", self._write_struct_of_step_of_rows)
         self.body.write_functions_called_by_kernel()
         rows = _RowsText(self.p, self.w)
-        self._write_in_part("rows fetched", rows.write_call)
+        self._write_with_part_label("rows fetched", rows.write_call)
         if self.p.indexed:
-            self._write_in_part("edges", self._write_edge_functions)
-        self._write_in_part("rows fetched", rows.write_fetch)
-        self._write_in_part("a step", self._write_compute_function)
+            self._write_with_part_label("edges", self._write_device_functions_of_edges)
+        self._write_with_part_label("rows fetched", rows.write_fetch)
+        self._write_with_part_label("a step", self._write_compute_function)
         if self.p.results:
-            self._write_in_part("rows delivered", rows.write_deliver)
-        self._write_in_part("the kernel", self._write_kernel)
+            self._write_with_part_label("rows delivered", rows.write_deliver)
+        self._write_with_part_label("the kernel", self._write_kernel_entry_point)
         if self.p.sums_weights:
-            self._write_in_part("the kernel", self._write_kernel_that_sums_weight_gradients)
+            self._write_with_part_label("the kernel", self._write_kernel_that_sums_weight_gradients)
         if self.p.scattered:
-            self._write_in_part("the kernel", self._write_kernel_that_sums_edges_of_node)
+            self._write_with_part_label("the kernel", self._write_kernel_that_sums_edges_of_node)
 
-    def _write_in_part(self, name: str, write: Callable[[], None]) -> None:
+    def _write_with_part_label(self, name: str, write: Callable[[], None]) -> None:
         with self.w.part(name):
             write()
 
@@ -70,7 +70,7 @@ class StepsText:
             for o in p.given:
                 w.line(f"const real* {o};")
             for o in p.opened:
-                w.line(f"{'num' if p.has_sum_area(o) else 'real'}* d_{o};")
+                w.line(f"{'num' if p.has_own_area_for_sums(o) else 'real'}* d_{o};")
             for name, size in p.intermediate_dims.items():
                 if size:
                     w.line(f"num* {name};")
@@ -83,7 +83,7 @@ class StepsText:
         with self.w.block(f"DEVICE void compute({run})"):
             self.body.write_body_of_compute_function()
 
-    def _write_edge_functions(self) -> None:
+    def _write_device_functions_of_edges(self) -> None:
         w, owner, held = self.w, self.p.owner, self.p.held
         w.raw(cuda_header("edges"))
         if self.p.by:
@@ -100,7 +100,7 @@ class StepsText:
 
     # -- the kernel --
 
-    def _write_kernel(self) -> None:
+    def _write_kernel_entry_point(self) -> None:
         p, w = self.p, self.w
         with w.block(f'extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) {ENTRY}(const Call call)'):
             w.line("unsigned char* const shared = shared_memory();")
@@ -124,7 +124,7 @@ class StepsText:
     def _write_pointers_to_shared_memory(self) -> None:
         # areas that stay where they are
         p, w = self.p, self.w
-        kinds = {f"d_{o}": "num" if p.has_sum_area(o) else "real" for o in p.opened} | dict.fromkeys(
+        kinds = {f"d_{o}": "num" if p.has_own_area_for_sums(o) else "real" for o in p.opened} | dict.fromkeys(
             p.given, "const real"
         )
         for name, place in p.areas.items():
@@ -190,7 +190,7 @@ class StepsText:
         p, w = self.p, self.w
         for o, place in p.stage.items():
             w.line(f"s.{o} = (const real*)(stage + {place});")
-            if o in p.results and p.may_overwrite_operand(o) and not p.has_sum_area(o):
+            if o in p.results and p.may_overwrite_operand(o) and not p.has_own_area_for_sums(o):
                 w.line(f"s.d_{o} = (real*)(stage + {place});")
         if p.rows > 1:
             w.line("s.rows = rows_of(q, end);")
@@ -239,11 +239,11 @@ class _RowsText:
         arguments = f"const Call& call, unsigned char* stage, u64* barrier, {self._rows_argument}, const int n"
         with w.block(f"DEVICE void fetch_rows({arguments})"):
             if p.indexed:
-                self._write_edges_fetch()
+                self._write_fetch_of_edges()
             else:
-                self._write_block_fetch()
+                self._write_fetch_of_consecutive_rows()
 
-    def _write_block_fetch(self) -> None:
+    def _write_fetch_of_consecutive_rows(self) -> None:
         # rows that stand side by side
         p, w = self.p, self.w
         whole = [o for o in p.row_operands if p.copies_rows_whole(o)]
@@ -265,12 +265,12 @@ class _RowsText:
             count = f"n * {p.dim[operand]}" if p.rows > 1 else p.dim[operand]
             self.w.line(f"fetch_numbers((real*)({place}), {self._row_address(operand)}, {count});")
 
-    def _write_edges_fetch(self) -> None:
+    def _write_fetch_of_edges(self) -> None:
         # rows that stand apart: whole ones each by itself, short ones by all threads
         p, w = self.p, self.w
         whole, short = ([o for o in p.row_operands if p.copies_rows_whole(o) == yes] for yes in (True, False))
         w.line(f"fetch_begin(barrier, n * {sum(map(p.row_bytes, whole))});")
-        self._write_row_loops(whole, short, self._write_edge_fetch)
+        self._write_row_loops(whole, short, self._write_fetch_of_row_of_each_edge)
 
     def _write_row_loops(self, whole: list[str], short: list[str], write: Callable[[str, bool], None]) -> None:
         for operands, head in (
@@ -283,7 +283,7 @@ class _RowsText:
                     for o in operands:
                         write(o, o in whole)
 
-    def _write_edge_fetch(self, operand: str, whole: bool) -> None:
+    def _write_fetch_of_row_of_each_edge(self, operand: str, whole: bool) -> None:
         p, place = self.p, f"stage + {self.p.stage[operand]} + r * {self.p.row_bytes(operand)}"
         if whole:
             self.w.line(f"fetch_row({place}, {self._row_address(operand)}, {p.row_bytes(operand)}, barrier);")
@@ -295,25 +295,29 @@ class _RowsText:
         p, w = self.p, self.w
         with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._rows_argument}, const int n)"):
             w.line("deliver_begin();")
-            whole = [o for o in p.results if p.copies_rows_whole(o) and not p.has_sum_area(o)]
+            whole = [o for o in p.results if p.copies_rows_whole(o) and not p.has_own_area_for_sums(o)]
             if p.indexed:
-                self._write_row_loops(whole, [o for o in p.results if o not in whole], self._write_edge_delivery)
+                self._write_row_loops(
+                    whole, [o for o in p.results if o not in whole], self._write_store_of_row_of_each_edge
+                )
             else:
                 for o in p.results:
-                    self._write_block_delivery(o, o in whole)
+                    self._write_stores_of_consecutive_rows(o, o in whole)
             w.line("deliver_end();")
 
-    def _write_block_delivery(self, operand: str, whole: bool) -> None:
+    def _write_stores_of_consecutive_rows(self, operand: str, whole: bool) -> None:
         p, place, dim = self.p, self._row_address(operand, "d_"), self.p.dim[operand]
-        slow = f"{'write_out' if p.has_sum_area(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
+        slow = f"{'write_out' if p.has_own_area_for_sums(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
         if whole:
             self.w.line(f"if (n == ROWS) deliver({place}, s.d_{operand}, {p.row_bytes(operand) * p.rows});")
         self.w.line(f"else {slow}" if whole else slow)
 
-    def _write_edge_delivery(self, operand: str, whole: bool) -> None:
+    def _write_store_of_row_of_each_edge(self, operand: str, whole: bool) -> None:
         p, place = self.p, self._row_address(operand, "d_")
         here = f"s.d_{operand} + r * {p.dim[operand]}"
         if whole:
             self.w.line(f"deliver_row({place}, {here}, {p.row_bytes(operand)});")
         else:
-            self.w.line(f"{'write_out' if p.has_sum_area(operand) else 'copy'}({place}, {here}, {p.dim[operand]});")
+            self.w.line(
+                f"{'write_out' if p.has_own_area_for_sums(operand) else 'copy'}({place}, {here}, {p.dim[operand]});"
+            )

@@ -27,7 +27,7 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
         return _fold_paired_weights(size, dims, call)
     kernels, count = kernels_of(call.description), len(call.tensors)
     signature = kernels.signature(call.call, call.rules)
-    shapes, kept = [g.shape for g in signature.given], _shared_axes(call)
+    shapes, kept = [g.shape for g in signature.given], _axes_shared_by_rows(call)
     counts = {s.counts: x.shape[int(d == 0)] for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])}
     counts.setdefault(DESTINATIONS.into, call.nodes)
     # a set of weights for each row
@@ -98,7 +98,7 @@ def _fold_paired_weights(size: int, dims: Dims, call: FormCall) -> tuple[FormCal
     return made, unfold
 
 
-def _shared_axes(call: FormCall) -> set[str]:
+def _axes_shared_by_rows(call: FormCall) -> set[str]:
     # axes of what rows share, which may stay as they are
     return {SHARED} | {rule.into for rule in call.rules if rule.way == GROUPED}
 

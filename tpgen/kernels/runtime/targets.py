@@ -168,7 +168,7 @@ def _why_no_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
 _cpp_obstacle = choose_by_form(_why_no_product_kernel, lambda *_: None)
 
 
-def _cpp_text(spec: KernelSpec, _chip: None) -> str:
+def _cpp_text_of_kernel(spec: KernelSpec, _chip: None) -> str:
     return "" if spec.call.levels and _cpp_obstacle(spec, None) else load.source_of(spec).text
 
 
@@ -182,7 +182,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         empty=lambda shape, dtype, _device: memory.empty_tensor(shape, dtype),
         remedy=f"Install {COMPILERS}, or 'pip install ziglang', or name one in TPGEN_CXX",
         language="C++",
-        text=_cpp_text,
+        text=_cpp_text_of_kernel,
         workspace=choose_by_form(load.product_bytes, load.polynomial_bytes),
         rounds_sums=True,
     ),

@@ -142,7 +142,7 @@ class _SweepBuilder:
             scale, value, adjoint = self._register_coefficient(node.tail)
             adjoint(multiply_levels(scale, product_above))
             if summed:
-                total = self._add_to_total(total, multiply_levels(scale, value))
+                total = self._define_sums_added_to_total(total, multiply_levels(scale, value))
         for factor, child in node.children.items():
             f, opened = self._component_at_levels(factor), factor.tensor in self.opened
             if child.children:
@@ -152,7 +152,7 @@ class _SweepBuilder:
                 scale, below, adjoint = self._register_coefficient(child.tail)
                 adjoint(multiply_levels(scale, product_above, f))
             if summed:
-                total = self._add_to_total(total, multiply_levels(scale, f, below))
+                total = self._define_sums_added_to_total(total, multiply_levels(scale, f, below))
             if opened:
                 self._add_to_open_gradients(factor, multiply_levels(scale, product_above, below))
         return total
@@ -173,7 +173,7 @@ class _SweepBuilder:
     def _define_sums(self, sums: _Sums) -> Dual:
         return {levels: self._define_sum_unless_factor(tuple(terms)) for levels, terms in sums.items()}
 
-    def _add_to_total(self, before: Dual, sums: _Sums) -> Dual:
+    def _define_sums_added_to_total(self, before: Dual, sums: _Sums) -> Dual:
         start = {levels: multiply_levels(1.0, {0: value})[0] for levels, value in before.items() if levels in sums}
         return {**before, **self._define_sums({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
