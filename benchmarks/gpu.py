@@ -35,7 +35,7 @@ from benchmarks.gpu_times import TASKS, Case, measured, product_of_rows, times_t
 from benchmarks.page import merge_reports
 from tpgen.kernels.cuda.driver import capability, driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import find_nvrtc
-from tpgen.kernels.runtime.ops import kernel_supported
+from tpgen.kernels.runtime.ops import why_kernel_unsupported
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 from tpgen.tools.bench.records import Record, Settings, read_environment
@@ -69,7 +69,7 @@ def main(
     names: tuple[str, ...],
 ) -> None:
     report, clock = Report(device, file=json_to), Clock(60 * minutes)
-    if device == "cuda" and (reason := kernel_supported(channelwise("32x0e", "0e", "0e"), device=device)):
+    if device == "cuda" and (reason := why_kernel_unsupported(channelwise("32x0e", "0e", "0e"), device=device)):
         raise click.ClickException(f"no kernel can run here: {reason}")
     channelwise_ones = tuple(name for name, problem in PROBLEMS.items() if problem.suite == "channelwise")
     run = Run(names or (*channelwise_ones, "diffdock-l1", "article"), rows, seconds, calls, json_to.parent, atoms)

@@ -22,7 +22,7 @@ from tpgen.kernels.placement.planning import place
 from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description, read_description
-from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product, kernel_source, kernel_supported
+from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product, kernel_source, why_kernel_unsupported
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.runtime.warm import warm
 from tpgen.planner.presets import channelwise, full, fully_connected
@@ -139,7 +139,7 @@ def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CXX", "none")
     with pytest.raises(BackendError, match=r"TPGEN_CXX=none.*'grouped'"):
         run_product()
-    assert str(kernel_supported(PLAN)).endswith("and TPGEN_CXX=none forbids one")
+    assert str(why_kernel_unsupported(PLAN)).endswith("and TPGEN_CXX=none forbids one")
     monkeypatch.setenv("TPGEN_CXX", "g--")
     with pytest.raises(BackendError, match=r"TPGEN_CXX names 'g--'.*9"):
         run_product()
@@ -242,13 +242,13 @@ def test_unknown_direction_and_slots() -> None:
 
 
 def test_what_kernels_do_not_do() -> None:
-    assert kernel_supported(PLAN) is None
-    assert kernel_supported(PLAN, device="xpu") == "kernels run on the CPU or CUDA GPUs, not on xpu"
-    assert "not in float16" in str(kernel_supported(PLAN, dtype=torch.float16))
+    assert why_kernel_unsupported(PLAN) is None
+    assert why_kernel_unsupported(PLAN, device="xpu") == "kernels run on the CPU or CUDA GPUs, not on xpu"
+    assert "not in float16" in str(why_kernel_unsupported(PLAN, dtype=torch.float16))
     large = full("+".join(f"{degree}e" for degree in range(9)), "+".join(f"{degree}e" for degree in range(9)))
-    assert "a kernel holds up to 20000 coupling entries" in str(kernel_supported(large))
+    assert "a kernel holds up to 20000 coupling entries" in str(why_kernel_unsupported(large))
     wide = make_plan("2000x0e", "2000x0e", f"{comb(2000, 2)}x0e", [(0, 0, 0, "uvu<v", False)])
-    assert "a kernel lists up to 262144 pairs of copies" in str(kernel_supported(wide))
+    assert "a kernel lists up to 262144 pairs of copies" in str(why_kernel_unsupported(wide))
 
 
 # -- descriptions and tensors ------------------------------------------------------------------------------------------

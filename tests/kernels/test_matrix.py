@@ -17,7 +17,7 @@ from tpgen.form.reference import reference_product
 from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description, describe, kernel_source, read_description
-from tpgen.kernels.runtime.ops import kernel_product, kernel_supported
+from tpgen.kernels.runtime.ops import kernel_product, why_kernel_unsupported
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
@@ -162,10 +162,10 @@ def test_no_edges() -> None:
 
 
 def test_what_has_no_kernel_says_why() -> None:
-    assert kernel_supported(make_linear_plan("2x0e", "3x0e")) is None
+    assert why_kernel_unsupported(make_linear_plan("2x0e", "3x0e")) is None
     assert (
-        kernel_supported(make_linear_plan("2x0e", "3x0e"), device="xpu")
+        why_kernel_unsupported(make_linear_plan("2x0e", "3x0e"), device="xpu")
         == "kernels run on the CPU or CUDA GPUs, not on xpu"
     )
-    assert "no paths that contribute" in str(kernel_supported(make_linear_plan("2x0e", "3x1o")))
+    assert "no paths that contribute" in str(why_kernel_unsupported(make_linear_plan("2x0e", "3x1o")))
     assert form_of(make_linear_plan("2x0e", "3x1o")).live_terms == ()

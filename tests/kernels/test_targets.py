@@ -20,7 +20,7 @@ from tpgen.kernels.rows import DESTINATIONS, EDGES, SOURCES, RowIndex
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
-from tpgen.kernels.runtime.ops import describe, kernel_product, kernel_supported
+from tpgen.kernels.runtime.ops import describe, kernel_product, why_kernel_unsupported
 from tpgen.kernels.runtime.runtime import Kernels
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
 from tpgen.planner.presets import channelwise
@@ -67,7 +67,7 @@ def test_targets_agree(mode: str, weighted: bool, shared: bool, gathered: bool) 
 def test_copies_that_could_be_channels_run_over_rows_too(
     mode: str, weighted: bool, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "_channel_schedule", lambda *_: None)
+    monkeypatch.setattr(planning, "_make_channel_schedule_if_it_fits", lambda *_: None)
     planning.plan_schedule.cache_clear()
     try:
         test_targets_agree(mode, weighted, shared, gathered=False)
@@ -124,7 +124,7 @@ def test_a_row_is_all_that_a_device_needs(monkeypatch: pytest.MonkeyPatch) -> No
     plan = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=False)
     monkeypatch.setattr("tpgen.kernels.runtime.runtime.kernels_of", Kernels)
     monkeypatch.setattr("tpgen.kernels.runtime.forms.kernels_of", Kernels)
-    assert kernel_supported(plan) is None
+    assert why_kernel_unsupported(plan) is None
     given = operands(plan, 3)
     x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
 
@@ -140,21 +140,21 @@ def test_what_is_asked_again_is_known_and_what_is_missing_is_looked_for_again(mo
     plan, made = channelwise("7x0e+2x1o", "0e+1o", "0e+1o"), []
     describe_plan = targets.description_of_plan
     monkeypatch.setattr(targets, "description_of_plan", lambda *given: made.append(given) or describe_plan(*given))
-    assert kernel_supported(plan) is None
+    assert why_kernel_unsupported(plan) is None
     first = len(made)
-    assert kernel_supported(channelwise("7x0e+2x1o", "0e+1o", "0e+1o")) is None
+    assert why_kernel_unsupported(channelwise("7x0e+2x1o", "0e+1o", "0e+1o")) is None
     assert len(made) == first
     with monkeypatch.context() as patch:
         patch.setenv("TPGEN_CXX", "none")
-        assert str(kernel_supported(plan)).endswith("TPGEN_CXX=none forbids one")
-    assert kernel_supported(plan) is None
-    assert kernel_supported(plan, "ir_mul", torch.float64) is None
+        assert str(why_kernel_unsupported(plan)).endswith("TPGEN_CXX=none forbids one")
+    assert why_kernel_unsupported(plan) is None
+    assert why_kernel_unsupported(plan, "ir_mul", torch.float64) is None
     assert len(made) > first
 
 
 def test_a_device_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = channelwise("8x0e", "0e", "0e")
-    assert kernel_supported(plan, device="meta") == f"kernels run on {targets.devices()}, not on meta"
+    assert why_kernel_unsupported(plan, device="meta") == f"kernels run on {targets.devices()}, not on meta"
     x1, x2, w = (torch.ones(2, n) for n in (8, 1, 8))
     product = Kernels(describe(plan))
     for module in ("runtime", "signature"):

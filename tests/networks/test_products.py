@@ -101,7 +101,7 @@ def test_products_of_known_sizes_stay_with_torch() -> None:
 
 
 def test_without_a_compiler_products_stay_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "kernel_supported", lambda plan, **_: "there is no compiler")
+    monkeypatch.setattr(products, "why_kernel_unsupported", lambda plan, **_: "there is no compiler")
     graph, _ = traced(net, 10, (16, 20, 12), torch.float32)
     products_by_kernels(graph.graph)
     assert left(graph.graph) == 2

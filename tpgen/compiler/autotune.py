@@ -75,7 +75,7 @@ def _choose_grouped(plan: Plan, config: Config) -> Choice:
 
 
 def _why_no_kernel(plan: Plan, config: Config) -> str | None:
-    return targets.why_no_kernel(plan, config.layout, config.dtype, config.device)
+    return targets.why_auto_takes_no_kernel(plan, config.layout, config.dtype, config.device)
 
 
 def _choose_einsum(plan: Plan, config: Config) -> Choice:

@@ -19,7 +19,7 @@ from tpgen.kernels.build.compiler import find_compiler
 from tpgen.kernels.build.processor import cpu_features, instruction_set
 from tpgen.kernels.build.trust import read_own
 from tpgen.kernels.cuda.driver import gpu_name
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 
 _STRATEGIES: dict[str, Iterable[str]] = {OF_PATHS: STRATEGIES, OF_MONOMIALS: POLYNOMIAL_STRATEGIES}
@@ -51,7 +51,7 @@ def remember_choice(plan: Plan, config: Config, strategy: str, milliseconds: flo
 def why_unfit(plan: Plan, config: Config, strategy: str) -> str | None:
     """Why a strategy cannot run here, or None."""
     if strategy == "kernel":
-        return kernel_supported(plan, config.layout, config.dtype, config.device)
+        return why_kernel_unsupported(plan, config.layout, config.dtype, config.device)
     return None
 
 

@@ -38,7 +38,7 @@ class CallSizes(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Elements with weights of their own; 1 without an index."""
+        """Count of chemical elements with own weights; 1 without index."""
         return next((index.size for index in self.indices if index.rule is ELEMENTS), 1)
 
     def owners(self, owner: str | None) -> int:

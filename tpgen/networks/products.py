@@ -13,7 +13,7 @@ from torch import fx
 
 from tpgen.kernels.runtime.call import opening_text
 from tpgen.kernels.runtime.description import describe
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.simplify import insert_call
 from tpgen.planner.linear import make_matrix_plan
 
@@ -36,7 +36,7 @@ def products_by_kernels(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=_aten.mm.default):
         layer = _as_linear_layer_or_gradient(node)
         plan = None if layer is None else make_matrix_plan(*layer.sizes)
-        if layer is None or plan is None or kernel_supported(plan, dtype=node.meta["val"].dtype):
+        if layer is None or plan is None or why_kernel_unsupported(plan, dtype=node.meta["val"].dtype):
             continue
         text = describe(plan)
         with graph.inserting_before(node):

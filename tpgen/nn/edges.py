@@ -10,7 +10,7 @@ from torch import Tensor
 from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError
 from tpgen.kernels.cuda.driver import captured_graph_number
-from tpgen.kernels.cuda.orders import note_ascending, sort_unless_known
+from tpgen.kernels.cuda.orders import remember_as_ascending, sort_unless_known
 from tpgen.nn.checks import can_read_values, check_edge_index, check_range
 
 
@@ -115,7 +115,7 @@ def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
 def _with_noted_sort_order(edges: EdgeOrder) -> EdgeOrder:
     # kernels on a GPU walk over edges by either end: by receiver as they stand, by sender in an order that is made
     if edges.senders.device.type == _GPU and can_read_values(edges.senders):
-        note_ascending(edges.receivers)
+        remember_as_ascending(edges.receivers)
         sort_unless_known(edges.senders, edges.num_nodes, captured_graph_number(edges.senders.get_device()))
     return edges
 

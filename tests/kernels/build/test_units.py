@@ -73,10 +73,10 @@ def test_a_terminal_hears_once_why_first_calls_are_slow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(build, "_announced", threading.Event())
-    build._announce_once()
+    build._announce_first_compilation()
     assert capsys.readouterr().err == "", "a file or a pipe is told nothing"
     monkeypatch.setattr(build, "_announced", threading.Event())
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    build._announce_once()
-    build._announce_once()
+    build._announce_first_compilation()
+    build._announce_first_compilation()
     assert capsys.readouterr().err.count("tpgen compiles kernels, once for this machine") == 1

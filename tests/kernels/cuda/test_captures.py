@@ -165,7 +165,7 @@ def lent(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     trees = lambda device, create_if_none_exists: SimpleNamespace(stream=stream)  # noqa: E731
     monkeypatch.setitem(sys.modules, driver._TREES, ModuleType("trees"))
     monkeypatch.setattr(_torch, "graph_trees", trees, raising=False)
-    monkeypatch.setattr(orders, "_in_graph_pool", lambda index: driver.borrows_memory(0))
+    monkeypatch.setattr(orders, "_is_in_graph_pool", lambda index: driver.borrows_memory(0))
     monkeypatch.setattr(driver, "stream_of", gpu.streams.__getitem__)
     return stream
 

@@ -30,7 +30,7 @@ BACKENDS = ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.
 def sorts(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The numbers of owners of all sorts, on a machine whose CPU is a GPU; nothing may be kept, as in lent memory."""
     made = count_sorts(monkeypatch)
-    monkeypatch.setattr(orders, "_in_graph_pool", lambda index: True)
+    monkeypatch.setattr(orders, "_is_in_graph_pool", lambda index: True)
     monkeypatch.setattr(ops, "SORTED_ON", {"cpu"})
     torch._dynamo.reset()
     yield made

@@ -46,7 +46,7 @@ def test_no_compiler_is_said_with_the_way_out(named: str, why: str, monkeypatch:
 
 def test_where_there_is_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPGEN_NVRTC", raising=False)
-    monkeypatch.setattr(nvrtc, "_candidate_files", lambda: ())
+    monkeypatch.setattr(nvrtc, "_list_candidate_files", lambda: ())
     with pytest.raises(BackendError, match="there is none: pip install nvidia-cuda-nvrtc; or use"):
         need_nvrtc()
     with pytest.raises(BackendError, match="there is none: pip install nvidia-cuda-nvrtc-cu12; or use"):
@@ -64,8 +64,8 @@ def two(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeNvrtc]:
     """Of CUDA 13, which writes nothing for a V100 any more, and of CUDA 12; and a file that is no library."""
     there = {"new": FakeNvrtc((13, 0), (75, 80, 90, 100)), "old": FakeNvrtc((12, 8), (50, 70, 80, 90))}
     monkeypatch.delenv("TPGEN_NVRTC", raising=False)
-    monkeypatch.setattr(nvrtc, "_candidate_files", lambda: ("broken", "new", "old"))
-    monkeypatch.setattr(nvrtc, "_load_library", there.get)
+    monkeypatch.setattr(nvrtc, "_list_candidate_files", lambda: ("broken", "new", "old"))
+    monkeypatch.setattr(nvrtc, "_load_library_or_none", there.get)
     return there
 
 
@@ -126,7 +126,7 @@ def test_files_go_by_version_and_before_names(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("CUDA_PATH", "")
     monkeypatch.setattr(nvrtc.site, "getsitepackages", list)
     monkeypatch.setattr(nvrtc.ctypes.util, "find_library", lambda name: f"lib{name}.so.11")
-    found = [Path(file).name.removeprefix("libnvrtc.so.") for file in nvrtc._candidate_files.__wrapped__()]
+    found = [Path(file).name.removeprefix("libnvrtc.so.") for file in nvrtc._list_candidate_files.__wrapped__()]
     assert found == ["13.1", "13", "12.8.93", "12.6", "12", "9.2", "13", "12", "11"]
 
 

@@ -33,10 +33,10 @@ def test_every_channel_of_every_row_is_computed_once(name: str, opened: tuple[st
     assert sorted(units, key=id) == sorted(placement.units, key=id)
     for group in placement.groups:
         mine = {(u.chunk, u.rows) for u in units if u.work is group}
-        sets = 1 if placement.serial else placement.sets(group)
+        sets = 1 if placement.serial else placement.count_row_sets(group)
         assert mine == {(chunk, rows) for chunk in range(group.chunks) for rows in range(sets)}
         assert group.chunks * LANES >= group.channels > (group.chunks - 1) * LANES
-        assert placement.serial or placement.sets(group) * group.rows == placement.rows
+        assert placement.serial or placement.count_row_sets(group) * group.rows == placement.rows
     assert sorted(p.term.path for g in placement.groups for p in g.paths) == sorted(
         p.term.path for p in placement.sweep.paths
     )

@@ -20,7 +20,7 @@ from tpgen.form.reference import reference_product
 from tpgen.kernels.build import cache
 from tpgen.kernels.cuda import driver, nvrtc, target
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.runtime.ops import describe, kernel_product, kernel_supported
+from tpgen.kernels.runtime.ops import describe, kernel_product, why_kernel_unsupported
 from tpgen.kernels.runtime.runtime import Kernels
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import make_linear_plan
@@ -151,7 +151,7 @@ def test_broken_machine_code_is_compiled_again(fresh: Path) -> None:
 
 def test_without_a_gpu_nothing_is_missed_but_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert kernel_supported(PLAN, device="cuda") == "torch sees no CUDA device"
+    assert why_kernel_unsupported(PLAN, device="cuda") == "torch sees no CUDA device"
     with pytest.raises(BackendError, match=r"CUDA.*strategy='grouped'"):
         driver.need_driver.__wrapped__()
     choice = choose_strategy(PLAN, Config(device="cuda"))
@@ -208,15 +208,15 @@ def test_the_device_of_the_tensors_is_asked_not_the_current_one(
 ) -> None:
     monkeypatch.setattr(target, "find_nvrtc", lambda arch, cuda: object())
     old = "kernels need a GPU of compute capability 7.0 or later, and cuda:1 has 6.1"
-    assert kernel_supported(PLAN, device="cuda:0") is None
-    assert kernel_supported(PLAN, device="cuda:1") == old
+    assert why_kernel_unsupported(PLAN, device="cuda:0") is None
+    assert why_kernel_unsupported(PLAN, device="cuda:1") == old
     choices = [choose_strategy(PLAN, Config(device=name)) for name in ("cuda", "cuda:0", "cuda:1")]
     assert [choice.strategy for choice in choices] == ["kernel", "kernel", "grouped"]
     assert choices[2].reason.endswith(old)
     wide = channelwise("4096x0e+4096x1o+4096x2e", "0e+1o+2e", "0e+1o+2e", shared_weights=False)
     monkeypatch.setattr(driver, "capability", [90, 75].__getitem__)
-    assert "a block of sm_90" in str(kernel_supported(wide, device="cuda:0"))
-    assert "a block of sm_75" in str(kernel_supported(wide, device="cuda:1"))
+    assert "a block of sm_90" in str(why_kernel_unsupported(wide, device="cuda:0"))
+    assert "a block of sm_75" in str(why_kernel_unsupported(wide, device="cuda:1"))
 
 
 def test_what_has_no_kernel_says_why() -> None:

@@ -25,7 +25,7 @@ from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.ops import kernel_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
-from tpgen.kernels.runtime.targets import KERNEL_TARGETS, kernel_supported, target_of
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of, why_kernel_unsupported
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 
@@ -269,10 +269,10 @@ def test_derivatives_have_an_end() -> None:
 
 
 def test_what_compiles_for_long_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernel_supported(symmetric()) is None
+    assert why_kernel_unsupported(symmetric()) is None
     monkeypatch.setattr("tpgen.kernels.runtime.targets._COMFORTABLE", 10)
-    monkeypatch.setattr(targets, "_obstacle", targets._obstacle.__wrapped__)  # asked anew
-    assert "kernels of more than 10 take long to compile" in str(kernel_supported(symmetric()))
+    monkeypatch.setattr(targets, "_why_no_kernel_on_chip", targets._why_no_kernel_on_chip.__wrapped__)  # asked anew
+    assert "kernels of more than 10 take long to compile" in str(why_kernel_unsupported(symmetric()))
 
 
 def test_too_large_for_a_kernel(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +332,7 @@ def test_a_device_without_a_target() -> None:
     del KERNEL_TARGETS["cpp"]
     target_of.cache_clear()
     try:
-        assert kernel_supported(symmetric(), device="cpu") == "kernels run on CUDA GPUs, not on cpu"
+        assert why_kernel_unsupported(symmetric(), device="cpu") == "kernels run on CUDA GPUs, not on cpu"
         plan = mixed(weighted=False)
         call = FormCall(operands_of(plan, 2, 1, 3, grad=False), (), plan.to_json(), "a b y -> out", (ELEMENTS,))
         with pytest.raises(InputError, match="a must be on CUDA GPUs, where the kernels run, got cpu; move it"):
@@ -350,7 +350,7 @@ def test_a_row_of_the_table_is_all_that_a_device_needs(monkeypatch: pytest.Monke
         function.cache_clear()
     try:
         plan = mixed()
-        assert kernel_supported(plan) is None
+        assert why_kernel_unsupported(plan) is None
         tensors = operands_of(plan, 3, 2, 2)
         index = torch.tensor([1, 0, 1])
         torch.testing.assert_close(kernel(plan, index, *tensors), slow(plan, tensors, index))

@@ -114,7 +114,9 @@ def test_what_must_stay_is_named(make: Callable[[], nn.Module], why: str) -> Non
 
 
 def test_without_a_compiler_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpgen.networks.conversion.obstacles.kernel_supported", lambda *_, **__: "there is no compiler")
+    monkeypatch.setattr(
+        "tpgen.networks.conversion.obstacles.why_kernel_unsupported", lambda *_, **__: "there is no compiler"
+    )
     with pytest.raises(TpgenError, match="nothing that can be converted: without a kernel: there is no compiler"):
         convert(harmonics())
 

@@ -69,5 +69,5 @@ FAULTS = {
 RIGHT = {name: _planted("saved", made) for name, made in KEPT.items()}
 RIGHT |= {
     f"{name}, differentiated": _planted("first order", made)
-    for name, made in KEPT.items() | {name: made for name, (_, made) in LOST.items()}.items()
+    for name, made in (KEPT | {name: made for name, (_, made) in LOST.items()}).items()
 }

@@ -106,11 +106,11 @@ def load_library(wanted: LibraryRequest) -> ctypes.CDLL:
         lock = _key_locks.setdefault(key, threading.Lock())
     with lock:
         if key not in _loaded:
-            _loaded[key] = _load_unless_refused(key, wanted, compiler)
+            _loaded[key] = _load_unless_compiler_refused(key, wanted, compiler)
         return _loaded[key]
 
 
-def _load_unless_refused(key: str, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
+def _load_unless_compiler_refused(key: str, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
     tried = f"{compiler} {key}"  # two compilers of one version may be two programs
     if before := _refused.get(tried):
         raise KernelError(str(before), before.reason)
@@ -126,10 +126,10 @@ def _load_or_build(key: str, wanted: LibraryRequest, compiler: Compiler) -> ctyp
     if found:
         with suppress(BackendError):  # removed in between, or broken: seen to under the lock
             return _open_library(found.library, wanted)
-    return cache.with_fallback_directory(lambda directory: _build_entry(Entry(directory, key, wanted.kind), wanted, compiler))
+    return cache.with_fallback_directory(lambda directory: _build_and_publish_entry(Entry(directory, key, wanted.kind), wanted, compiler))
 
 
-def _build_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
+def _build_and_publish_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
     # compile, test and publish a library, unless another process was faster
     with entry.hold_lock():
         if entry.is_intact():
@@ -137,12 +137,12 @@ def _build_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ct
                 return _open_library(entry.library, wanted)
         if refusal := entry.read_refusal():
             raise KernelError(*refusal)
-        _announce_once()
+        _announce_first_compilation()
         cache.write_atomically(entry.source, wanted.text)
         built = entry.new_file(entry.library.suffix)
         try:
             _compile_library(compiler, entry, built, wanted.links)
-            _test_in_subprocess(compiler, built, wanted)
+            _test_library_in_subprocess(compiler, built, wanted)
             entry.publish(built)
         except KernelError as error:
             if error.reason.startswith(f"{entry.source}:"):  # of the text: nothing else about this machine can mend it
@@ -156,7 +156,7 @@ def _build_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ct
 _announced = threading.Event()
 
 
-def _announce_once() -> None:
+def _announce_first_compilation() -> None:
     if not _announced.is_set():
         _announced.set()
         announce("compiles kernels, once for this machine: first calls take longer")
@@ -214,7 +214,7 @@ getattr(ctypes.CDLL(library), entry)
 """
 
 
-def _test_in_subprocess(compiler: Compiler, library: Path, wanted: LibraryRequest) -> None:
+def _test_library_in_subprocess(compiler: Compiler, library: Path, wanted: LibraryRequest) -> None:
     # a broken library may end the process that loads the library
     python = get_executable()
     if not python:  # an embedded interpreter that names none

@@ -57,21 +57,21 @@ class Entry:
     key: str
     kind: str = KERNEL
 
-    def file_of(self, suffix: str) -> Path:
+    def file_with_suffix(self, suffix: str) -> Path:
         return self.directory / (self.key + suffix)
 
     @property
     def library(self) -> Path:
-        return self.file_of(self.kind)
+        return self.file_with_suffix(self.kind)
 
     @property
     def source(self) -> Path:
-        return self.file_of(".cpp")
+        return self.file_with_suffix(".cpp")
 
     def is_intact(self) -> bool:
         """Whether the library matches its checksum."""
         try:
-            return read_own(self.file_of(".sha256")) == _checksum(read_own(self.library))
+            return read_own(self.file_with_suffix(".sha256")) == _checksum(read_own(self.library))
         except OSError:
             return False
 
@@ -86,22 +86,21 @@ class Entry:
         built.chmod(0o700)  # a linker gives what the umask leaves
         checksum = _checksum(built.read_bytes())
         os.replace(built, self.library)
-        write_atomically(self.file_of(".sha256"), checksum.decode())
+        write_atomically(self.file_with_suffix(".sha256"), checksum.decode())
 
     def record_refusal(self, message: str, reason: str) -> None:
         """Record that the compiler refuses the source."""
-        write_atomically(self.file_of(_REFUSAL), f"{reason}\n{message}")
+        write_atomically(self.file_with_suffix(_REFUSAL), f"{reason}\n{message}")
 
     def read_refusal(self) -> tuple[str, str] | None:
         """Message and reason recorded by `record_refusal`, or None."""
         with suppress(OSError):
-            reason, _, message = read_own(self.file_of(_REFUSAL)).decode("utf-8", "replace").partition("\n")
+            reason, _, message = read_own(self.file_with_suffix(_REFUSAL)).decode("utf-8", "replace").partition("\n")
             return message, reason
         return None
 
     def hold_lock(self, wait: bool = True) -> AbstractContextManager[bool]:
-        """Hold the entry's lock; see `hold_lock`."""
-        return hold_lock(self.file_of(_LOCK), wait)
+        return hold_lock(self.file_with_suffix(_LOCK), wait)
 
 
 @contextmanager
@@ -168,7 +167,7 @@ def _why_unwritable(wanted: Path) -> str:
 
 
 @cache
-def _checked_directory(wanted: Path) -> Path:
+def _create_and_check_directory(wanted: Path) -> Path:
     reason = _why_unwritable(wanted)
     return make_temporary_cache(str(wanted), reason) if reason else wanted
 
@@ -178,7 +177,7 @@ def current_directory() -> Path:
 
     Raises `BackendError` if another user can change the directory.
     """
-    return _checked_directory(default_directory())
+    return _create_and_check_directory(default_directory())
 
 
 def check_lasting() -> None:
@@ -193,7 +192,7 @@ def check_lasting() -> None:
 
 def forget_directory() -> None:
     """Check the cache directory again at the next use."""
-    _checked_directory.cache_clear()
+    _create_and_check_directory.cache_clear()
 
 
 @cache
@@ -206,11 +205,11 @@ def make_temporary_cache(wanted: str, reason: str) -> Path:
     )
     made, owner = tempfile.mkdtemp(prefix="tpgen-"), os.getpid()
 
-    def remove() -> None:
+    def remove_directory() -> None:
         if os.getpid() == owner:  # a forked process ends before the one that made the directory
             shutil.rmtree(made, ignore_errors=True)
 
-    atexit.register(remove)
+    atexit.register(remove_directory)
     return Path(made)
 
 
@@ -278,10 +277,10 @@ def _remove_entry(entry: Entry, files: list[Path]) -> bool:
     with entry.hold_lock(wait=False) as held:
         if not held:
             return False
-        found = entry.library.exists() or entry.file_of(CUBIN).exists()
+        found = entry.library.exists() or entry.file_with_suffix(CUBIN).exists()
         # the lock goes last: as long as it stands, nobody else can begin this entry
-        for file in (*files, *map(entry.file_of, _SUFFIXES)):
+        for file in (*files, *map(entry.file_with_suffix, _SUFFIXES)):
             if file.suffix != _LOCK:
                 file.unlink(missing_ok=True)
-        entry.file_of(_LOCK).unlink(missing_ok=True)
+        entry.file_with_suffix(_LOCK).unlink(missing_ok=True)
         return found

@@ -104,7 +104,7 @@ def list_compilers() -> tuple[tuple[str, str], ...]:
     """List (command, version) of installed compilers; tpgen uses the first recent one."""
     named, cxx, path = (os.environ.get(name, "") for name in ("TPGEN_CXX", "CXX", "PATH"))
     tried = [*([_split_command(named)] if named else []), *_compiler_commands_to_try(cxx)]
-    return tuple(dict.fromkeys((shlex.join(program), version) for program, version in _installed_with_versions(tried, path)))
+    return tuple(dict.fromkeys((shlex.join(program), version) for program, version in _list_installed_with_versions(tried, path)))
 
 
 def why_no_compiler() -> str:
@@ -131,15 +131,15 @@ def need_compiler() -> Compiler:
 
 
 @lru_cache(maxsize=8)
-def _first_usable_compiler(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None:
-    if named.lower() == "none":
+def _first_usable_compiler(named_by_user: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None:
+    if named_by_user.lower() == "none":
         return None
-    tried = (_split_command(named),) if named else _compiler_commands_to_try(cxx)
-    return next((found for found in _installed_with_versions(tried, path) if _gcc_version(found[1]) >= _OLDEST_GCC), None)
+    tried = (_split_command(named_by_user),) if named_by_user else _compiler_commands_to_try(cxx)
+    return next((found for found in _list_installed_with_versions(tried, path) if _gcc_version(found[1]) >= _OLDEST_GCC), None)
 
 
-def _installed_with_versions(tried: Iterable[tuple[str, ...]], path: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    for first, *others in tried:
+def _list_installed_with_versions(commands: Iterable[tuple[str, ...]], path: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    for first, *others in commands:
         found = shutil.which(first, path=path or None)
         if found:
             yield (found, *others), _version_line_or_why_unknown((found, *others))

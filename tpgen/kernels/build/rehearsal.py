@@ -16,7 +16,7 @@ _Computation = Callable[[], object]
 
 
 class _Rehearsal:
-    """A computation that `run` rehearses once."""
+    """A computation that `run` runs on zeros once, to begin all compilations."""
 
     def __init__(self, compute: _Computation, threads: int) -> None:
         self._compute: _Computation | None = compute
@@ -28,11 +28,11 @@ class _Rehearsal:
             compute, self._compute = self._compute, None
             if compute is not None:
                 # torch's state is that of a thread: an operator that runs now has changed this one's
-                thread = Thread(target=self._rehearse, args=(compute,))
+                thread = Thread(target=self._run_computation_to_begin_builds, args=(compute,))
                 thread.start()
                 thread.join()
 
-    def _rehearse(self, compute: _Computation) -> None:
+    def _run_computation_to_begin_builds(self, compute: _Computation) -> None:
         tasks = _TaskPool(self._threads)
         _tasks.set(tasks)
         with suppress(Exception):  # of a computation that zeros lead astray: its kernels until there have begun
@@ -47,7 +47,7 @@ class _TaskPool:
         self.pool = ThreadPoolExecutor(threads)
         self._started: set[tuple] = set()
 
-    def begin_once(self, task: partial) -> None:
+    def begin_task_once(self, task: partial) -> None:
         key = task.func, task.args
         if key not in self._started:
             self._started.add(key)
@@ -60,7 +60,7 @@ _tasks: ContextVar[_TaskPool | None] = ContextVar("what this thread's rehearsal 
 
 @contextmanager
 def rehearsed_by(compute: _Computation, threads: int) -> Iterator[None]:
-    """Context in which a missing kernel causes one rehearsal by ``compute``; ``threads`` compile."""
+    """Context: the first missing kernel runs ``compute`` on zeros, to compile all kernels by ``threads``."""
     token = _rehearsal.set(_Rehearsal(compute, threads))
     try:
         yield
@@ -74,7 +74,7 @@ def has_rehearsal() -> bool:
 
 
 def rehearse() -> None:
-    """Run the rehearsal of this thread, once."""
+    """Run this thread's computation of `rehearsed_by` on zeros, once."""
     rehearsal = _rehearsal.get()
     if rehearsal is not None:
         rehearsal.run()
@@ -86,7 +86,7 @@ def begin_if_rehearsing(tasks: Sequence[partial]) -> bool:
     if rehearsed is None:
         return False
     for task in tasks:
-        rehearsed.begin_once(task)
+        rehearsed.begin_task_once(task)
     return bool(tasks)
 
 

@@ -43,14 +43,14 @@ def check_private(path: Path) -> None:
             "remove it, or point TPGEN_CACHE_DIR at a private directory"
         )
     for parent in path.parents:
-        _check_parent(path, parent, user)
+        _check_that_parent_is_private(path, parent, user)
 
 
-def _check_parent(path: Path, parent: Path, user: int) -> None:
+def _check_that_parent_is_private(path: Path, parent: Path, user_id: int) -> None:
     status = parent.lstat()
-    if status.st_uid not in (user, 0):
-        who = f"belongs to user {status.st_uid}"
-    elif _writable_by_others(status, user):
+    if status.st_uid not in (user_id, 0):
+        who = f"belongs to user_id {status.st_uid}"
+    elif _is_writable_by_others(status, user_id):
         who = f"can be written by others ({_mode_text(status)})"
     else:
         return
@@ -60,7 +60,7 @@ def _check_parent(path: Path, parent: Path, user: int) -> None:
     )
 
 
-def _writable_by_others(status: os.stat_result, user: int) -> bool:
+def _is_writable_by_others(status: os.stat_result, user: int) -> bool:
     if status.st_mode & stat.S_ISVTX:
         return False
     if status.st_mode & stat.S_IWOTH:

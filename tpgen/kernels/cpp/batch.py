@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchVectors, stores_rows
+from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchVectors, name_store_function
 from tpgen.kernels.cpp.mixing import MixingText, OwnWeightsText
 from tpgen.kernels.cpp.text import Writer, row_index_text, write_sum_of_blocks
 from tpgen.kernels.placement.batch import BatchPlacement
@@ -12,17 +12,17 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 
 class BatchText:
-    """Writes the C++ of a batch placement: vectors over rows."""
+    """Writes C++ of a product with SIMD vectors over rows."""
 
     def __init__(self, placement: BatchPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
 
-    def write_functions(self) -> None:
+    def write_functions_called_by_kernel(self) -> None:
         for path in self.p.sweep.paths:
             self._write_path_function(path)
         self._write_tile_function()
 
-    def _shared_arguments(self) -> list[tuple[str, str]]:
+    def _arguments_of_tile_and_path_functions(self) -> list[tuple[str, str]]:
         arguments = [("int", "R")] * self.p.shortens_tiles + [("num*", name) for name in self.p.scratch]
         if self.p.row_weights:
             arguments += [("const real* const*", "p_w")] * ("w" in self.p.given)
@@ -36,7 +36,8 @@ class BatchText:
         given = [("const real* const*", f"p_{o}") for o in self.p.given if o != "w"]
         opened = [("real* const*", f"q_{o}") for o in self.p.opened if o != "w"]
         arguments = ", ".join(
-            f"{kind} {name}" for kind, name in [("int", "n"), *given, *opened, *self._shared_arguments()]
+            f"{kind} {name}"
+            for kind, name in [("int", "n"), *given, *opened, *self._arguments_of_tile_and_path_functions()]
         )
         segments = dict(self.s.segments)
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
@@ -46,51 +47,57 @@ class BatchText:
             for o in self.p.opened:
                 if o != "w":
                     self.w.line(f"clear(a_{o}, {self.p.dim[o]} * R);")
-            names = "".join(f", {name}" for _, name in self._shared_arguments())
+            names = "".join(f", {name}" for _, name in self._arguments_of_tile_and_path_functions())
             for path in self.p.sweep.paths:
                 with self.w.paths(path.term.path):
                     self.w.line(f"path_{path.term.path}(n{names});")
             for o in self.p.opened:
                 self._write_stores_of_slot(o, segments.get(o, ()))
 
-    def _write_stores_of_slot(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
+    def _write_stores_of_slot(self, operand: str, segments: tuple[ScratchSegment, ...]) -> None:
         for s in segments:
-            self._write_move_of_segment(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, R, n, {1}, {2}, {4});", o, s)
-        if o == self.p.owner or (o == "w" and not self.p.row_weights):
+            self._write_move_of_segment(
+                name_store_function(self.p, operand) + "(a_{0} + {3} * R, q_{0}, R, n, {1}, {2}, {4});", operand, s
+            )
+        if operand == self.p.owner or (operand == "w" and not self.p.row_weights):
             return
-        for start, size in self.p.unused_ranges(o):
-            self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o}[r] + {start}, {size});")
+        for start, size in self.p.ranges_that_no_path_uses(operand):
+            self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{operand}[r] + {start}, {size});")
 
-    def _write_move_of_segment(self, call: str, operand: str, s: ScratchSegment) -> None:
+    def _write_move_of_segment(self, call_template: str, operand: str, segment: ScratchSegment) -> None:
         # move a segment: scratch is copy-major, memory may be either
-        with self.w.paths(*self.s.paths_of_segment(operand, s.start)):
-            if s.mul_first or s.dim == 1:
-                self.w.line(call.format(operand, s.start, s.mul * s.dim, s.start, 1))
+        with self.w.paths(*self.s.paths_of_segment(operand, segment.start)):
+            if segment.mul_first or segment.dim == 1:
+                self.w.line(call_template.format(operand, segment.start, segment.mul * segment.dim, segment.start, 1))
                 return
-            for d in range(s.dim):
-                self.w.line(call.format(operand, s.start + d * s.mul, s.mul, s.start + d, s.dim))
+            for d in range(segment.dim):
+                self.w.line(
+                    call_template.format(
+                        operand, segment.start + d * segment.mul, segment.mul, segment.start + d, segment.dim
+                    )
+                )
 
     def _write_path_function(self, path: PathSweep) -> None:
         term = path.term
-        arguments = "".join(f", {kind} {name}" for kind, name in self._shared_arguments())
+        arguments = "".join(f", {kind} {name}" for kind, name in self._arguments_of_tile_and_path_functions())
         with self.w.paths(term.path):
             self.w.line(f"// path {term.path}: {term.text}")
             with self.w.block(f"static void path_{term.path}(int n{arguments})"):
                 if term.pairs:
-                    self._write_pair_tables(term)
+                    self._write_tables_of_copy_pairs(term)
                 if self.p.owns_weights(term):
                     OwnWeightsText(self.p, term, self.w).write()
                 elif term.mode.mixing:
                     MixingText(self.p, path, self.w).write()
                 else:
-                    self._write_unmixed_path(path)
+                    self._write_path_that_mixes_no_copies(path)
 
-    def _write_pair_tables(self, term: Term) -> None:
+    def _write_tables_of_copy_pairs(self, term: Term) -> None:
         pairs = [(a, b) for a in range(term.pairs) for b in range(a + 1, term.pairs)]
         for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
             self.w.line(f"static const int pair_{name}[] = {{{', '.join(map(str, values))}}};")
 
-    def _write_unmixed_path(self, path: PathSweep) -> None:
+    def _write_path_that_mixes_no_copies(self, path: PathSweep) -> None:
         # copies that do not mix
         term, vectors = path.term, BatchVectors(self.p, path.term, self.w)
         first, rest = term.mode.weight[0], term.mode.weight[1:]
@@ -105,17 +112,14 @@ class BatchText:
         with copies, vectors.open_block(vectors.loop_heads(rest), ROW_LOOP):
             vectors.write_statements(path.stages[0].statements, place)
 
-    def write_weights(self) -> None:
-        """Write the copy of shared weights to scratch."""
+    def write_copy_of_shared_weights(self) -> None:
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) weights[m] = widen(w[m]);")
 
-    def write_weight_sums(self) -> None:
-        """Write the sum of the blocks' weight gradients."""
-        write_sum_of_blocks(self.w, self.p.weight_scratch)
+    def write_sum_of_weight_gradients(self) -> None:
+        write_sum_of_blocks(self.w, self.p.scratch_size_of_shared_weights)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
-    def write_rows(self) -> None:
-        """Write the loop over a block's rows."""
+    def write_loop_over_rows_of_block(self) -> None:
         w, owner = self.w, self.p.owner
         if owner:
             w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")
@@ -126,12 +130,12 @@ class BatchText:
             w.line("const i64 begin = b * span, end = least(rows, begin + span);")
         with w.block("for (i64 q = begin; q < end; q += R)"):
             w.line("const int n = least(R, end - q);")
-            self._write_row_pointers()
+            self._write_pointers_to_rows_of_tile()
             rows = [f"p_{o}" for o in self.p.given if o != "w"] + [f"q_{o}" for o in self.p.opened if o != "w"]
-            names = ["n", *rows, *(name for _, name in self._shared_arguments())]
+            names = ["n", *rows, *(name for _, name in self._arguments_of_tile_and_path_functions())]
             w.line(f"tile({', '.join('(n + W - 1) / W * W' if name == 'R' else name for name in names)});")
 
-    def _write_row_pointers(self) -> None:
+    def _write_pointers_to_rows_of_tile(self) -> None:
         # pointers to each row of the tile, for operands and results
         pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.row_weights]
         pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.row_weights]

@@ -17,7 +17,7 @@ LOCAL = {"x1": "x", "x2": "y", "w": "weight", "out": "g", P: "c", D: "d"}
 ROW_LOOP = "for (int r = 0; r < R; r += W)"
 
 
-def stores_rows(p: BatchPlacement, operand: str) -> str:
+def name_store_function(p: BatchPlacement, operand: str) -> str:
     """Name of the C++ function that stores a tile's rows or adds to owners' rows."""
     return "add_rows" if operand == p.owner else "unstage_rows"
 
@@ -33,7 +33,7 @@ class BatchVectors:
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
-        self.sides = placement.sides(term)
+        self.sides = placement.sides_of_weight_matrix(term)
         arrays = {o: f"{name}[{{}}]" for o, name in LOCAL.items()}
         self.spelling = Spelling(placement.schedule.target.dtype, arrays)
 
@@ -44,10 +44,10 @@ class BatchVectors:
     def write_statements(self, statements: tuple[Statement, ...], weight: str = "") -> None:
         """Write statements and stores of their sums; ``weight`` is a weight's address."""
         sums = RegisterSums(self.w)
-        sums.write_statements(statements, self.spelling, partial(self._write_load, weight))
+        sums.write_statements(statements, self.spelling, partial(self._write_load_of_components, weight))
         for operand, values in sums.found.items():
             for n, value in values.items():
-                place = f"{self._copy_address(operand)} + {n} * R + r" if operand != "w" else weight
+                place = f"{self._copy_address_text(operand)} + {n} * R + r" if operand != "w" else weight
                 self._write_store_of_sum(operand, place, value)
 
     def _write_store_of_sum(self, operand: str, place: str, value: str) -> None:
@@ -60,31 +60,32 @@ class BatchVectors:
         else:
             self.w.line(f"a_w[{place}] += lane_sum({value});")
 
-    def _write_load(self, weight: str, operand: str, indices: list[int]) -> None:
+    def _write_load_of_components(self, weight: str, operand: str, indices: list[int]) -> None:
         if operand == "w":
             value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
             self.w.line(f"const vec weight[1] = {{{value}}};")
             return
         name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
-        values = " ".join(f"{name}[{n}] = load({area} + {self._copy_address(operand)} + {n} * R + r);" for n in indices)
+        values = " ".join(
+            f"{name}[{n}] = load({area} + {self._copy_address_text(operand)} + {n} * R + r);" for n in indices
+        )
         self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, self.sides.axis))}]; {values}")
 
-    def _copy_index(self, operand: str) -> str:
+    def _copy_index_text(self, operand: str) -> str:
         # the copy of an operand's segment at the current loop letters
         mode = self.term.mode
         if self.term.pairs and operand != "out":
             return f"pair_{'a' if operand == 'x1' else 'b'}[p]"
         return self.copy_index_text({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
 
-    def _copy_address(self, operand: str) -> str:
+    def _copy_address_text(self, operand: str) -> str:
         # start of ``[irrep axis][R]`` of the current copy; P and D hold a block of copies
         if operand in BETWEEN:
             copies = self.sides.copies
             first = copies[0]
             return f"{self.copy_index_text(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
-        return (
-            f"({self.segment_start(operand)} + {self._copy_index(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
-        )
+        start, copy = self.segment_start(operand), self._copy_index_text(operand)
+        return f"({start} + {copy} * {self.term.size(INDEX[operand])}) * (i64)R"
 
     def copy_index_text(self, letters: str, first: str = "") -> str:
         """Flat index of copies ``letters``; ``first`` replaces the first letter."""
@@ -113,4 +114,4 @@ class BatchVectors:
             with self.w.block(f"for (int {first} = {first}2; {first} < {first}3; ++{first})"):
                 yield
             if "w" in self.p.opened:
-                self.w.line(f"{stores_rows(self.p, 'w')}(a_w, q_w, R, {place}, 1);")
+                self.w.line(f"{name_store_function(self.p, 'w')}(a_w, q_w, R, {place}, 1);")

@@ -20,17 +20,17 @@ from tpgen.kernels.sweep.terms import INDEX, S, operand_of
 
 
 class ChannelText:
-    """Writes the C++ of a channel placement: vectors over channels."""
+    """Writes C++ of a product with SIMD vectors over channels."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
         self.dtype = placement.schedule.target.dtype
 
-    def write_functions(self) -> None:
+    def write_functions_called_by_kernel(self) -> None:
         if self.p.in_parts:
             self._write_functions_of_tables_and_paths()
         else:
-            self._write_tabulate_function()
+            self._write_function_that_fills_tables()
             self._write_row_function()
         if self.p.owner:
             arguments = f"real* d_{self.p.owner}" + "".join(f", const num* {name}" for name in self.p.owner_sums)
@@ -40,7 +40,7 @@ class ChannelText:
     def _write_functions_of_tables_and_paths(self) -> None:
         # a function for each table and for some paths each; a group of rows takes one path after the other
         parts, group = PartFunctions(self.w), RowGroup(self.p)
-        for placed in self._needed_tables():
+        for placed in self._tables_that_kernel_reads():
             filled = [slot for slot in self.p.tabulated_slots if self.p.statements_that_fill(placed, slot)]
             arguments = [("num*", name) for slot in filled for name in (table_area(slot), f"t_{cpp_name(slot)}")]
             with self.w.part("function tabulate"), parts.part(arguments):
@@ -50,17 +50,17 @@ class ChannelText:
         for paths in self.p.parts:
             with self.w.part("function row"), parts.part(group.arguments):
                 for path in paths:
-                    with group.each(self.w):
+                    with group.loop_over_rows(self.w):
                         self._write_prefetch_of_next_path(path.term)
-                        self._write_path_loops(path)
-        self._write_tabulate_function(parts.calls[:tables])
+                        self._write_loops_over_copies_and_channels(path)
+        self._write_function_that_fills_tables(parts.calls[:tables])
         with self.w.part("function row"), self.w.block(f"static void row_group({parameter_list(group.arguments)})"):
-            with group.each(self.w):
-                self._write_start_of_row()
+            with group.loop_over_rows(self.w):
+                self._write_staging_and_zeros_of_row()
             for call in parts.calls[tables:]:
                 self.w.line(call)
-            with group.each(self.w):
-                self._write_end_of_row()
+            with group.loop_over_rows(self.w):
+                self._write_stores_of_row()
 
     def _write_prefetch_of_next_path(self, term: Term) -> None:
         # ask for what the row's next path has in memory
@@ -72,10 +72,10 @@ class ChannelText:
             if view.operand in self.p.opened:
                 self.w.line(f"will_write<{size}>(d_{view.operand} + {view.start});")
 
-    def _needed_tables(self) -> list[PlacedTable]:
+    def _tables_that_kernel_reads(self) -> list[PlacedTable]:
         return [placed for placed in self.s.tables if placed.operand in map(operand_of, self.p.tabulated_slots)]
 
-    def _write_tabulate_function(self, calls: Sequence[str] = ()) -> None:
+    def _write_function_that_fills_tables(self, calls: Sequence[str] = ()) -> None:
         slots = self.p.tabulated_slots
         arguments = "".join(f", num* {name}" for name in self.p.table_areas)
         arguments += "".join(f", const real* const* p_{o}, num* t_{o}" for o in map(cpp_name, slots))
@@ -84,22 +84,22 @@ class ChannelText:
                 o = cpp_name(slot)
                 with self.w.block("for (int r = 0; r < W; ++r)"):
                     for start, size in self.p.tabulated_ranges(operand_of(slot)):
-                        with self._attributed_to_paths_of_segment(operand_of(slot), start):
+                        with self._tag_lines_with_paths_of_segment(operand_of(slot), start):
                             self.w.line(
                                 f"for (int e = {start}; e < {start + size}; ++e) "
                                 f"t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
                             )
             for call in calls:
                 self.w.line(call)
-            for placed in () if calls else self._needed_tables():
+            for placed in () if calls else self._tables_that_kernel_reads():
                 self._write_entries_of_table(placed)
 
     def _write_entries_of_table(self, placed: PlacedTable) -> None:
         for slot in self.p.tabulated_slots:
             if statements := self.p.statements_that_fill(placed, slot):
-                self._write_entries_from_slot(placed, slot, statements)
+                self._write_table_entries_from_slot(placed, slot, statements)
 
-    def _write_entries_from_slot(self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]) -> None:
+    def _write_table_entries_from_slot(self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]) -> None:
         paths, spelling = placed.table.paths, Spelling(self.dtype, {slot: "x{}"})
         with self.w.paths(*paths):
             many = "s" * (len(paths) > 1)
@@ -114,20 +114,20 @@ class ChannelText:
 
     def _write_row_function(self) -> None:
         with self.w.part("function row"), self.w.block(f"static void row({parameter_list(row_arguments(self.p))})"):
-            self._write_start_of_row()
+            self._write_staging_and_zeros_of_row()
             for path in self.p.sweep.paths:
-                self._write_path_loops(path)
-            self._write_end_of_row()
+                self._write_loops_over_copies_and_channels(path)
+            self._write_stores_of_row()
 
-    def _write_start_of_row(self) -> None:
+    def _write_staging_and_zeros_of_row(self) -> None:
         for slot in self.p.given:
             for v in self.p.segments_to_stage(slot):
                 shape, name = f"<{v.outer}, {v.channels}, {v.inner}>", cpp_name(slot)
-                with self._attributed_to_paths_of_segment(v.operand, v.start):
+                with self._tag_lines_with_paths_of_segment(v.operand, v.start):
                     self.w.line(f"stage{shape}({name} + {v.start}, s_{name} + {v.scratch});")
         self._write_zeros_to_sums()
 
-    def _write_end_of_row(self) -> None:
+    def _write_stores_of_row(self) -> None:
         for operand in self.p.opened:
             if not self.p.summed_over_rows(operand):
                 self._write_stores_of_slot(operand, f"a_{operand}")
@@ -138,13 +138,13 @@ class ChannelText:
         for operand in self.s.scalar_operands:
             if operand in self.p.opened and not self.p.summed_over_rows(operand):
                 for start, size in self.p.tabulated_ranges(operand):
-                    with self._attributed_to_paths_of_segment(operand, start):
+                    with self._tag_lines_with_paths_of_segment(operand, start):
                         self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
 
     def _write_stores_of_slot(self, operand: str, source: str) -> None:
         # scratch to memory for one operand's open slot, and zeros where no path writes
         for start, size in self.p.tabulated_ranges(operand) if operand in self.s.scalar_operands else []:
-            with self._attributed_to_paths_of_segment(operand, start):
+            with self._tag_lines_with_paths_of_segment(operand, start):
                 self.w.line(
                     f"for (int e = {start}; e < {start + size}; ++e) "
                     f"d_{operand}[e] = narrow(lane_sum(load(r_{operand} + e * W)));"
@@ -152,16 +152,16 @@ class ChannelText:
         for v in self.s.views_of(operand):
             if self.p.goes_through_scratch(v):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-                with self._attributed_to_paths_of_segment(operand, v.start):
+                with self._tag_lines_with_paths_of_segment(operand, v.start):
                     self.w.line(f"unstage{shape}({source} + {v.scratch}, d_{operand} + {v.start});")
-        for start, size in self.p.unused_ranges(operand):
+        for start, size in self.p.ranges_that_no_path_uses(operand):
             self.w.line(f"zero(d_{operand} + {start}, {size});")
 
-    def _attributed_to_paths_of_segment(self, operand: str, start: int) -> AbstractContextManager[None]:
+    def _tag_lines_with_paths_of_segment(self, operand: str, start: int) -> AbstractContextManager[None]:
         # lines inside move a segment, for all paths that have to do with it
         return self.w.paths(*self.s.paths_of_segment(operand, start))
 
-    def _write_path_loops(self, path: PathSweep) -> None:
+    def _write_loops_over_copies_and_channels(self, path: PathSweep) -> None:
         term, placed = path.term, self.s.table(path.term)
         inside, *behind = path.stages
         with self.w.paths(term.path):
@@ -197,21 +197,18 @@ class ChannelText:
             place = f"{placed.start} + v * {placed.copy_stride} + {s.target.index * placed.index_stride}"
             self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum_text(s.terms)});")
 
-    def write_weights(self) -> None:
-        """Write the copy of shared weights to scratch."""
+    def write_copy_of_shared_weights(self) -> None:
         for slot in self.p.given_weights:
             for v in self.s.views_of("w"):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-                with self._attributed_to_paths_of_segment("w", v.start):
+                with self._tag_lines_with_paths_of_segment("w", v.start):
                     self.w.line(f"stage{shape}({cpp_name(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
 
-    def write_weight_sums(self) -> None:
-        """Write the sum of the blocks' weight gradients."""
-        write_sum_of_blocks(self.w, self.p.weight_scratch)
+    def write_sum_of_weight_gradients(self) -> None:
+        write_sum_of_blocks(self.w, self.p.scratch_size_of_shared_weights)
         self._write_stores_of_slot("w", "sums")
 
-    def write_rows(self) -> None:
-        """Write the loop over a block's rows."""
+    def write_loop_over_rows_of_block(self) -> None:
         (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w).write()
 
 

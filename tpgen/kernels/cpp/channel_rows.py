@@ -32,7 +32,7 @@ class _PairedGradient(NamedTuple):
     size: int
 
     @property
-    def claim_statement(self) -> str:
+    def statement_that_claims_gradient(self) -> str:
         return f"const bool first_of_pair = is_first({self.state});"
 
     @property
@@ -41,7 +41,7 @@ class _PairedGradient(NamedTuple):
         return f"first_of_pair ? {self.gradient} : {self.beside}"
 
     @property
-    def publish_statement(self) -> str:
+    def statement_that_marks_gradient_written(self) -> str:
         return f"wrote({self.state});"
 
     def add_statement(self, written: str) -> str:
@@ -50,7 +50,7 @@ class _PairedGradient(NamedTuple):
 
 
 class RowBlocks:
-    """Writes the loop over a block's rows, by tiles."""
+    """Writes C++ loops over a block's rows, in tiles of W rows."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -59,7 +59,7 @@ class RowBlocks:
     def write(self) -> None:
         """Write the loop over rows, or over an owner's rows."""
         if self.p.owner:
-            self._write_owner_loop(self.p.owner)
+            self._write_loop_over_owners(self.p.owner)
             return
         self.w.line("const i64 end = least(rows, (b + 1) * span);")
         with self.w.block("for (i64 q = b * span; q < end; q += W)"):
@@ -67,7 +67,7 @@ class RowBlocks:
             self.write_tile_setup("q + r")
             self.write_row_loop()
 
-    def _write_owner_loop(self, owner: str) -> None:
+    def _write_loop_over_owners(self, owner: str) -> None:
         w = self.w
         w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")
         w.line("const i64 end = first[to];")
@@ -86,7 +86,7 @@ class RowBlocks:
             self.write_tile_setup("order[q + r]")
             self.w.line("tile += n;")
 
-    def write_row_pointers(self, operand: str, row: str, array: str = "") -> None:
+    def write_pointers_to_rows_of_tile(self, operand: str, row: str, array: str = "") -> None:
         self.w.line(f"for (int r = 0; r < n; ++r) {{ const i64 e = {row}; {array}[r] = {self.row_address(operand)}; }}")
 
     def row_address(self, name: str) -> str:
@@ -100,13 +100,13 @@ class RowBlocks:
         """Declare arrays that outlive a tile, if any."""
 
     def write_tile_setup(self, row: str) -> None:
-        """Write the tables of a tile."""
+        """Write C++ that fills the coupling tables of a tile of rows."""
         for o in map(cpp_name, self.p.tabulated_slots):
             self.w.line(f"const real* p_{o}[W] = {{}};")
-            self.write_row_pointers(o, row, f"p_{o}")
-        self.write_tabulate_call()
+            self.write_pointers_to_rows_of_tile(o, row, f"p_{o}")
+        self.write_call_that_fills_tables()
 
-    def write_tabulate_call(self) -> None:
+    def write_call_that_fills_tables(self) -> None:
         # a kernel of `uuu` paths has no tables
         if not self.p.tabulated_slots:
             return
@@ -121,27 +121,27 @@ class RowBlocks:
     def write_row_loop(self) -> None:
         with self.w.block("for (int r = 0; r < n; ++r)"):
             self.w.line("const i64 e = q + r;")
-            self._write_row_call("r")
+            self._write_call_of_row_function("r")
 
     def write_loop_over_rows_of_owner(self) -> None:
         with self.w.block("for (; q < first[o + 1]; ++q)"):
             if self.p.tabulated_slots:
                 self.write_tile_setup_if_due()
             self.w.line("const i64 e = order[q];")
-            self._write_row_call("(q - first[from]) % W")
+            self._write_call_of_row_function("(q - first[from]) % W")
 
-    def _write_row_call(self, lane: str) -> None:
+    def _write_call_of_row_function(self, lane: str) -> None:
         names = [*map(cpp_name, self.p.call_slots), *(f"d_{o}" for o in self.p.opened)]
         values = self.shared_arguments(lane) | {name: self.row_address(name) for name in names}
         paired = _PairedGradient("state", "gradient", "second_w", self.p.dim["w"])
         if self.p.pair_gradient_size:
             self.w.line(f"char* const state = states + {row_index_text(self.p.rule('w'))};")
             self.w.line(f"real* const gradient = {values['d_w']};")
-            self.w.line(paired.claim_statement)
+            self.w.line(paired.statement_that_claims_gradient)
             values["d_w"] = paired.address
         self.w.line(f"row({', '.join(values.get(name, name) for _, name in self.arguments)});")
         if self.p.pair_gradient_size:
-            self.w.line(f"if (first_of_pair) {paired.publish_statement}")
+            self.w.line(f"if (first_of_pair) {paired.statement_that_marks_gradient_written}")
             self.w.line(f"else {paired.add_statement(paired.beside)}")
 
 
@@ -151,12 +151,12 @@ class RowBlocks:
 # would be in the nearest caches any more when the next row needs them.
 
 
-def _in_memory(name: str) -> bool:
+def _is_operand_in_memory(name: str) -> bool:
     return name.removeprefix("d_").partition("_")[0] in SLOTS
 
 
 class RowGroup:
-    """C++ arguments of a group of rows."""
+    """C++ arguments of a function that computes a group of rows."""
 
     def __init__(self, placement: ChannelPlacement) -> None:
         self.p, self._row = placement, row_arguments(placement)
@@ -165,14 +165,17 @@ class RowGroup:
     def arguments(self) -> Arguments:
         return [
             ("int", "n"),
-            *((f"{kind} const*" if _in_memory(name) else kind, f"{name}s") for kind, name in self._row),
+            *((f"{kind} const*" if _is_operand_in_memory(name) else kind, f"{name}s") for kind, name in self._row),
         ]
 
     @contextmanager
-    def each(self, w: Writer) -> Iterator[None]:
+    def loop_over_rows(self, w: Writer) -> Iterator[None]:
         """Write a loop over rows that declares the arguments of each."""
         with w.block("for (int r = 0; r < n; ++r)"):
-            places = {n: f"{n}s[r]" if _in_memory(n) else f"{n}s + r * {self.p.row_stride(n)}" for _, n in self._row}
+            places = {
+                n: f"{n}s[r]" if _is_operand_in_memory(n) else f"{n}s + r * {self.p.row_stride(n)}"
+                for _, n in self._row
+            }
             w.line(" ".join(f"{kind} const {name} = {places[name]};" for kind, name in self._row))
             yield
 
@@ -181,58 +184,59 @@ class GroupBlocks(RowBlocks):
     """Writes the loop over groups of rows."""
 
     def write_tile_setup(self, row: str) -> None:
-        """Write row pointers and tables of a tile."""
+        """Write C++ that fills row pointers and coupling tables of a tile."""
         if not self.p.owner:
             self.write_array_declarations()
-        for _, name in self._pointers():
-            self.write_row_pointers(name, row, f"p_{name}")
-        self.write_tabulate_call()
+        for _, name in self._pointer_arguments():
+            self.write_pointers_to_rows_of_tile(name, row, f"p_{name}")
+        self.write_call_that_fills_tables()
 
-    def _pointers(self) -> Arguments:
-        return [(kind, name) for kind, name in self.arguments if _in_memory(name)]
+    def _pointer_arguments(self) -> Arguments:
+        return [(kind, name) for kind, name in self.arguments if _is_operand_in_memory(name)]
 
     def write_array_declarations(self) -> None:
         """Declare arrays of a tile's row pointers."""
-        for kind, name in self._pointers():
+        for kind, name in self._pointer_arguments():
             self.w.line(f"{kind} p_{name}[W];")
 
     def write_row_loop(self) -> None:
         """Write the loop over groups of rows of a tile."""
         with self.w.block(f"for (int r = 0; r < n; r += {self.p.group})"):
-            self._write_group_call(f"least({self.p.group}, n - r)")
+            self._write_call_of_row_group_function(f"least({self.p.group}, n - r)")
 
     def write_loop_over_rows_of_owner(self) -> None:
         with self.w.block("for (int m; q < first[o + 1]; q += m)"):
             self.write_tile_setup_if_due()
             self.w.line("const int r = (q - first[from]) % W;")
             self.w.line(f"m = least({self.p.group}, least(first[o + 1], tile) - q);")
-            self._write_group_call("m")
+            self._write_call_of_row_group_function("m")
 
-    def _write_group_call(self, count: str) -> None:
-        values = self.shared_arguments("r") | {name: f"p_{name} + r" for _, name in self._pointers()}
+    def _write_call_of_row_group_function(self, count: str) -> None:
+        values = self.shared_arguments("r") | {name: f"p_{name} + r" for _, name in self._pointer_arguments()}
         size = self.p.dim["w"]
         paired = _PairedGradient(
             f"states + (p_d_w[r + k] - d_w) / {size}", "p_d_w[r + k]", f"second_w + k * {size}", size
         )
         if self.p.pair_gradient_size:
             values["d_w"] = "gradients"
-            self._write_claims_of_gradients(paired, count)
+            self._write_choice_of_gradient_addresses(paired, count)
             count = "members"
         self.w.line(f"row_group({', '.join([count, *(values.get(name, name) for _, name in self.arguments)])});")
         if self.p.pair_gradient_size:
             self._write_marks_and_additions_of_pair_gradients(paired)
 
-    def _write_claims_of_gradients(self, paired: _PairedGradient, count: str) -> None:
+    def _write_choice_of_gradient_addresses(self, paired: _PairedGradient, count: str) -> None:
         # choose where the rows of a group write gradients of weights
         self.w.line(f"real* gradients[{self.p.group}]; const int members = {count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
-            self.w.line(paired.claim_statement)
+            self.w.line(paired.statement_that_claims_gradient)
             self.w.line(f"gradients[k] = {paired.address};")
 
     def _write_marks_and_additions_of_pair_gradients(self, paired: _PairedGradient) -> None:
         # mark first gradients as written, which other threads may wait for, before waiting for theirs
         self.w.line(
-            f"for (int k = 0; k < members; ++k) if (gradients[k] == {paired.gradient}) {paired.publish_statement}"
+            f"for (int k = 0; k < members; ++k) if (gradients[k] == {paired.gradient}) "
+            + paired.statement_that_marks_gradient_written
         )
         with self.w.block("for (int k = 0; k < members; ++k)"):
             self.w.line(f"if (gradients[k] != {paired.gradient}) {paired.add_statement('gradients[k]')}")

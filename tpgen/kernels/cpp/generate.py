@@ -39,7 +39,7 @@ ScheduleText = ChannelText | BatchText | MatrixText  # each writes its parts of 
 
 
 def generate(placement: Placement) -> GeneratedSource:
-    """Write the C++ source of a placement."""
+    """Write the C++ source of a placed kernel."""
     schedule, w = placement.schedule, Writer()
     with w.part("schedule"):
         for line, paths in schedule.text_lines_and_paths:
@@ -51,7 +51,7 @@ def generate(placement: Placement) -> GeneratedSource:
     if isinstance(placement, MatrixPlacement):
         w.raw(header_text("matrices"))
     text = _TEXTS[type(placement)](placement, w)
-    text.write_functions()
+    text.write_functions_called_by_kernel()
     in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
     with block_of_one_unit(w) if in_parts else nullcontext(), w.part("driver"):
         _write_entry_point(w, placement, text)
@@ -87,19 +87,19 @@ def _write_entry_point(w: Writer, p: Placement, text: ScheduleText) -> None:
             rows = f"{found.name}.size" if found else "rows"
             if not (operand == "w" and p.sums_weights):
                 w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
-        _write_check_of_indices(w, p)
+        _write_index_checks_and_sort(w, p)
         if p.pair_gradient_size:
             write_allocation(w, "char", "states", "pair.size + 1")
             w.line("__builtin_memset(states, 0, pair.size);")
-        _write_declarations_of_blocks(w, p)
-        _write_weight_scratch(w, p, text)
-        _write_block_loop(w, p, text)
+        _write_span_and_count_of_blocks(w, p)
+        _write_allocations_of_weight_scratch(w, p, text)
+        _write_parallel_loop_over_row_blocks(w, p, text)
         if p.sums_weights:
-            text.write_weight_sums()
+            text.write_sum_of_weight_gradients()
         w.line("return fault;")
 
 
-def _write_check_of_indices(w: Writer, p: Placement) -> None:
+def _write_index_checks_and_sort(w: Writer, p: Placement) -> None:
     for n, rule in enumerate(p.rules):
         if rule.takes_index:
             given = f"{rule.name}.at" if p.by_element else f"{rule.name}.how & CHECKED"
@@ -115,7 +115,7 @@ def _write_check_of_indices(w: Writer, p: Placement) -> None:
         w.line(f"sort_rows({owner.name}, rows, owners, first, order);")
 
 
-def _write_declarations_of_blocks(w: Writer, p: Placement) -> None:
+def _write_span_and_count_of_blocks(w: Writer, p: Placement) -> None:
     tile = p.blocks.tile
     if p.sums_weights:
         w.line(f"const i64 room = {p.blocks.most_blocks};  // blocks that fit into 64 MB of sums")
@@ -133,19 +133,19 @@ def _write_declarations_of_blocks(w: Writer, p: Placement) -> None:
         w.line("const i64 blocks = rows ? (rows + span - 1) / span : 0;")
 
 
-def _write_weight_scratch(w: Writer, p: Placement, text: ScheduleText) -> None:
+def _write_allocations_of_weight_scratch(w: Writer, p: Placement, text: ScheduleText) -> None:
     # shared weights in scratch once; room for each block's part of their gradient
-    shared = p.weight_scratch and not p.by_element
+    shared = p.scratch_size_of_shared_weights and not p.by_element
     slots = [slot for slot in p.given if operand_of(slot) == "w" and shared]
     for slot in slots:
-        write_allocation(w, "num", weights_area(slot), f"{p.weight_scratch}")
+        write_allocation(w, "num", weights_area(slot), f"{p.scratch_size_of_shared_weights}")
     if slots:
-        text.write_weights()
+        text.write_copy_of_shared_weights()
     if p.sums_weights:
         write_allocation(w, "num", "sums", f"(blocks + 1) * {p.block_sums}")
 
 
-def _write_block_loop(w: Writer, p: Placement, text: ScheduleText) -> None:
+def _write_parallel_loop_over_row_blocks(w: Writer, p: Placement, text: ScheduleText) -> None:
     held, areas = sum(p.scratch.values()), scratch_area_declarations(p.scratch)
     if p.pair_gradient_size:
         areas.append(f"real* const second_w = (real*)(scratch + {held});")
@@ -155,4 +155,4 @@ def _write_block_loop(w: Writer, p: Placement, text: ScheduleText) -> None:
     with block_for_each_task(w, worth, size, areas, "blocks"):
         if p.sums_weights and not p.by_element:
             w.line(f"num* const a_w = sums + b * {p.block_sums}; clear(a_w, {p.block_sums});")
-        text.write_rows()
+        text.write_loop_over_rows_of_block()

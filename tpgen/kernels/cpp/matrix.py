@@ -11,17 +11,18 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 class MatrixText:
-    """Writes the C++ of a matrix placement: blocked products."""
+    """Writes C++ of a linear layer: a matrix product per path."""
 
     def __init__(self, placement: MatrixPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
 
-    def write_functions(self) -> None:
+    def write_functions_called_by_kernel(self) -> None:
         arguments = ", ".join(f"{kind} {name}" for kind, name in self._tile_arguments())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.staged:
                 self._write_moves_of_rows(
-                    f"stage<{{0}}>({self._row_address(f'p_{o}')} + {{1}}, s_{o} + {{2}});", self.p.segments_to_stage(o)
+                    f"stage<{{0}}>({self._address_of_tile_row(f'p_{o}')} + {{1}}, s_{o} + {{2}});",
+                    self.p.segments_to_stage(o),
                 )
             written: set[tuple[str, int]] = set()
             for term in self.s.terms:
@@ -31,12 +32,14 @@ class MatrixText:
             for o in self.p.open_row_slots:
                 made = [s for s in self.s.segments(o) if not s.whole]
                 self._write_moves_of_rows(
-                    f"unstage<{{0}}>(a_{o} + {{2}}, {self._row_address(f'q_{o}')} + {{1}});", made
+                    f"unstage<{{0}}>(a_{o} + {{2}}, {self._address_of_tile_row(f'q_{o}')} + {{1}});", made
                 )
-                for start, size in self.p.unused_ranges(o):
-                    self.w.line(f"for (int r = 0; r < n; ++r) zero({self._row_address(f'q_{o}')} + {start}, {size});")
+                for start, size in self.p.ranges_that_no_path_uses(o):
+                    self.w.line(
+                        f"for (int r = 0; r < n; ++r) zero({self._address_of_tile_row(f'q_{o}')} + {start}, {size});"
+                    )
 
-    def _row_address(self, name: str) -> str:
+    def _address_of_tile_row(self, name: str) -> str:
         # address of row r of a tile in memory
         return f"{name} + {'at[r]' if self.p.by_element else 'r'} * {self.p.dim[name[2:]]}"
 
@@ -53,20 +56,20 @@ class MatrixText:
         areas = [("num*", name) for name in self.p.scratch if name != "own_w"]
         return [("int", "n"), *places, *rows, *areas]
 
-    def _write_moves_of_rows(self, move: str, segments: Sequence[MatrixSegment]) -> None:
+    def _write_moves_of_rows(self, move_template: str, segments: Sequence[MatrixSegment]) -> None:
         for segment in segments:
             place = f"{segment.scratch} * (i64)R + r * {segment.size}"
             with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
-                self.w.line(f"for (i64 r = 0; r < n; ++r) {move.format(segment.text, segment.start, place)}")
+                self.w.line(f"for (i64 r = 0; r < n; ++r) {move_template.format(segment.text, segment.start, place)}")
 
     def _write_path_products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
         if self.s.shared_weights:
-            self._write_products(term, written)
+            self._write_matrix_product_of_each_slot(term, written)
         else:
             with self.w.block("for (i64 r = 0; r < n; ++r)"):
-                self._write_products(term, written)
+                self._write_matrix_product_of_each_slot(term, written)
 
-    def _write_products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+    def _write_matrix_product_of_each_slot(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
         # out[zi, w] += sum_u  x1[zi, u] W[u, w]
         # x1[zi, u]  += sum_w  out[zi, w] W[u, w]
         # W[u, w]    += sum_zi x1[zi, u] out[zi, w]
@@ -79,19 +82,19 @@ class MatrixText:
             self._input_address_and_row_stride("out", y),
         )
         if "out" in self.p.opened:
-            into, add = self._result_address("out", y), _cpp_bool(("out", y.index) in written)
+            into, add = self._result_address_and_row_stride("out", y), _cpp_bool(("out", y.index) in written)
             weights = self._write_copy_of_row_weights_and_return_address(term, "keep", term.kept)
             sizes = f"{y.padded}, {rows}, {x.mul}"
             self.w.line(f"multiply<{y.padded}>({add}, {into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
-            into, add = self._result_address("x1", x), _cpp_bool(("x1", x.index) in written)
+            into, add = self._result_address_and_row_stride("x1", x), _cpp_bool(("x1", x.index) in written)
             weights = self._write_copy_of_row_weights_and_return_address(
                 term, "keep_flipped", self.p.weights["kept"] + term.flipped
             )
             sizes = f"{x.padded}, {rows}, {y.mul}"
             self.w.line(f"multiply<{x.padded}>({add}, {into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
         if "w" in self.p.opened:
-            with self._block_with_gradient_address(term) as sums:
+            with self._block_with_weight_gradient_address(term) as sums:
                 add = "!fresh" if self.p.by_element else "true"
                 given = f"{given_x}, 1, {x_step}, {given_y}, {y_step}"
                 self.w.line(f"multiply<{y.padded}>({add}, {sums}, {y.padded}, {given}, {x.mul}, {rows});")
@@ -103,7 +106,7 @@ class MatrixText:
             return f"p_{operand} + {segment.start}", self.p.dim[operand]
         return self._scratch_address(f"s_{operand}", segment), segment.padded
 
-    def _result_address(self, operand: str, segment: MatrixSegment) -> str:
+    def _result_address_and_row_stride(self, operand: str, segment: MatrixSegment) -> str:
         # address of a segment that is open, and how far its rows are apart
         if segment.whole:
             return f"q_{operand} + {segment.start}, {self.p.dim[operand]}"
@@ -119,37 +122,35 @@ class MatrixText:
     ) -> str:
         if self.s.shared_weights:
             return f"weights + {shared_start}"
-        self._write_move_of_weights(term, copy_function, f"p_w + r * {self.p.dim['w']}", "s_w")
+        self._write_copy_of_weights(term, copy_function, f"p_w + r * {self.p.dim['w']}", "s_w")
         return "s_w"
 
     @contextmanager
-    def _block_with_gradient_address(self, term: MatrixTerm) -> Iterator[str]:
+    def _block_with_weight_gradient_address(self, term: MatrixTerm) -> Iterator[str]:
         # a row's own gradient moves out of scratch at once
         if self.s.shared_weights:
             yield f"a_w + {term.kept}"
             return
         self.w.line(f"clear(s_w, {term.source.mul * term.target.padded});")
         yield "s_w"
-        self._write_move_of_weights(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
+        self._write_copy_of_weights(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
 
-    def _write_move_of_weights(self, term: MatrixTerm, function: str, memory: str, scratch: str) -> None:
+    def _write_copy_of_weights(self, term: MatrixTerm, function: str, memory: str, scratch: str) -> None:
         # the weights of a path into scratch or back, times its coefficient
         value = number_literal(term.coefficient, self.s.target.dtype)
         self.w.line(f"{function}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
-    def write_weights(self, memory: str = "w") -> None:
-        """Write the copy of scaled weights to scratch."""
+    def write_copy_of_shared_weights(self, memory: str = "w") -> None:
         for term in self.s.terms:
             with self.w.paths(term.path):
                 if "out" in self.p.opened:
-                    self._write_move_of_weights(term, "keep", memory, f"weights + {term.kept}")
+                    self._write_copy_of_weights(term, "keep", memory, f"weights + {term.kept}")
                 if "x1" in self.p.opened:
-                    self._write_move_of_weights(
+                    self._write_copy_of_weights(
                         term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}"
                     )
 
-    def write_weight_sums(self) -> None:
-        """Write the sum of the blocks' weight gradients."""
+    def write_sum_of_weight_gradients(self) -> None:
         size, w = self.p.block_sums, self.w
         if not self.p.by_element:
             write_sum_of_blocks(w, size)
@@ -166,12 +167,11 @@ class MatrixText:
     def _write_stores_of_weight_gradients(self, memory: str, sums: str) -> None:
         for term in self.s.terms:
             with self.w.paths(term.path):
-                self._write_move_of_weights(term, "give", memory, f"{sums} + {term.kept}")
-        for start, size in self.p.unused_ranges("w"):
+                self._write_copy_of_weights(term, "give", memory, f"{sums} + {term.kept}")
+        for start, size in self.p.ranges_that_no_path_uses("w"):
             self.w.line(f"zero({memory} + {start}, {size});")
 
-    def write_rows(self) -> None:
-        """Write the loop over a block's rows."""
+    def write_loop_over_rows_of_block(self) -> None:
         w, by_element = self.w, self.p.by_element
         if by_element:
             w.line("const i64 e = t.element[b], begin = t.begin[b], end = least(t.first[e + 1], begin + span);")
@@ -181,7 +181,7 @@ class MatrixText:
             if "weights" in self.p.scratch:
                 with w.block("if (held != e)"):
                     w.line("held = e;")
-                    self.write_weights(f"w + e * {self.p.dim['w']}")
+                    self.write_copy_of_shared_weights(f"w + e * {self.p.dim['w']}")
         else:
             w.line("const i64 begin = b * span, end = least(rows, begin + span);")
         with w.block("for (i64 q = begin; q < end; q += R)"):
@@ -194,5 +194,5 @@ class MatrixText:
                 self._write_stores_of_weight_gradients(f"d_w + e * {self.p.dim['w']}", "a_w")
 
 
-def _cpp_bool(adds: bool) -> str:
-    return "true" if adds else "false"
+def _cpp_bool(value: bool) -> str:
+    return "true" if value else "false"

@@ -33,12 +33,12 @@ def _write_addition_to_weight_gradient(
 
 
 class MixingText:
-    """Writes a path that mixes copies, through P and D."""
+    """Writes C++ of a path whose weights mix copies, as in ``uvw``."""
 
     def __init__(self, placement: BatchPlacement, path: PathSweep, w: Writer) -> None:
         self.p, self.path, self.w, self.term = placement, path, w, path.term
         self.vectors = BatchVectors(placement, path.term, w)
-        self.sides = sides = placement.sides(path.term)
+        self.sides = sides = placement.sides_of_weight_matrix(path.term)
         self.first = sides.copies[0]
         self.inner = path.term.size(sides.copies[1:])  # copies that share their first one
         self.k, self.mixed = path.term.size(sides.axis), path.term.size(sides.mixed)
@@ -46,7 +46,10 @@ class MixingText:
         # follows s of a given operand, a of an open one
         self.far_address = f"_{sides.far} + {self.vectors.segment_start(sides.far)} * (i64)R"
         self.adds = sides.far in placement.opened
-        self.needs_p, self.needs_d = placement.needs_p(path.term), placement.needs_d(path.term)
+        self.needs_coupled_inputs, self.needs_coupled_cotangents = (
+            placement.needs_coupled_inputs(path.term),
+            placement.needs_coupled_cotangents(path.term),
+        )
         self.mixes_first = placement.mixes_first(path.term)
 
     def write(self) -> None:
@@ -57,10 +60,10 @@ class MixingText:
             self.w.line(f"flip(s{self.far_address}, G, {whole}, {self.k} * R);")
         with self.w.block(f"for (int {first}0 = 0; {first}0 < {size}; {first}0 += {step})"):
             self.w.line(f"const int {first}1 = least({size}, {first}0 + {step});")
-            if self.needs_p:
+            if self.needs_coupled_inputs:
                 self._write_coupling_stage(self.path.stages[0])
             self._write_mixing()
-            if self.needs_d:
+            if self.needs_coupled_cotangents:
                 self._write_coupling_stage(self.path.stages[-1])
 
     def _block_for_each_copy(self) -> AbstractContextManager[None]:
@@ -88,7 +91,7 @@ class MixingText:
                 place = f"({position} * {self.k} + {n}) * R + r"
                 if self.adds:
                     self.w.line(f"add(a{self.far_address} + {n} * R + r, load(P + {place}));")
-                if self.needs_d:
+                if self.needs_coupled_cotangents:
                     self.w.line(f"store(D + {place}, load(s{self.far_address} + {n} * R + r));")
 
     def _write_mixing_by_shared_weights(self) -> None:
@@ -101,7 +104,7 @@ class MixingText:
             )
         if "w" in self.p.opened:
             self._write_weight_gradient(f"a_w + {at}", columns)
-        if self.needs_d:
+        if self.needs_coupled_cotangents:
             given = f"weights + {at}, {step}, {far_step}", f"s{self.far_address}"
             self._write_matrix_product("D", *given, f"count, {mixed}", columns, add=False)
 
@@ -130,31 +133,31 @@ class MixingText:
             self.w.block(f"for (int m = 0; m < {self.inner}; ++m) {ROW_LOOP}"),
         ):
             block = f"((({first} - {first}0) * {self.inner} + m) * {k})"
-            if self.needs_p:
+            if self.needs_coupled_inputs:
                 write_loads_of_columns(self.w, "c", k, f"P + {block} * R")
-            if self.needs_d:
+            if self.needs_coupled_cotangents:
                 self.w.line(f"vec d[{k}] = {{}};")
             with self.w.block(self.vectors.loop_heads(self.sides.mixed)):
                 self._write_products_with_one_row_weight(
                     f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.sides.mixed}) * R + r"
                 )
-            if self.needs_d:
+            if self.needs_coupled_cotangents:
                 for n in range(k):
                     self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
-    def _write_products_with_one_row_weight(self, at: str) -> None:
+    def _write_products_with_one_row_weight(self, weight_place: str) -> None:
         out = f"({self.vectors.segment_start('out')} + {self.sides.mixed} * {self.k}) * (i64)R"
         if self.p.opened != ("w",):
-            self.w.line(f"const vec weight = load(s_w + {at});")
+            self.w.line(f"const vec weight = load(s_w + {weight_place});")
         if self.p.opened != ("out",):
             write_loads_of_columns(self.w, "g", self.k, f"s_out + {out}")
         for n in range(self.k):
             if self.adds:
                 self.w.line(f"add(a_out + {out} + {n} * R + r, weight * c[{n}]);")
-            if self.needs_d:
+            if self.needs_coupled_cotangents:
                 self.w.line(f"d[{n}] += weight * g[{n}];")
         if "w" in self.p.opened:
-            self.w.line(f"store(a_w + {at}, {' + '.join(f'c[{n}] * g[{n}]' for n in range(self.k))});")
+            self.w.line(f"store(a_w + {weight_place}, {' + '.join(f'c[{n}] * g[{n}]' for n in range(self.k))});")
 
 
 class OwnWeightsText:

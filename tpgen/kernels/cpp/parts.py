@@ -42,7 +42,7 @@ def parameter_list(arguments: Arguments) -> str:
 
 @contextmanager
 def block_of_one_unit(w: Writer) -> Iterator[None]:
-    """Write lines that only one unit compiles."""
+    """Write lines that only one translation unit compiles."""
     w.raw(_BEGIN)
     yield
     w.raw("#endif")

@@ -101,8 +101,8 @@ def generate_polynomial(placement: PolynomialPlacement) -> GeneratedSource:
     return _PolynomialText(placement).write()
 
 
-def _declarations(kind: str, prefix: str, slots: list[str]) -> list[str]:
-    return [f"{kind} {prefix}{slot_name(s)}" for s in slots]
+def _argument_declarations(cpp_type: str, prefix: str, slots: list[str]) -> list[str]:
+    return [f"{cpp_type} {prefix}{slot_name(s)}" for s in slots]
 
 
 class _PolynomialText:
@@ -119,18 +119,22 @@ class _PolynomialText:
         for name in ("indices", "order", "tasks", "channels"):
             self.w.raw(header_text(name))
         if self.at.coefficients:
-            self._write_prologue_function()
+            self._write_function_of_coefficients()
         self._write_row_function()
         if self.at.open_weights:
-            self._write_epilogue_function()
+            self._write_function_of_weight_gradients()
         self._write_entry_point()
         return self.w.finish()
 
     def _write_row_function(self) -> None:
         at = self.at
-        arguments = _declarations("const real*", "p_", at.inputs) + _declarations("real*", "o_", at.stored)
-        arguments += _declarations("num*", "o_", at.channel_sums)
-        arguments += _declarations("const num*", "", at.coefficients) + _declarations("num*", "", at.adjoints)
+        arguments = _argument_declarations("const real*", "p_", at.inputs) + _argument_declarations(
+            "real*", "o_", at.stored
+        )
+        arguments += _argument_declarations("num*", "o_", at.channel_sums)
+        arguments += _argument_declarations("const num*", "", at.coefficients) + _argument_declarations(
+            "num*", "", at.adjoints
+        )
         with self.w.block(f"static void row({', '.join([*arguments, 'i64 C', 'i64 c', 'int n'])})"):
             for slot in at.inputs:
                 self.row.write_loads(slot)
@@ -142,16 +146,18 @@ class _PolynomialText:
             for name, i in ((slot_name(s), i) for s in at.channel_sums for i in range(self.dim[s])):
                 self.w.line(f"o_{name}[{i}] += sum_some(d_{name}[{i}], n);")
 
-    def _write_prologue_function(self) -> None:
-        arguments = _declarations("const num*", "", self.at.weights) + _declarations("num*", "", self.at.coefficients)
+    def _write_function_of_coefficients(self) -> None:
+        arguments = _argument_declarations("const num*", "", self.at.weights) + _argument_declarations(
+            "num*", "", self.at.coefficients
+        )
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
             for target, terms in merge_by_component(self.sweep.prologue).items():
                 value = self.row.spelling.sum_text(terms)
                 self.w.line(f"store({slot_name(target.operand)} + {target.index} * W, {value});")
 
-    def _write_epilogue_function(self) -> None:
-        arguments = _declarations("const num*", "", [*self.at.weights, *self.at.adjoints])
-        arguments += _declarations("real*", "o_", self.at.open_weights)
+    def _write_function_of_weight_gradients(self) -> None:
+        arguments = _argument_declarations("const num*", "", [*self.at.weights, *self.at.adjoints])
+        arguments += _argument_declarations("real*", "o_", self.at.open_weights)
         sums = merge_by_component(self.sweep.epilogue)
         with self.w.block(f"static void epilogue({', '.join([*arguments, 'i64 C', 'int n'])})"):
             for slot, i in ((s, i) for s in self.at.open_weights for i in range(self.dim[s])):
@@ -170,12 +176,12 @@ class _PolynomialText:
                 write_allocation(self.w, "num", name, f"{size} + 1")
                 self.w.line(f"for (i64 m = 0; m < {size}; ++m) {name}[m] = 0;")
             self.w.line("int fault = 0;")
-            self._write_task_loop()
+            self._write_loop_over_tasks_of_rows()
             for name, size, n in sums:
                 self.w.line(f"for (i64 m = 0; m < {size}; ++m) opened[{n}][m] = narrow({name}[m]);")
             self.w.line("return fault;")
 
-    def _write_task_loop(self) -> None:
+    def _write_loop_over_tasks_of_rows(self) -> None:
         # threads loop over tasks: rows of an element; all channels if a result is summed over channels
         groups = "1" if self.at.whole_rows else "vectors"
         moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read, *self.at.opened))

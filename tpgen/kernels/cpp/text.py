@@ -41,7 +41,7 @@ class GeneratedSource:
 
 
 class Writer:
-    """Collects indented lines, each with the current paths and part."""
+    """Collects lines of C++, each labelled with its paths and part."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -52,6 +52,7 @@ class Writer:
         self._part = "prelude"
 
     def line(self, text: str = "") -> None:
+        """Append an indented line."""
         for part in text.split("\n"):
             self._append_indented(part.strip() if self._depth else part.rstrip())
 

@@ -55,7 +55,7 @@ def tile_transposes_text(lanes: int, width: int) -> str:
         split, join = _shuffles_to_split_and_join(lanes, width, lanes)
     fetches = " ".join(f"m[{d}] = fetch(p + {d} * W);" for d in range(width))
     puts = " ".join(f"put(p + {d} * W, m[{d}]);" for d in range(width))
-    return _transpose_struct(f"Tile<{width}>", width, fetches, split, join, puts)
+    return _transpose_struct_text(f"Tile<{width}>", width, fetches, split, join, puts)
 
 
 def rotations_are_shorter(lanes: int, width: int) -> bool:
@@ -64,7 +64,7 @@ def rotations_are_shorter(lanes: int, width: int) -> bool:
     >>> [[d for d in range(1, 16) if rotations_are_shorter(lanes, d)] for lanes in (16, 4)]
     [[5, 7, 9, 11, 13, 15], []]
     """
-    return gcd(lanes, width) == 1 and 1 + _round_count(width) <= min(lanes, width) - 1
+    return gcd(lanes, width) == 1 and 1 + _count_rotation_rounds(width) <= min(lanes, width) - 1
 
 
 # Transposes of wide tiles as rotations: few shuffles, most of which only blend.
@@ -77,43 +77,43 @@ def rotations_are_shorter(lanes: int, width: int) -> bool:
 
 def split_by_rotations(lanes: int, width: int) -> list[str]:
     """Write ``v`` from ``m``: rotations, then permutations."""
-    rounds = ["m", *_intermediate_arrays(width), f"t[{_round_count(width) - 1}]"]
+    rounds = ["m", *_names_of_intermediate_arrays(width), f"t[{_count_rotation_rounds(width) - 1}]"]
     turned = [
         f"v[{d}] = {_shuffle_expression(f'{rounds[-1]}[{k}]', '', [(c * width + d) % lanes for c in range(lanes)])};"
-        for k, d in enumerate(_rotated_components(lanes, width))
+        for k, d in enumerate(_component_order_after_rotation(lanes, width))
     ]
-    return [_array_declaration(width), *_rotation_rounds(lanes, width, -1, rounds), *turned]
+    return [_declare_arrays_of_rounds(width), *_statements_of_rotation_rounds(lanes, width, -1, rounds), *turned]
 
 
 def join_by_rotations(lanes: int, width: int) -> list[str]:
     """Write ``m`` from ``v``: permutations, then rotations."""
     inverse = pow(width, -1, lanes)
-    rounds = [f"t[{_round_count(width) - 1}]", *_intermediate_arrays(width), "m"]
+    rounds = [f"t[{_count_rotation_rounds(width) - 1}]", *_names_of_intermediate_arrays(width), "m"]
     turned = [
         f"{rounds[0]}[{k}] = {_shuffle_expression(f'v[{d}]', '', [(e - d) * inverse % lanes for e in range(lanes)])};"
-        for k, d in enumerate(_rotated_components(lanes, width))
+        for k, d in enumerate(_component_order_after_rotation(lanes, width))
     ]
-    return [_array_declaration(width), *turned, *_rotation_rounds(lanes, width, 1, rounds)]
+    return [_declare_arrays_of_rounds(width), *turned, *_statements_of_rotation_rounds(lanes, width, 1, rounds)]
 
 
-def _round_count(width: int) -> int:
+def _count_rotation_rounds(width: int) -> int:
     return (width - 1).bit_length()
 
 
-def _array_declaration(width: int) -> str:
-    return f"vec t[{_round_count(width)}][{width}];"
+def _declare_arrays_of_rounds(width: int) -> str:
+    return f"vec t[{_count_rotation_rounds(width)}][{width}];"
 
 
-def _intermediate_arrays(width: int) -> list[str]:
+def _names_of_intermediate_arrays(width: int) -> list[str]:
     # arrays of vectors between the first round and the last
-    return [f"t[{n}]" for n in range(_round_count(width) - 1)]
+    return [f"t[{n}]" for n in range(_count_rotation_rounds(width) - 1)]
 
 
-def _rotated_components(lanes: int, width: int) -> list[int]:
+def _component_order_after_rotation(lanes: int, width: int) -> list[int]:
     return [lanes * k % width for k in range(width)]
 
 
-def _rotation_rounds(lanes: int, vectors: int, sign: int, arrays: list[str]) -> list[str]:
+def _statements_of_rotation_rounds(lanes: int, vectors: int, sign: int, arrays: list[str]) -> list[str]:
     # vector j takes some lanes of the vector 1, 2, 4 ... places on
     shifts = [e * pow(lanes, -1, vectors) % vectors for e in range(lanes)]
     # of the second vector where a digit is set
@@ -129,10 +129,10 @@ def _shuffle_expression(first: str, second: str, lanes: list[int]) -> str:
     return f"__builtin_shufflevector({first}, {second or first}, {lane_list(lanes)})"
 
 
-def _transpose_struct(
+def _transpose_struct_text(
     name: str, vectors: int, fetches: str, split: list[list[str]], join: list[list[str]], puts: str
 ) -> str:
-    def body(parts: list[list[str]]) -> str:
+    def join_lines(parts: list[list[str]]) -> str:
         return "\n    ".join(line for part in parts for line in part)
 
     return f"""
@@ -140,11 +140,11 @@ template <> struct {name} {{
   static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {{
     vec m[{vectors}];
     {fetches}
-    {body(split)}
+    {join_lines(split)}
   }}
   static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {{
     vec m[{vectors}];
-    {body(join)}
+    {join_lines(join)}
     {puts}
   }}
 }};"""
@@ -158,27 +158,27 @@ def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
     pieces = [f"typedef real piece{size} {attributes.format(size)};" for size in sizes]
     texts = [
         *pieces,
-        *(_partial_vector_functions(lanes, dtype, n) for n in parts),
-        *(_tail_struct(lanes, *t) for t in sorted(tails)),
+        *(_load_and_store_of_partial_vector_text(lanes, dtype, n) for n in parts),
+        *(_tail_transpose_struct_text(lanes, *t) for t in sorted(tails)),
     ]
     return "\n".join(text.strip("\n") for text in texts)
 
 
-def _partial_vector_functions(lanes: int, dtype: str, count: int) -> str:
+def _load_and_store_of_partial_vector_text(lanes: int, dtype: str, count: int) -> str:
     # read and write the first ``count`` numbers of a vector
     widened = "(vec)(__builtin_convertvector(whole, bits) << 16)" if dtype == "bfloat16" else "whole"
     return f"""
 static inline vec fetch_{count}(const real* p) {{
-  const piece{lanes} whole = {_read_expression(0, count, lanes)};
+  const piece{lanes} whole = {_expression_that_reads_partial_vector(0, count, lanes)};
   return {widened};
 }}
 static inline void put_{count}(real* p, vec v) {{
   piece{lanes} whole; put((real*)&whole, v);
-  {" ".join(_write_statements("whole", 0, count, lanes))}
+  {" ".join(_statements_that_store_partial_vector("whole", 0, count, lanes))}
 }}"""
 
 
-def _read_expression(offset: int, count: int, size: int) -> str:
+def _expression_that_reads_partial_vector(offset: int, count: int, size: int) -> str:
     # an expression of ``size`` numbers: ``count`` from a place in memory, zeros behind them
     if count == size:
         return f"*(const piece{size}*)(p + {offset})"
@@ -188,13 +188,13 @@ def _read_expression(offset: int, count: int, size: int) -> str:
         return f"piece2{{p[{offset}], 0}}"
     half = size // 2
     low, high = (
-        _read_expression(offset, min(count, half), half),
-        _read_expression(offset + half, max(0, count - half), half),
+        _expression_that_reads_partial_vector(offset, min(count, half), half),
+        _expression_that_reads_partial_vector(offset + half, max(0, count - half), half),
     )
     return f"__builtin_shufflevector({low}, {high}, {lane_list(list(range(size)))})"
 
 
-def _write_statements(value: str, offset: int, count: int, size: int) -> list[str]:
+def _statements_that_store_partial_vector(value: str, offset: int, count: int, size: int) -> list[str]:
     # statements that write the first ``count`` of the ``size`` numbers of a value
     if count == 0:
         return []
@@ -204,12 +204,12 @@ def _write_statements(value: str, offset: int, count: int, size: int) -> list[st
         return [f"p[{offset}] = {value}[0];"]
     half = size // 2
     low, high = (f"__builtin_shufflevector({value}, {value}, {lane_list(list(range(n, n + half)))})" for n in (0, half))
-    return _write_statements(low, offset, min(count, half), half) + _write_statements(
-        high, offset + half, max(0, count - half), half
-    )
+    return _statements_that_store_partial_vector(
+        low, offset, min(count, half), half
+    ) + _statements_that_store_partial_vector(high, offset + half, max(0, count - half), half)
 
 
-def _tail_struct(lanes: int, width: int, items: int) -> str:
+def _tail_transpose_struct_text(lanes: int, width: int, items: int) -> str:
     # ``items`` items of ``width`` numbers <-> ``width`` vectors whose other lanes are zero
     whole, part = divmod(width * items, lanes)
     split, join = _shuffles_to_split_and_join(lanes, width, items)
@@ -218,4 +218,4 @@ def _tail_struct(lanes: int, width: int, items: int) -> str:
     puts = [f"put(p + {n} * W, m[{n}]);" for n in range(whole)] + [f"put_{part}(p + {whole} * W, m[{whole}]);"] * (
         part > 0
     )
-    return _transpose_struct(f"Tail<{width}, {items}>", whole + 1, " ".join(fetches), split, join, " ".join(puts))
+    return _transpose_struct_text(f"Tail<{width}, {items}>", whole + 1, " ".join(fetches), split, join, " ".join(puts))

@@ -28,8 +28,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     # -- what adds and what stores --
 
-    def has_sum_area(self, operand: str) -> bool:
-        """Whether a slot accumulates in its own area."""
+    def has_own_area_for_sums(self, operand: str) -> bool:
         # rows meet in the slot, or paths in a loop over copies
         return self.summed_over_rows(operand) or any(
             v.touches > 1 and has_copy_axis(v) for v in self.schedule.views_of(operand)
@@ -56,8 +55,8 @@ class CudaPlacement(ChannelPlacement, RowSteps):
         copies = (t.copies for t in self.schedule.tables if t.operand in self.opened)
         return self.rows == 1 < self.depth and all(n == 1 for n in copies)
 
-    def sets(self, group: Group) -> int:
-        """Sets of a step's rows."""
+    def count_row_sets(self, group: Group) -> int:
+        """Times that ``group`` runs to cover a step's rows."""
         return self.rows // group.rows
 
     @cached_property
@@ -66,7 +65,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
             Unit(group, chunk, rows)
             for group in self.groups
             for chunk in range(group.chunks)
-            for rows in range(1 if self.serial else self.sets(group))
+            for rows in range(1 if self.serial else self.count_row_sets(group))
         )
 
     @cached_property
@@ -86,12 +85,10 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     @property
     def usual_warps(self) -> int:
-        """Default warps of a block."""
         return next((w for w in (1, 2) if len(self.units) <= w), _WARPS)
 
     @property
-    def unit_count(self) -> int:
-        """Units of a step."""
+    def units_per_step(self) -> int:
         return len(self.units)
 
     # -- tables and sums over channels --

@@ -14,7 +14,7 @@ from tpgen.kernels.cuda.tables import TableSet
 
 
 class StepChannelText:
-    """Writes a step: threads fill tables, warps run units, threads add partial sums."""
+    """Writes CUDA: threads fill tables, warps run groups of paths, threads add partial sums."""
 
     def __init__(self, placement: CudaPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -32,24 +32,24 @@ class StepChannelText:
                     kind = _index_type(place for _, place in column)
                     self.w.line(f"static __device__ const {kind} place_{n}_{d}[] = {{{places}}};")
 
-    def write_functions(self) -> None:
+    def write_functions_called_by_kernel(self) -> None:
         with self.w.part("function group"):
             for group in self.p.groups:
                 GroupText(self.p, group, self.w).write()
         with self.w.part("which warp does what"):
-            self._write_unit_dispatch()
+            self._write_work_table_and_dispatch_of_warps()
         with self.w.part("tables"):
-            self._write_tabulate()
+            self._write_function_that_fills_tables()
 
-    def _write_tabulate(self) -> None:
+    def _write_function_that_fills_tables(self) -> None:
         if not self.p.table_sets:
             return
         with self.w.block("DEVICE void tabulate(const Step& s)"):
             for n, tables in enumerate(self.p.table_sets):
                 with self.w.paths(*tables.paths):
-                    self._write_table_loop(n, tables)
+                    self._write_loop_over_table_entries(n, tables)
 
-    def _write_table_loop(self, n: int, tables: TableSet) -> None:
+    def _write_loop_over_table_entries(self, n: int, tables: TableSet) -> None:
         w = self.w
         with w.block(f"for (int n = threadIdx.x; n < {tables.size * self.p.rows}; n += THREADS)"):
             row, copy = f"row * {self.p.dim[tables.operand]}", f"n / {tables.entries} % {tables.copies}"
@@ -58,7 +58,7 @@ class StepChannelText:
             terms = [f"value_{n}_{d}[m] * widen(y[place_{n}_{d}[m]])" for d in range(tables.depth)]
             w.line(f"s.T[row * {self.p.table_size} + {tables.offset} + n % {tables.size}] = {' + '.join(terms)};")
 
-    def _write_unit_dispatch(self) -> None:
+    def _write_work_table_and_dispatch_of_warps(self) -> None:
         # write the table of each warp's units; a group past the last is nothing
         w, p = self.w, self.p
         depth, nothing = p.depth, f"{{{len(p.groups)}, 0, 0}}"
@@ -74,11 +74,11 @@ class StepChannelText:
             for o in lane_sums(p):
                 w.line(f"num y_{o}[{p.dim[o]}] = {{}};")
             with w.block(f"for (int n = 0; n < {depth}; ++n)"):
-                self._write_unit_switch()
+                self._write_switch_over_groups()
             for o, start, size in p.lane_sums:
-                self._write_lane_sum(o, start, size)
+                self._write_sum_over_lanes(o, start, size)
 
-    def _write_unit_switch(self) -> None:
+    def _write_switch_over_groups(self) -> None:
         w, p = self.w, self.p
         w.line("const Unit u = work[warp][n];")
         with w.block("switch (u.group)"):
@@ -86,7 +86,7 @@ class StepChannelText:
                 where = ", ".join(["u.chunk", *["u.set"] * (not p.serial), *(f"y_{o}" for o in lane_sums(p))])
                 w.line(f"case {group.number}: group_{group.number}(s, {where}); break;")
 
-    def _write_lane_sum(self, operand: str, start: int, size: int) -> None:
+    def _write_sum_over_lanes(self, operand: str, start: int, size: int) -> None:
         # the sum over lanes of what a warp has added up
         values = ", ".join(f"y_{operand}[{n}]" for n in range(start, start + size))
         with self.w.block(""):
@@ -94,38 +94,38 @@ class StepChannelText:
             part = f"s.p_{operand} + warp * {self.p.dim[operand]} + {start}"
             self.w.line(f"fold_lanes<{LANES}>(y, threadIdx.x % {LANES}, {size}, {part}, 1);")
 
-    def write_step(self) -> None:
+    def write_body_of_compute_function(self) -> None:
         p, w = self.p, self.w
         if p.table_sets:
             w.line("tabulate(s);")
         for o in p.channel_sums:
             w.line(f"clear(s.p_{o}, {p.slots * p.dim[o] * p.rows});")
         for o in p.results:
-            self._write_clear(o)
+            self._write_zeroing_of_results(o)
         w.line("__syncthreads();")
         owned = [o for o in p.channel_sums if o == p.owner]
         with block_for_each_owner(w, p.by):
             w.line("compute_units(s);")
-            self._write_channel_sums(owned)
-        self._write_channel_sums([o for o in p.channel_sums if o not in owned])
+            self._write_sums_over_channels(owned)
+        self._write_sums_over_channels([o for o in p.channel_sums if o not in owned])
 
-    def _write_channel_sums(self, operands: Sequence[str]) -> None:
+    def _write_sums_over_channels(self, operands: Sequence[str]) -> None:
         if operands:
             self.w.line("__syncthreads();")
         for o in operands:
-            self._write_channel_sum(o)
+            self._write_sum_over_channels(o)
 
-    def _write_clear(self, operand: str) -> None:
+    def _write_zeroing_of_results(self, operand: str) -> None:
         # clear areas that are added to, and numbers that no path writes
         p, w, dim = self.p, self.w, self.p.dim[operand]
-        if p.has_sum_area(operand):
+        if p.has_own_area_for_sums(operand):
             w.line(f"clear(s.d_{operand}, {dim * p.rows});")
         elif operand not in p.channel_sums or p.schedule.views_of(operand):
-            for start, size in p.unused_ranges(operand):
+            for start, size in p.ranges_that_no_path_uses(operand):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
 
-    def _write_channel_sum(self, operand: str) -> None:
+    def _write_sum_over_channels(self, operand: str) -> None:
         # in the order of the groups; of all rows, or of one owner, that add to the same numbers
         p, w, dim = self.p, self.w, self.p.dim[operand]
         first, end, rows = "0", f"{p.slots}", p.rows
@@ -139,7 +139,7 @@ class StepChannelText:
                 w.line("num sum = 0;")
                 w.line(f"for (int m = {first}; m < {end}; ++m) sum += part[m * {dim}];")
                 put = f"s.d_{operand}[row * {dim} + place]"
-                w.line(f"{put} += sum;" if p.has_sum_area(operand) else f"{put} = narrow(sum);")
+                w.line(f"{put} += sum;" if p.has_own_area_for_sums(operand) else f"{put} = narrow(sum);")
 
 
 @contextmanager

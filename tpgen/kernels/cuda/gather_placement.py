@@ -20,7 +20,7 @@ _LONG = 16 * KIB  # bytes of a row that are enough work for more warps
 
 @dataclass(frozen=True)
 class GatherPlacement(BatchPlacement, RowSteps):
-    """A batch schedule on a chip: gathers divided among warps."""
+    """A GPU kernel of paths that mix copies: sums divided among warps."""
 
     chip: Chip
     rows: int = 1
@@ -29,14 +29,14 @@ class GatherPlacement(BatchPlacement, RowSteps):
     small = _SMALL
 
     def mixes_first(self, term: Term) -> bool:
-        """Never: gathers are of P before weights."""
+        """False: weights mix copies after the coupling."""
         return False
 
     def owns_weights(self, term: Term) -> bool:
-        """Never: all paths go through P and D."""
+        """False: no path multiplies scalars by weights first."""
         return False
 
-    def has_sum_area(self, operand: str) -> bool:
+    def has_own_area_for_sums(self, operand: str) -> bool:
         """Whether an opened slot is summed over rows."""
         return self.summed_over_rows(operand)
 
@@ -46,7 +46,6 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @property
     def usual_warps(self) -> int:
-        """Default warps of a block."""
         return _MANY if sum(map(self.row_bytes, self.row_operands)) > _LONG else _WARPS
 
     # -- gathers --
@@ -60,7 +59,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @cached_property
     def intermediate_dims(self) -> dict[str, int]:
-        """Numbers per row of P and D."""
+        """Numbers per row of coupled inputs P and their cotangents D."""
         return intermediate_dims(self._make_gathers(1))
 
     @cached_property
@@ -71,33 +70,39 @@ class GatherPlacement(BatchPlacement, RowSteps):
     @cached_property
     def phases(self) -> tuple[tuple[tuple[Unit, ...], ...], ...]:
         """Units of each warp, by phase."""
-        return tuple(assign_units_to_warps(self._units_of_phase(phase), self.warps) for phase in self._phase_keys)
+        return tuple(
+            assign_units_to_warps(self._units_of_phase(phase), self.warps) for phase in self._list_phases_in_order
+        )
 
     @cached_property
-    def _phase_keys(self) -> list[tuple[int, bool]]:
-        return sorted({self._phase_key(g) for g in self.gathers})
+    def _list_phases_in_order(self) -> list[tuple[int, bool]]:
+        return sorted({self._phase_and_whether_owner(g) for g in self.gathers})
 
-    def _phase_key(self, g: Gather) -> tuple[int, bool]:
+    def _phase_and_whether_owner(self, gather: Gather) -> tuple[int, bool]:
         # sums of owners come after the rest of a phase: an owner's rows take turns
-        return g.phase, g.target == self.owner
+        return gather.phase, gather.target == self.owner
 
     def adds_to_owners(self, phase: int) -> bool:
-        return self._phase_keys[phase][1]
+        return self._list_phases_in_order[phase][1]
 
     def _units_of_phase(self, phase: tuple[int, bool]) -> list[Unit]:
-        return [Unit(g, chunk) for g in self.gathers if self._phase_key(g) == phase for chunk in range(g.chunks)]
+        return [
+            Unit(g, chunk)
+            for g in self.gathers
+            if self._phase_and_whether_owner(g) == phase
+            for chunk in range(g.chunks)
+        ]
 
     @property
-    def unit_count(self) -> int:
-        """Units of a step."""
+    def units_per_step(self) -> int:
         return sum(len(units) for phase in self.phases for units in phase)
 
-    def _step_bytes(self, rows: int) -> int:
+    def _shared_bytes_of_step(self, rows: int) -> int:
         # P, D and results with areas of their own are added
         apart = sum(
             self.row_bytes(o) for o in self.results if o in self.row_operands and not self.may_overwrite_operand(o)
         )
-        return super()._step_bytes(rows) + (sum(self.intermediate_dims.values()) * self.number + apart) * rows
+        return super()._shared_bytes_of_step(rows) + (sum(self.intermediate_dims.values()) * self.number + apart) * rows
 
     def __str__(self) -> str:
         return "\n".join([*self.head, *(f"  gather {g.number}, phase {g.phase}: {g}" for g in self.gathers)])

@@ -21,7 +21,7 @@ _UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
 
 class GathersText:
-    """Writes a step's phases: warps compute shares."""
+    """Writes CUDA of paths that mix copies; each warp computes some sums."""
 
     def __init__(self, placement: GatherPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -34,15 +34,15 @@ class GathersText:
                 listed = ", ".join(map(str, values))
                 self.w.line(f"static __device__ const unsigned short pair_{name}_{size}[] = {{{listed}}};")
 
-    def write_functions(self) -> None:
+    def write_functions_called_by_kernel(self) -> None:
         with self.w.part("function gather"):
             for gather in self.p.gathers:
                 with self.w.paths(*sorted({part.term.path for part in gather.parts})):
                     _GatherText(self.p, gather, self.w).write()
         with self.w.part("which warp does what"):
-            self._write_share_dispatch()
+            self._write_work_tables_and_dispatch_of_warps()
 
-    def _write_share_dispatch(self) -> None:
+    def _write_work_tables_and_dispatch_of_warps(self) -> None:
         w, p = self.w, self.p
         w.line("struct Share { unsigned gather, chunk; };")
         for n, warps in enumerate(p.phases):
@@ -58,10 +58,10 @@ class GathersText:
                     for number in sorted({u.work.number for units in warps for u in units}):
                         w.line(f"case {number}: gather_{number}(s, share.chunk); break;")
 
-    def write_step(self) -> None:
+    def write_body_of_compute_function(self) -> None:
         p, w = self.p, self.w
         for o in p.results:
-            for start, size in p.unused_ranges(o):
+            for start, size in p.ranges_that_no_path_uses(o):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{o} + {start + row * p.dim[o]}, {size});")
         w.line("const int warp = this_warp();")
@@ -84,15 +84,15 @@ class _GatherText:
         with self.w.block(f"DEVICE void gather_{g.number}(const Step& s, const int chunk)"):
             self._write_item_indices()
             self.w.line(f"num sum[{g.components}] = {{}};")
-            with self._row_loop():
-                self._write_pointers()
+            with self._loop_over_rows_that_share_sums():
+                self._write_pointers_to_row_operands()
                 for part in g.parts:
-                    self._write_part(part)
+                    self._write_sum_of_path(part)
             low, high = (1, g.width) if g.neighbours_share else (g.at_once, LANES)
             if g.width > 1:
                 self.w.line(f"sum_lanes<{low}, {high}>(sum);")
             with self.w.block("if (alive)"):
-                self._write_stores()
+                self._write_stores_of_sums()
 
     # -- items --
 
@@ -117,7 +117,7 @@ class _GatherText:
                 w.line("const int row = 0;")
 
     @contextmanager
-    def _row_loop(self) -> Iterator[None]:
+    def _loop_over_rows_that_share_sums(self) -> Iterator[None]:
         # all rows, where they add to the same
         if self.g.inner == 1:
             yield
@@ -126,15 +126,15 @@ class _GatherText:
             with self.w.block(f"for (int row = {first}; row < {end}; ++row)"):
                 yield
 
-    def _write_pointers(self) -> None:
+    def _write_pointers_to_row_operands(self) -> None:
         read = {name for part in self.g.parts for name in part.reads}
         for o in (o for o in self.p.given if o in read):
-            row = "" if self.p.shared_weights(o) else f" + row * {self.p.dim[o]}"
+            row = "" if self.p.has_shared_weights(o) else f" + row * {self.p.dim[o]}"
             self.w.line(f"const real* const row_{o} = s.{o}{row};")
         for name in (name for name in BETWEEN if name in read):
             self.w.line(f"const num* const {name} = s.{name} + row * {self.p.intermediate_dims[name]};")
 
-    def _write_stores(self) -> None:
+    def _write_stores_of_sums(self) -> None:
         g, w = self.g, self.w
         carried, between = self.p.summed_over_rows(g.target), g.target in BETWEEN
         to = g.target if between else f"d_{g.target}"
@@ -147,29 +147,29 @@ class _GatherText:
 
     # -- one path --
 
-    def _write_part(self, part: GatherPart) -> None:
+    def _write_sum_of_path(self, part: GatherPart) -> None:
         with self.w.paths(part.term.path), self.w.block(""):
             self.w.line(f"// path {part.term.path}: {part.term.text}")
-            self._write_letters([(a, part.term.size(a)) for a in part.own], "copy")
+            self._write_copy_indices_from_number([(a, part.term.size(a)) for a in part.own], "copy")
             if part.times == 1 and self.g.width == 1:
-                self._write_letters(part.over, "0")
-                self._write_body(part)
+                self._write_copy_indices_from_number(part.over, "0")
+                self._write_statements_for_one_copy(part)
                 return
             step = max(1, min(8, _UNROLLED // len(part.statements)))
             first = "sharer" if self.g.width > 1 else "0"
             self.w.line(f"#pragma unroll {step}")
             with self.w.block(f"for (int m = {first}; m < {part.times}; m += {self.g.width})"):
-                self._write_letters(part.over, "m")
-                self._write_body(part)
+                self._write_copy_indices_from_number(part.over, "m")
+                self._write_statements_for_one_copy(part)
 
-    def _write_letters(self, axes: Sequence[tuple[str, int]], number: str) -> None:
+    def _write_copy_indices_from_number(self, axes: Sequence[tuple[str, int]], number: str) -> None:
         # copies by their letters, from a number that counts them all
         for n, (letter, size) in enumerate(axes):
             behind = prod(size for _, size in axes[n + 1 :])
             over = number if behind == 1 else f"{number} / {behind}"
             self.w.line(f"const int {letter} = {0 if size == 1 else f'{over} % {size}' if n else over};")
 
-    def _write_body(self, part: GatherPart) -> None:
+    def _write_statements_for_one_copy(self, part: GatherPart) -> None:
         term = part.term
         if not term.pairs:
             self._write_statements(part)
@@ -194,17 +194,17 @@ class _GatherText:
                 case Accumulate():
                     self.w.line(f"sum[{s.target.index}] += {self.spelling.sum_text(s.terms)};")
 
-    def _load_text(self, term: Term, c: Component) -> str:
-        if c.operand not in BETWEEN:
-            return f"widen(row_{c.operand}[{self._address_text(term, c)}])"
-        start = self.p.places[c.operand, term.path]
+    def _load_text(self, term: Term, component: Component) -> str:
+        if component.operand not in BETWEEN:
+            return f"widen(row_{component.operand}[{self._address_text(term, component)}])"
+        start = self.p.places[component.operand, term.path]
         k = term.size("k")
         sizes = [(a, k * term.size(term.inputs[n + 1 :])) for n, a in enumerate(term.inputs)]
-        return f"{c.operand}[{place_text(start + c.index, sizes)}]"
+        return f"{component.operand}[{place_text(start + component.index, sizes)}]"
 
-    def _address_text(self, term: Term, c: Component) -> str:
-        leg = term.leg(c.operand)
+    def _address_text(self, term: Term, component: Component) -> str:
+        leg = term.leg(component.operand)
         assert leg is not None
-        variables = {INDEX.get(c.operand, ""): str(c.index)}
+        variables = {INDEX.get(component.operand, ""): str(component.index)}
         steps = [(variables.get(a, a), term.size(leg.letters[n + 1 :])) for n, a in enumerate(leg.letters)]
-        return place_text(self.s.start(term, c.operand), steps)
+        return place_text(self.s.start(term, component.operand), steps)

@@ -46,7 +46,7 @@ class GatherPart:
 
 @dataclass(frozen=True)
 class Gather:
-    """All sums of one segment, or of one path's P or D."""
+    """Sums that fill one segment of a result, or a path's P or D."""
 
     number: int
     target: str  # an operand, P or D
@@ -101,8 +101,8 @@ def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
     """Gathers of opened slots, by phase; rows share sums of ``carried`` slots."""
-    found = _parts_by_target(schedule, opened)
-    places = _intermediate_starts(found)
+    found = _make_parts_by_target(schedule, opened)
+    places = _starts_of_intermediates_of_paths(found)
     made = []
     for number, ((target, segment), parts) in enumerate(sorted(found.items(), key=lambda item: PHASES[item[0][0]])):
         place = places[target, segment] if target in BETWEEN else schedule.start(parts[0].term, target)
@@ -112,7 +112,7 @@ def make_gathers(
 
 
 @remembered("what gathers on a GPU add up", entries=64)
-def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
+def _make_parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
     # the parts of each target and segment; nobody may change them
     found: dict[tuple[str, int], list[GatherPart]] = {}
     for slot in opened:
@@ -123,7 +123,7 @@ def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[t
 
 
 def intermediate_dims(gathers: tuple[Gather, ...]) -> dict[str, int]:
-    """Numbers per row of P and D."""
+    """Numbers per row of coupled inputs P and their cotangents D."""
     return {
         name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)
         for name in BETWEEN
@@ -135,8 +135,8 @@ def _add_part(parts: dict[tuple[str, int], list[GatherPart]], term: Term, stage:
     target, segment = _target_operand_and_segment(stage)
     if target in BETWEEN and (target, segment) in parts:
         return
-    own = _copy_letters(term, target)
-    over = tuple(a for a in _split_pair_letter(term, stage.letters, own) if a not in own)
+    own = _letters_of_target_copies(term, target)
+    over = tuple(a for a in _letters_with_other_copy_of_pair(term, stage.letters, own) if a not in own)
     part = GatherPart(term, own, tuple((a, term.size(a)) for a in over), stage.statements)
     parts.setdefault((target, segment), []).append(part)
 
@@ -145,18 +145,24 @@ def _target_operand_and_segment(stage: SweepStage) -> tuple[str, int]:
     return next((s.target.operand, s.target.segment) for s in stage.statements if isinstance(s, Accumulate))
 
 
-def _copy_letters(term: Term, target: str) -> str:
+def _letters_of_target_copies(term: Term, target: str) -> str:
     # letters of the copies of what is filled, in the order of memory
     leg = term.leg(target)
     return leg.letters.replace(INDEX.get(target, ""), "") if leg else term.inputs
 
 
-def _split_pair_letter(term: Term, letters: str, own: str) -> str:
+def _letters_with_other_copy_of_pair(term: Term, letters: str, item_letters: str) -> str:
     # an item with one copy of a pair loops over the other copy
-    return letters.replace("p", "b" if own == "a" else "a") if term.pairs and own in ("a", "b") else letters
+    return (
+        letters.replace("p", "b" if item_letters == "a" else "a")
+        if term.pairs and item_letters in ("a", "b")
+        else letters
+    )
 
 
-def _intermediate_starts(parts_by_target: dict[tuple[str, int], list[GatherPart]]) -> dict[tuple[str, int], int]:
+def _starts_of_intermediates_of_paths(
+    parts_by_target: dict[tuple[str, int], list[GatherPart]],
+) -> dict[tuple[str, int], int]:
     # places at which each path's P and D begin
     places: dict[tuple[str, int], int] = {}
     ends = {P: 0, D: 0}

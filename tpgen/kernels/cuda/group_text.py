@@ -35,13 +35,13 @@ class GroupText:
         with self.w.block(f"DEVICE void group_{self.group.number}({arguments})"):
             self._write_row_and_channel_of_thread()
             if serial:
-                self._write_zero_sums()
+                self._write_zeros_of_row_sums()
                 first, end = ("s.from", "s.to") if self.p.by else ("0", "s.rows")
                 with self.w.block(f"for (int row = {first}; row < {end}; ++row)"):
-                    self._write_row()
-                self._write_row_sums()
+                    self._write_computation_of_row()
+                self._write_stores_of_row_sums()
             else:
-                self._write_row()
+                self._write_computation_of_row()
 
     # -- which channel, and which row --
 
@@ -57,24 +57,24 @@ class GroupText:
         w.line(f"const bool alive = {' && '.join(checks) or 'true'};")
         w.line(f"const int c = {f'channel < {g.channels} ? channel : {g.channels - 1}' if ragged else 'channel'};")
 
-    def _write_row(self) -> None:
-        self._write_pointers()
-        for operand, start, size in self._channel_sums() if self._unit_has_own_sums else ():
+    def _write_computation_of_row(self) -> None:
+        self._write_pointers_to_row_operands()
+        for operand, start, size in self._list_sums_over_channels() if self._unit_has_own_sums else ():
             for position in range(start, start + size):
                 self.w.line(f"num y_{operand}_{position} = 0;")
         for n, path in enumerate(self.group.paths):
             self._write_path(n, path)
-        self._write_channel_sums()
+        self._write_sums_over_channels()
 
-    def _write_pointers(self) -> None:
+    def _write_pointers_to_row_operands(self) -> None:
         w = self.w
         for operand in dict.fromkeys(h.view.operand for h in self.group.held):
             if operand in self.p.given:
                 one = operand not in self.p.row_operands
-                w.line(f"const real* const {operand} = s.{operand}{self._row_offset(operand, one)};")
+                w.line(f"const real* const {operand} = s.{operand}{self._row_offset_text(operand, one)};")
             if operand in self.p.opened:
-                kind = "num" if self.p.has_sum_area(operand) else "real"
-                offset = self._row_offset(operand, self.p.summed_over_rows(operand))
+                kind = "num" if self.p.has_own_area_for_sums(operand) else "real"
+                offset = self._row_offset_text(operand, self.p.summed_over_rows(operand))
                 w.line(f"{kind}* const d_{operand} = s.d_{operand}{offset};")
         if self.p.table_size:
             w.line(f"const num* const T = s.T + row * {self.p.table_size};")
@@ -82,7 +82,7 @@ class GroupText:
             slot = f"row * {self.p.slots} + {self.group.slot}{' + chunk' if self.group.chunks > 1 else ''}"
             w.line(f"num* const p_{operand} = s.p_{operand} + ({slot}) * {self.p.dim[operand]};")
 
-    def _row_offset(self, operand: str, one_for_all: bool) -> str:
+    def _row_offset_text(self, operand: str, one_for_all: bool) -> str:
         return "" if one_for_all else f" + row * {self.p.dim[operand]}"
 
     # -- what all rows add to --
@@ -94,41 +94,41 @@ class GroupText:
             if h.opened and self.p.summed_over_rows(h.view.operand) and not has_copy_axis(h.view)
         ]
 
-    def _write_zero_sums(self) -> None:
+    def _write_zeros_of_row_sums(self) -> None:
         for _, h in self._segments_summed_over_rows():
-            self._write_zeros(h)
+            self._write_zero_registers(h)
 
-    def _write_row_sums(self) -> None:
+    def _write_stores_of_row_sums(self) -> None:
         carried = self._segments_summed_over_rows()
         for operand in dict.fromkeys(h.view.operand for _, h in carried):
             self.w.line(f"num* const d_{operand} = s.d_{operand};")
         for term, h in carried:
             with self.w.paths(term.path):
-                self._write_registers_to_memory(term, h)
+                self._write_stores_of_registers(term, h)
 
     # -- one path --
 
-    def _write_path(self, n: int, path: PathSweep) -> None:
+    def _write_path(self, position: int, path: PathSweep) -> None:
         term, (_, copies) = path.term, self.s.copy_loop(path.term)
         held = [h for h in self.group.held if any(h.view is self.s.view(term, leg.operand) for leg in term.legs)]
         inside = [h for h in held if copies > 1 and has_copy_axis(h.view)]
         outside = [h for h in held if h not in inside]
         with self.w.paths(term.path):
             self.w.line(f"// path {term.path}: {term.text}")
-            self._write_loads(term, [h for h in outside if h.first == n])
+            self._write_loads(term, [h for h in outside if h.first == position])
             with self.w.block(f"for (int v = 0; v < {copies}; ++v)" if copies > 1 else ""):
                 self._write_loads(term, inside)
-                self._write_table_reads(term)
+                self._write_loads_of_table(term)
                 summed = self._table_summed_per_copy_and_size(term)
                 if summed:
                     self.w.line(f"num y[{next_power_of_two(summed[1])}] = {{}};")
                 for stage in path.stages:
                     for statement in stage.statements:
                         self._write_statement(term, statement)
-                self._write_results(term, inside)
+                self._write_stores_of_results(term, inside)
                 if summed:
-                    self._write_copy_sum(*summed)
-            self._write_results(term, [h for h in outside if h.last == n])
+                    self._write_sum_over_channels_of_copy(*summed)
+            self._write_stores_of_results(term, [h for h in outside if h.last == position])
 
     def _write_loads(self, term: Term, held: list[HeldSegment]) -> None:
         carried = [h for _, h in self._segments_summed_over_rows()]
@@ -137,27 +137,27 @@ class GroupText:
             for n in h.loads:
                 self.w.line(f"const num {o}_{segment}_{n} = widen({o}[{self._address_text(term, h, n)}]);")
             if h.opened and h not in carried:
-                self._write_zeros(h)
+                self._write_zero_registers(h)
 
-    def _write_results(self, term: Term, held: list[HeldSegment]) -> None:
+    def _write_stores_of_results(self, term: Term, held: list[HeldSegment]) -> None:
         carried = [h for _, h in self._segments_summed_over_rows()]
         for h in held:
             if h.opened and h not in carried:
-                self._write_registers_to_memory(term, h)
+                self._write_stores_of_registers(term, h)
 
-    def _write_zeros(self, h: HeldSegment) -> None:
-        for n in range(h.view.components):
-            self.w.line(f"num d_{h.view.operand}_{h.view.segment}_{n} = 0;")
+    def _write_zero_registers(self, segment: HeldSegment) -> None:
+        for n in range(segment.view.components):
+            self.w.line(f"num d_{segment.view.operand}_{segment.view.segment}_{n} = 0;")
 
-    def _write_registers_to_memory(self, term: Term, h: HeldSegment) -> None:
+    def _write_stores_of_registers(self, term: Term, segment: HeldSegment) -> None:
         # registers to where their numbers belong
-        o = h.view.operand
-        put = "d_{0}[{1}] += {2};" if self.p.has_sum_area(o) else "d_{0}[{1}] = narrow({2});"
-        if self._has_idle_lanes and not self.p.has_sum_area(o):
+        o = segment.view.operand
+        put = "d_{0}[{1}] += {2};" if self.p.has_own_area_for_sums(o) else "d_{0}[{1}] = narrow({2});"
+        if self._has_idle_lanes and not self.p.has_own_area_for_sums(o):
             self.w.line("__syncwarp();")  # lanes past the last channel have read what is written here
         with self.w.block("if (alive)"):
-            for n in range(h.view.components):
-                self.w.line(put.format(o, self._address_text(term, h, n), f"d_{o}_{h.view.segment}_{n}"))
+            for n in range(segment.view.components):
+                self.w.line(put.format(o, self._address_text(term, segment, n), f"d_{o}_{segment.view.segment}_{n}"))
 
     def _address_text(self, term: Term, held: HeldSegment, component: int) -> str:
         # address of a component in its row
@@ -180,7 +180,7 @@ class GroupText:
                     return found, table, first, places
         return None
 
-    def _write_table_reads(self, term: Term) -> None:
+    def _write_loads_of_table(self, term: Term) -> None:
         # gradients load a long table in parts, as other values fill the registers
         self.quads, found = dict[int, str](), self._find_set_table_first_and_places(term)
         if found is None:
@@ -190,9 +190,9 @@ class GroupText:
         for n in range(0, table.entries, 4):
             self.quads[n // 4] = f"const quad t{n // 4} = four(T + {tables.offset + first + n}{copy});"
         if table.entries <= LONG or self.p.opened == ("out",):
-            self._write_quads(list(self.quads))
+            self._write_loads_of_four_table_entries(list(self.quads))
 
-    def _write_quads(self, quads: Iterable[int]) -> None:
+    def _write_loads_of_four_table_entries(self, quads: Iterable[int]) -> None:
         # four entries of the path's table at once, each once
         for n in quads:
             line = self.quads.pop(n, None)
@@ -202,24 +202,24 @@ class GroupText:
     # -- statements --
 
     def _write_statement(self, term: Term, statement: Statement) -> None:
-        self._write_quads(self.entries[entry.index] // 4 for entry in entries_of(statement))
+        self._write_loads_of_four_table_entries(self.entries[entry.index] // 4 for entry in entries_of(statement))
         match statement:
             case Define():
                 self.w.line(f"const num {statement.target} = {self._sum_text(statement.terms)};")
             case Accumulate() if statement.target.operand == S:
                 self.w.line(f"const num {self._value_text(statement.target)} = {self._sum_text(statement.terms)};")
             case Accumulate():
-                self.w.line(f"{self._target_text(term, statement.target)} += {self._sum_text(statement.terms)};")
+                self.w.line(f"{self._accumulator_text(term, statement.target)} += {self._sum_text(statement.terms)};")
 
-    def _target_text(self, term: Term, c: Component) -> str:
-        if self.s.view(term, c.operand):
-            return f"d_{c.operand}_{c.segment}_{c.index}"
+    def _accumulator_text(self, term: Term, component: Component) -> str:
+        if self.s.view(term, component.operand):
+            return f"d_{component.operand}_{component.segment}_{component.index}"
         placed = self.s.table(term)
         assert placed is not None
         if placed.copies > 1:
-            return f"y[{c.index}]"
-        place = placed.start + c.index * placed.index_stride
-        return f"y_{c.operand}_{place}" if self._unit_has_own_sums else f"y_{c.operand}[{place}]"
+            return f"y[{component.index}]"
+        place = placed.start + component.index * placed.index_stride
+        return f"y_{component.operand}_{place}" if self._unit_has_own_sums else f"y_{component.operand}[{place}]"
 
     def _sum_text(self, terms: Sum) -> str:
         return sum_of_products_text(terms, self._value_text, self.dtype)
@@ -237,16 +237,19 @@ class GroupText:
 
     # -- sums over channels --
 
-    def _channel_sums(self) -> Iterator[tuple[str, int, int]]:
+    def _list_sums_over_channels(self) -> Iterator[tuple[str, int, int]]:
         # operand, start and size (at most 32) of each sum over channels
         for operand in self.p.channel_sums:
             found = (self.s.table(path.term) for path in self.group.paths)
             tables = [t for t in found if t and t.operand == operand and t.copies == 1]
             if tables:
-                start, stop = min(t.start for t in tables), max(t.start + self._component_count(t) for t in tables)
+                start, stop = (
+                    min(t.start for t in tables),
+                    max(t.start + self._count_components_of_operand(t) for t in tables),
+                )
                 yield from ((operand, n, min(_MOST, stop - n)) for n in range(start, stop, _MOST))
 
-    def _component_count(self, table: PlacedTable) -> int:
+    def _count_components_of_operand(self, table: PlacedTable) -> int:
         return table.table.terms[0].size(INDEX[table.operand])
 
     @property
@@ -254,8 +257,8 @@ class GroupText:
         # a warp folds the sums, or leaves out lanes without a channel
         return not self.p.folds_once or self._has_idle_lanes
 
-    def _write_channel_sums(self) -> None:
-        for operand, start, size in self._channel_sums() if self._unit_has_own_sums else ():
+    def _write_sums_over_channels(self) -> None:
+        for operand, start, size in self._list_sums_over_channels() if self._unit_has_own_sums else ():
             if self.p.folds_once:
                 for n in range(start, start + size):
                     self.w.line(f"y_{operand}[{n}] += alive ? y_{operand}_{n} : 0;")
@@ -269,9 +272,9 @@ class GroupText:
         table = self.s.table(term)
         if table is None or table.copies == 1 or table.operand not in self.p.opened:
             return None
-        return table, self._component_count(table)
+        return table, self._count_components_of_operand(table)
 
-    def _write_copy_sum(self, table: PlacedTable, size: int) -> None:
+    def _write_sum_over_channels_of_copy(self, table: PlacedTable, size: int) -> None:
         # the sum over channels for the copy at hand
         if self._has_idle_lanes or (self.p.rows > 1 and not self.p.serial):
             self.w.line(f"for (int n = 0; n < {size}; ++n) y[n] = alive ? y[n] : 0;")

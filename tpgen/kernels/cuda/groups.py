@@ -55,7 +55,7 @@ class Group:
 
 
 class Unit(NamedTuple):
-    """One warp's work: a chunk of a gather's items, or of a group's channels for one set of rows or all."""
+    """One warp's work: a chunk of a gather's items, or of a group's channels."""
 
     work: Group | Gather
     chunk: int
@@ -66,10 +66,10 @@ def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: i
     """Group paths by shared segments of channels, for ``rows`` per block."""
     groups: list[Group] = []
     slot = 0
-    for members in _connected_paths(schedule, paths):
+    for members in _group_paths_that_share_segments(schedule, paths):
         channels = members[0].term.size(schedule.channel(members[0].term))
         width = max(min(next_power_of_two(channels), LANES), LANES // rows)
-        group = Group(len(groups), members, _held_segments(schedule, members), channels, width, slot)
+        group = Group(len(groups), members, _list_segments_in_registers(schedule, members), channels, width, slot)
         groups.append(group)
         slot += group.chunks
     return tuple(groups)
@@ -84,7 +84,9 @@ def next_power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def _connected_paths(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> Iterable[tuple[PathSweep, ...]]:
+def _group_paths_that_share_segments(
+    schedule: ChannelSchedule, paths: tuple[PathSweep, ...]
+) -> Iterable[tuple[PathSweep, ...]]:
     # classes that share no segment of channels, each in an order in which neighbours share
     classes: list[tuple[set[View], list[PathSweep]]] = []
     for path in paths:
@@ -100,16 +102,16 @@ def _views_of_path(schedule: ChannelSchedule, path: PathSweep) -> list[View]:
     return [view for view in found if view]
 
 
-def _held_segments(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[HeldSegment, ...]:
+def _list_segments_in_registers(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[HeldSegment, ...]:
     users: dict[View, list[int]] = {}
     for n, path in enumerate(paths):
         for view in _views_of_path(schedule, path):
             users.setdefault(view, []).append(n)
-    made = (_held_segment(view, [paths[n] for n in at], at) for view, at in users.items())
+    made = (_make_held_segment(view, [paths[n] for n in at], at) for view, at in users.items())
     return tuple(held for held in made if held.loads or held.opened)
 
 
-def _held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> HeldSegment:
+def _make_held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> HeldSegment:
     key = (view.operand, view.segment)
     touching = (s for path in paths for s in path.stages[0].statements if isinstance(s, Load | Accumulate))
     mine = [s for s in touching if (s.target.operand, s.target.segment) == key]

@@ -32,7 +32,7 @@ class _CompiledKernels:
         return need_driver().load(self.code)
 
 
-class Loaded(NamedTuple):
+class LoadedKernels(NamedTuple):
     """Kernels of a call by name, loaded on one device."""
 
     placement: Any
@@ -54,7 +54,7 @@ class Loaded(NamedTuple):
 
 
 class KnownRows(NamedTuple):
-    """Row indices in range, as int64, with their orders."""
+    """Indices of rows as int64, checked, with orders that sort edges by owner."""
 
     indices: Sequence[Tensor]
     orders: Sequence[Tensor | None]
@@ -67,7 +67,7 @@ class CudaKernel(ABC):
     def __init__(self, spec: KernelSpec) -> None:
         self.spec = spec
         self._built: dict[int, _CompiledKernels] = {}  # by capability
-        self._loaded: dict[int, Loaded] = {}
+        self._loaded: dict[int, LoadedKernels] = {}
 
     @staticmethod
     @abstractmethod
@@ -75,18 +75,18 @@ class CudaKernel(ABC):
         """Place a call on a chip.  Raises `EmitError` for lack of memory."""
 
     @abstractmethod
-    def launch_fields(self, loaded: Loaded) -> list[int]:
+    def launch_fields(self, loaded: LoadedKernels) -> list[int]:
         """Launch parameters for the C++ runtime."""
 
     @abstractmethod
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Remembered orders of a call's indices; None for new indices."""
+        """Remembered sort orders of a call's indices; None for new indices."""
 
     @abstractmethod
-    def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
+    def find_order(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, Any]:
         """Sort edges by owner, or rows by element; return a fault code (0: none) and the order."""
 
-    def load_on_device(self, device: int) -> Loaded:
+    def load_on_device(self, device: int) -> LoadedKernels:
         """Kernels loaded on a device.
 
         Raises `BackendError` for a first use inside a CUDA graph capture.
@@ -94,12 +94,12 @@ class CudaKernel(ABC):
         if device not in self._loaded:
             driver.refuse_while_capturing(device)
             with need_driver().use_device(device):
-                self._loaded[device] = self._load_on(device)
+                self._loaded[device] = self._compile_and_load_on_device(device)
         return self._loaded[device]
 
     def compile(self, like: Tensor) -> None:
         """Compile the kernels for a tensor's device."""
-        self._compiled_for(driver.capability(cuda_device_of([like])))
+        self._compile_for_architecture(driver.capability(cuda_device_of([like])))
 
     def launch_parameters(self, like: Tensor) -> tuple[int, list[int]]:
         """A tensor's device, and launch parameters for C++."""
@@ -112,39 +112,39 @@ class CudaKernel(ABC):
         fault, order = self.find_order(loaded, call)
         if not fault:
             with need_driver().use_device(loaded.device):
-                self._launch_all(loaded, call, order)
+                self._launch_kernels(loaded, call, order)
         return fault
 
-    def _launch_all(self, loaded: Loaded, call: KernelCall, row_order: Any) -> None:
+    def _launch_kernels(self, loaded: LoadedKernels, call: KernelCall, row_order: Any) -> None:
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
-        given = [_aligned(x, loaded.placement.alignment) for x in call.given]
+        given = [_aligned_or_copied(x, loaded.placement.alignment) for x in call.given]
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
         launches = plan_launches(loaded.placement, call.sizes, loaded.at_once)
         scratch = launches.allocate_scratch(given[0].device)  # which must live until all is launched
         for one in launches.list_launches(*tensors, scratch, row_order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
 
-    def _load_on(self, device: int) -> Loaded:
+    def _compile_and_load_on_device(self, device: int) -> LoadedKernels:
         # the device's context is current
-        built = self._compiled_for(driver.capability(device))
+        built = self._compile_for_architecture(driver.capability(device))
         placement = built.source.placement
         entries = placement.entries.items()
         functions = {name: load_function(need_driver(), built.library, device, name, *block) for name, block in entries}
-        return Loaded(
+        return LoadedKernels(
             placement,
             device,
             functions,
             functions[ENTRY].count_concurrent_blocks() * driver.count_multiprocessors(device),
         )
 
-    def _compiled_for(self, arch: int) -> _CompiledKernels:
+    def _compile_for_architecture(self, arch: int) -> _CompiledKernels:
         if arch not in self._built:
             source = generate_cuda(self.place_on_chip(self.spec, chip_of(arch)))
             self._built[arch] = _CompiledKernels(source, compile_machine_code(source.text, arch))
         return self._built[arch]
 
 
-def _aligned(x: Tensor, alignment: int) -> Tensor:
+def _aligned_or_copied(x: Tensor, alignment: int) -> Tensor:
     # a slice of another tensor may begin at any address
     return x if x.data_ptr() % alignment == 0 else x.clone()
 

@@ -94,24 +94,26 @@ class RowLaunches(Launches):
     def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> list[Launch]:
         """List the kernel's launch, and launches that sum partial results."""
         p, runs = self.placement, ctypes.c_int(self.runs)
-        struct = self._call_struct(given, opened, scratch, order)
+        struct = self._pack_call_struct(given, opened, scratch, order)
         found = [Launch(ENTRY, self.runs, (struct,))]
         if "ends" in scratch:
             found.append(Launch(JOIN_ENTRY, self.runs * self._blocks_per_row(p.owner), (struct, runs)))
         if order and order.collected:
             for slot in p.scattered:
-                pointers = _address_arguments(scratch[f"d_{slot}"], *order.collected[:2], opened[slot])
+                pointers = _pack_addresses(scratch[f"d_{slot}"], *order.collected[:2], opened[slot])
                 found.append(Launch(COLLECT_ENTRY, len(opened[slot]) * self._blocks_per_row(slot), pointers))
         if "sums" in scratch:
             blocks = -(-p.dim["w"] // LANES)
-            found.append(Launch(SUM_ENTRY, blocks, (*_address_arguments(scratch["sums"], opened["w"]), runs)))
+            found.append(Launch(SUM_ENTRY, blocks, (*_pack_addresses(scratch["sums"], opened["w"]), runs)))
         return [one for one in found if one.blocks]
 
     def _blocks_per_row(self, slot: str) -> int:
         # one thread per number of a row
         return -(-self.placement.dim[slot] // self.placement.threads)
 
-    def _call_struct(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> ctypes.Array:
+    def _pack_call_struct(
+        self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None
+    ) -> ctypes.Array:
         written = [scratch.get(f"d_{slot}", opened.get(slot)) for slot in SLOTS]
         edges = (None, None, None) if order is None else (order.order, order.src, order.dst)
         sums = [scratch.get(name) for name in ("sums", "ends")]
@@ -185,14 +187,14 @@ def plan_launches(placement: Any, sizes: CallSizes, at_once: int = 0) -> Any:
 
 def _pack_fields(*fields: Tensor | int | None) -> ctypes.Array:
     # pointers and counts take eight bytes each; null where there is no tensor
-    return (ctypes.c_int64 * len(fields))(*(x if isinstance(x, int) else _address(x) for x in fields))
+    return (ctypes.c_int64 * len(fields))(*(x if isinstance(x, int) else _address_or_null(x) for x in fields))
 
 
-def _address_arguments(*tensors: Tensor) -> tuple[ctypes.c_void_p, ...]:
-    return tuple(ctypes.c_void_p(_address(x)) for x in tensors)
+def _pack_addresses(*tensors: Tensor) -> tuple[ctypes.c_void_p, ...]:
+    return tuple(ctypes.c_void_p(_address_or_null(x)) for x in tensors)
 
 
-def _address(tensor: Tensor | None) -> int:
+def _address_or_null(tensor: Tensor | None) -> int:
     return 0 if tensor is None or not tensor.numel() else tensor.data_ptr()
 
 

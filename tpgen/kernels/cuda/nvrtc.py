@@ -42,16 +42,16 @@ class Nvrtc:
     @cached_property
     def version(self) -> tuple[int, int]:
         major, minor = ctypes.c_int(), ctypes.c_int()
-        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self._call_or_raise("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return major.value, minor.value
 
     @cached_property
     def architectures(self) -> tuple[int, ...]:
         """Compute capabilities that NVRTC supports."""
         count = ctypes.c_int()
-        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        self._call_or_raise("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         found = (ctypes.c_int * count.value)()
-        self._call("nvrtcGetSupportedArchs", found)
+        self._call_or_raise("nvrtcGetSupportedArchs", found)
         return tuple(found)
 
     @property
@@ -79,15 +79,15 @@ class Nvrtc:
         more = ("--generate-line-info",) if numbered else ()
         return self._compile(text, f"compute_{arch}", "PTX", more).code.rstrip(b"\0").decode()
 
-    def _compile(self, text: str, architecture: str, kind: str, more: tuple[str, ...] = ()) -> Compiled:
+    def _compile(self, text: str, architecture: str, output_kind: str, extra_options: tuple[str, ...] = ()) -> Compiled:
         program = ctypes.c_void_p()
-        self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
+        self._call_or_raise("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
         try:
-            options = [f"--gpu-architecture={architecture}", *OPTIONS, *more]
+            options = [f"--gpu-architecture={architecture}", *OPTIONS, *extra_options]
             flags = (ctypes.c_char_p * len(options))(*map(str.encode, options))
             failed = self._library.nvrtcCompileProgram(program, len(options), flags)
             log = (
-                self._read_output(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
+                self._read_compiler_output(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
                 .rstrip(b"\0")
                 .decode(errors="replace")
             )
@@ -97,18 +97,20 @@ class Nvrtc:
                     f"NVRTC failed for {architecture}: {first}\n"
                     "set TPGEN_NVRTC to another one, or use strategy='grouped'"
                 )
-            return Compiled(self._read_output(program, f"nvrtcGet{kind}Size", f"nvrtcGet{kind}"), log)
+            return Compiled(
+                self._read_compiler_output(program, f"nvrtcGet{output_kind}Size", f"nvrtcGet{output_kind}"), log
+            )
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _read_output(self, program: ctypes.c_void_p, size_of: str, get: str) -> bytes:
+    def _read_compiler_output(self, program: ctypes.c_void_p, size_of: str, get: str) -> bytes:
         size = ctypes.c_size_t()
-        self._call(size_of, program, ctypes.byref(size))
+        self._call_or_raise(size_of, program, ctypes.byref(size))
         room = ctypes.create_string_buffer(size.value)
-        self._call(get, program, room)
+        self._call_or_raise(get, program, room)
         return room.raw
 
-    def _call(self, name: str, *values: object) -> None:
+    def _call_or_raise(self, name: str, *values: object) -> None:
         code = getattr(self._library, name)(*values)
         if code:
             raise BackendError(f"{name} of {self.path} failed: {self._library.nvrtcGetErrorString(code).decode()}")
@@ -119,7 +121,7 @@ def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None
 
     ``TPGEN_NVRTC`` names the only library allowed; ``none`` forbids all.
     """
-    return next((one for one in _loaded_libraries() if not _why_unusable(one, arch, cuda)), None)
+    return next((one for one in _load_candidate_libraries() if not _why_unusable(one, arch, cuda)), None)
 
 
 def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
@@ -127,12 +129,12 @@ def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
     named = os.environ.get("TPGEN_NVRTC", "")
     if named == "none":
         return "TPGEN_NVRTC=none forbids it"
-    misfits = [_why_unusable(one, arch, cuda) for one in _loaded_libraries()]
+    misfits = [_why_unusable(one, arch, cuda) for one in _load_candidate_libraries()]
     if misfits:
         return f"{misfits[-1]}"
     if named:
         return f"TPGEN_NVRTC={named} cannot be loaded"
-    return f"there is none: {_pip_text(cuda)}"
+    return f"there is none: {_pip_command_text(cuda)}"
 
 
 def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
@@ -145,18 +147,18 @@ def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
 
 def known_architectures(cuda: int | None = None) -> tuple[int, ...]:
     """Compute capabilities that usable NVRTC libraries support."""
-    serving = (one for one in _loaded_libraries() if not _why_unusable(one, None, cuda))
+    serving = (one for one in _load_candidate_libraries() if not _why_unusable(one, None, cuda))
     return tuple(sorted({arch for one in serving for arch in one.architectures}))
 
 
-def _loaded_libraries() -> Iterator[Nvrtc]:
+def _load_candidate_libraries() -> Iterator[Nvrtc]:
     named = os.environ.get("TPGEN_NVRTC", "")
     if named != "none":
-        yield from filter(None, map(_load_library, [named] if named else _candidate_files()))
+        yield from filter(None, map(_load_library_or_none, [named] if named else _list_candidate_files()))
 
 
 @cache
-def _load_library(path: str) -> Nvrtc | None:
+def _load_library_or_none(path: str) -> Nvrtc | None:
     try:
         return Nvrtc(path)
     except (OSError, AttributeError):  # no library, or of something else
@@ -167,12 +169,12 @@ def _why_unusable(nvrtc: Nvrtc, arch: int | None, cuda: int | None) -> str | Non
     # a driver takes code of any minor version of its major CUDA version
     major, minor = nvrtc.version
     if cuda is not None and major > cuda:
-        return (
-            f"NVRTC {major}.{minor} is newer than this driver, which takes CUDA {cuda}: update it, or {_pip_text(cuda)}"
-        )
+        newer = f"NVRTC {major}.{minor} is newer than this driver, which takes CUDA {cuda}"
+        return f"{newer}: update it, or {_pip_command_text(cuda)}"
     oldest = min(nvrtc.architectures)
     if arch is not None and arch < oldest:
-        return f"NVRTC {major}.{minor} writes no code for sm_{arch}, only from sm_{oldest} on: {_pip_text(major - 1)}"
+        older = f"NVRTC {major}.{minor} writes no code for sm_{arch}, only from sm_{oldest} on"
+        return f"{older}: {_pip_command_text(major - 1)}"
     return None
 
 
@@ -181,23 +183,23 @@ _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _NAMELESS = 13  # the first CUDA whose wheels do not name it
 
 
-def _pip_text(cuda: int | None) -> str:
+def _pip_command_text(cuda: int | None) -> str:
     return f"pip install nvidia-cuda-nvrtc{f'-cu{cuda}' if cuda is not None and cuda < _NAMELESS else ''}"
 
 
 @cache
-def _candidate_files() -> tuple[str, ...]:
+def _list_candidate_files() -> tuple[str, ...]:
     # newest first: files of wheels (torch's is one), of conda and of toolkits; then names, by which the loader finds a
     # library that is loaded already
     roots = filter(None, [sys.prefix, *map(os.environ.get, _FOLDERS)])
     places = [(root, lib) for root in roots for lib in ("lib", "lib64")]
     places += [(folder, "nvidia/*/lib") for folder in (*sys.path, *site.getsitepackages()) if folder]
     files = {str(file) for root, folder in places for file in Path(root).glob(f"{folder}/libnvrtc.so.*")}
-    newest_first = sorted(files, key=lambda file: (_version_in_name(file), file), reverse=True)
+    newest_first = sorted(files, key=lambda file: (_version_in_file_name(file), file), reverse=True)
     return *newest_first, *_NAMES, *filter(None, [ctypes.util.find_library("nvrtc")])
 
 
-def _version_in_name(file: str) -> tuple[int, ...]:
+def _version_in_file_name(file: str) -> tuple[int, ...]:
     # libnvrtc.so.12 is (12,)
     return tuple(map(int, re.findall(r"\d+", file.rpartition(".so")[2])))
 
@@ -224,7 +226,7 @@ def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) ->
     # another process may have published the entry meanwhile
     with entry.hold_lock():
         if not entry.is_intact():
-            write_atomically(entry.file_of(".cu"), text)
+            write_atomically(entry.file_with_suffix(".cu"), text)
             built = entry.new_file(CUBIN)
             try:
                 built.write_bytes(compiler.compile(text, arch).code)

@@ -35,17 +35,17 @@ _PARTS = 8  # of one tensor, at most: whoever walks over a long one in slices ke
 
 
 @dataclass
-class _PartFacts(Generic[Known]):
+class _FactsOfIndexTensor(Generic[Known]):
     version: int
     known: dict[tuple, Known] = field(default_factory=dict)
 
 
-_Kept = MutableMapping[Tensor, _PartFacts]  # by the whole tensor, as long as it lives
+_Kept = MutableMapping[Tensor, _FactsOfIndexTensor]  # by the whole tensor, as long as it lives
 
 
 @dataclass
 class Memory(Generic[Known]):
-    """Cache of facts about index tensors, until a tensor dies or changes.
+    """Cache of facts about index tensors, such as sorted edges, until a tensor dies or changes.
 
     Facts ``on_device`` hold for one stream and CUDA graph.
     """
@@ -55,13 +55,14 @@ class Memory(Generic[Known]):
 
     def recall_or_find(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
         """Fact about an index into ``rows`` rows, computed once by ``find``."""
-        if index.is_inference() or (self.on_device and _in_graph_pool(index)):  # writes to the former are not counted
+        # writes to inference tensors are not counted
+        if index.is_inference() or (self.on_device and _is_in_graph_pool(index)):
             return find(index, rows)
         kept = self._facts_of_capture(capture)
         parts = _facts_of_unchanged_tensor(kept, index)
         if parts is None:
-            parts = kept[_base_tensor(index)] = _PartFacts[Known](index._version)
-        part = self._part_key(index, rows)
+            parts = kept[_base_tensor(index)] = _FactsOfIndexTensor[Known](index._version)
+        part = self._key_of_tensor_part(index, rows)
         found = parts.known.get(part)
         if found is None:
             found = find(index, rows)
@@ -73,7 +74,7 @@ class Memory(Generic[Known]):
     def recall(self, index: Tensor, rows: int, capture: int = 0) -> Known | None:
         """A remembered fact, or None."""
         parts = None if index.is_inference() else _facts_of_unchanged_tensor(self._facts_of_capture(capture), index)
-        return None if parts is None else parts.known.get(self._part_key(index, rows))
+        return None if parts is None else parts.known.get(self._key_of_tensor_part(index, rows))
 
     def _facts_of_capture(self, capture: int) -> _Kept:
         # facts of graphs captured before are dropped
@@ -82,12 +83,12 @@ class Memory(Generic[Known]):
                 self._facts_by_capture.pop(other, None)
         return self._facts_by_capture.setdefault(capture, WeakTensorKeyDictionary())
 
-    def _part_key(self, index: Tensor, rows: int) -> tuple:
+    def _key_of_tensor_part(self, index: Tensor, rows: int) -> tuple:
         stream = _stream_of_index(index) if self.on_device else 0
         return index.storage_offset(), index.stride(), index.shape, index.dtype, rows, stream
 
 
-def _facts_of_unchanged_tensor(kept: _Kept, index: Tensor) -> _PartFacts | None:
+def _facts_of_unchanged_tensor(kept: _Kept, index: Tensor) -> _FactsOfIndexTensor | None:
     parts = kept.get(_base_tensor(index))
     return parts if parts is not None and parts.version == index._version else None
 
@@ -165,7 +166,7 @@ def remember_both_orders(
             _ranges.recall_or_find(x, owners, lambda *_, found=found: found == [0, len(dst)])
 
 
-def note_ascending(index: Tensor) -> None:
+def remember_as_ascending(index: Tensor) -> None:
     _ascending.recall_or_find(index, 0, lambda *_: True)
 
 
@@ -173,7 +174,7 @@ def is_known_to_ascend(index: Tensor) -> bool:
     """Whether an index is known to ascend, unchanged since.
 
     >>> index = torch.tensor([0, 0, 2])
-    >>> note_ascending(index)
+    >>> remember_as_ascending(index)
     >>> is_known_to_ascend(index), is_known_to_ascend(index.mul_(1))
     (True, False)
     """
@@ -213,10 +214,10 @@ def _stream_of_index(index: Tensor) -> int:
 
 def is_kept(index: Tensor) -> bool:
     """Whether device facts about an index may be remembered."""
-    return not (index.is_inference() or _in_graph_pool(index))
+    return not (index.is_inference() or _is_in_graph_pool(index))
 
 
-def _in_graph_pool(index: Tensor) -> bool:
+def _is_in_graph_pool(index: Tensor) -> bool:
     return index.is_cuda and borrows_memory(index.get_device())
 
 

@@ -51,33 +51,33 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
     assert not isinstance(base, MatrixPlacement)  # which is for vectors
     kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
     one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, rules=rules)  # type: ignore[arg-type]
-    best = _first_fitting(_placed_by_receiver_if_faster(one) or one)
+    best = _first_placement_that_fits_memory(_placed_by_receiver_if_faster(one) or one)
     check_room(best)
     return best
 
 
-def _placed_by_receiver_if_faster(p: AnyPlacement) -> AnyPlacement | None:
+def _placed_by_receiver_if_faster(placement: AnyPlacement) -> AnyPlacement | None:
     # gradients of x1 by receiver: each cotangent is loaded once, gradients per edge pass through memory twice
-    if not isinstance(p, CudaPlacement) or p.owner != "x1" or not p.whole("out"):
+    if not isinstance(placement, CudaPlacement) or placement.owner != "x1" or not placement.copies_rows_whole("out"):
         return None
-    row = p.row_bytes("out")
-    if row <= _LONGER * p.row_bytes("x1") or _NODES * row <= _HELD * p.chip.cache:
+    row = placement.row_bytes("out")
+    if row <= _LONGER * placement.row_bytes("x1") or _NODES * row <= _HELD * placement.chip.cache:
         return None
-    held = replace(p, owner=None, held="out")
-    return held if has_room(_first_fitting(held)) else None
+    held = replace(placement, owner=None, held="out")
+    return held if has_room(_first_placement_that_fits_memory(held)) else None
 
 
-def _first_fitting(one: AnyPlacement) -> AnyPlacement:
-    usual = replace(one, rows=one.usual_rows)
+def _first_placement_that_fits_memory(placement: AnyPlacement) -> AnyPlacement:
+    usual = replace(placement, rows=placement.usual_rows)
     usual = replace(usual, warps=usual.usual_warps)
-    return usual if has_room(usual) else next(_fitting_placements(usual), usual)
+    return usual if has_room(usual) else next(_list_placements_that_fit_memory(usual), usual)
 
 
-def _fitting_placements(usual: AnyPlacement) -> Iterator[AnyPlacement]:
+def _list_placements_that_fit_memory(usual: AnyPlacement) -> Iterator[AnyPlacement]:
     for rows in usual.row_choices:
         for warps in _WARPS:
             p = replace(usual, rows=rows, warps=warps)
-            if p.warps <= p.unit_count and has_room(p):
+            if p.warps <= p.units_per_step and has_room(p):
                 yield p
 
 

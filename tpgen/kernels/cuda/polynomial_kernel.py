@@ -10,7 +10,7 @@ from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import LANES, Chip
-from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, Loaded, cuda_device_of
+from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, LoadedKernels, cuda_device_of
 from tpgen.kernels.cuda.launch import SPAN
 from tpgen.kernels.cuda.orders import Order, is_in_range, is_kept, recall_in_range, recall_order, sort_unless_known
 from tpgen.kernels.cuda.placement import place_polynomial
@@ -29,7 +29,7 @@ class PolynomialKernel(CudaKernel):
         description = spec.description
         return place_polynomial(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
 
-    def launch_fields(self, loaded: Loaded) -> list[int]:
+    def launch_fields(self, loaded: LoadedKernels) -> list[int]:
         """Fields of the C++ ``struct FormLaunch``."""
         p = loaded.placement
         dims = [p.operands[s].dim for s in p.channel_sums]
@@ -50,7 +50,6 @@ class PolynomialKernel(CudaKernel):
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Remembered orders of a call's indices; None for new indices."""
         (index,), device = indices, cuda_device_of([like])
         capture, x = driver.captured_graph_number(device), index.tensor
         if x is None:
@@ -67,7 +66,7 @@ class PolynomialKernel(CudaKernel):
             x.zero_()
         return 0
 
-    def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Order | None]:
+    def find_order(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, Order | None]:
         """Sort rows by element; return a fault code (0: none) and the order."""
         index = call.indices[0]
         if index.tensor is None:

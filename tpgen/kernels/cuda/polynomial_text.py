@@ -39,18 +39,18 @@ class PolynomialText:
 
     def write(self) -> None:
         """Write prelude, device functions and kernels."""
-        self._write_prelude()
+        self._write_constants_and_call_struct()
         if self.at.coefficients:
-            self._write_prologue()
-        self._write_row()
-        self._write_rows_kernel()
+            self._write_function_of_coefficients()
+        self._write_function_of_row()
+        self._write_kernel_of_rows()
         if self.at.open_weights:
-            self._write_epilogue()
-            self._write_weights_kernel()
+            self._write_function_of_weight_gradients()
+            self._write_kernel_of_weight_gradients()
         if self.at.channel_sums:
-            self._write_channels_kernel()
+            self._write_kernel_that_sums_channels()
 
-    def _write_prelude(self) -> None:
+    def _write_constants_and_call_struct(self) -> None:
         w, at = self.w, self.at
         for line in [*format_terms(at.plan).split("\n"), *str(at).split("\n")]:
             w.line(f"// {line}")
@@ -73,34 +73,39 @@ class PolynomialText:
     # -- one row --
 
     @property
-    def _row_is_function(self) -> bool:
+    def _is_row_code_called_function(self) -> bool:
         # arguments of a called function are in registers, or in the memory that they came from
         return len(self.sweep.rows) > _LONG
 
-    def _write_row(self) -> None:
+    def _write_function_of_row(self) -> None:
         at, w = self.at, self.w
-        arguments = ["const Call& call", f"const Lane{'' if self._row_is_function else '&'} l", "i64 r", "i64 chunk"]
+        arguments = [
+            "const Call& call",
+            f"const Lane{'' if self._is_row_code_called_function else '&'} l",
+            "i64 r",
+            "i64 chunk",
+        ]
         arguments += [f"const num* {slot_name(s)}" for s in at.coefficients]
         arguments += [f"num* {slot_name(s)}" for s in at.adjoints]
-        kind = "static __device__ __noinline__" if self._row_is_function else "DEVICE"
+        kind = "static __device__ __noinline__" if self._is_row_code_called_function else "DEVICE"
         with w.part("function row"), w.block(f"{kind} void row({', '.join(arguments)})"):
             for slot in at.inputs:
-                self._write_pointer("const real*", "p", slot)
+                self._write_pointer_to_row("const real*", "p", slot)
                 self.row.write_loads(slot)
             self.row.write_declarations_of_sums()
             for statement in self.sweep.rows:
                 self.row.write_statement(statement)
             for slot in at.stored:
-                self._write_pointer("real*", "o", slot)
+                self._write_pointer_to_row("real*", "o", slot)
                 self.row.write_stores(slot)
             for slot in at.channel_sums:
-                self._write_channel_sum(slot)
+                self._write_sum_over_channels(slot)
 
-    def _write_pointer(self, kind: str, letter: str, slot: str) -> None:
-        name = f"{letter}_{slot_name(slot)}"
-        self.w.line(f"{kind} const {name} = call.{name} + r * {self.at.row_of(slot, 'call.channels')};")
+    def _write_pointer_to_row(self, pointer_type: str, prefix: str, slot: str) -> None:
+        name = f"{prefix}_{slot_name(slot)}"
+        self.w.line(f"{pointer_type} const {name} = call.{name} + r * {self.at.row_of(slot, 'call.channels')};")
 
-    def _write_channel_sum(self, slot: str) -> None:
+    def _write_sum_over_channels(self, slot: str) -> None:
         name, dim = slot_name(slot), self.at.operands[slot].dim
         with self.w.block(f"for (int i = 0; i < {dim}; ++i)"):
             self.w.line(f"const num sum = over_channels(d_{name}[i], l, (int)call.width);")
@@ -110,46 +115,50 @@ class PolynomialText:
 
     # -- one element --
 
-    def _write_prologue(self) -> None:
+    def _write_function_of_coefficients(self) -> None:
         arguments = [f"num* {slot_name(s)}" for s in self.at.coefficients]
-        self._write_function_of_warp_sums("prologue", arguments, self.at.prologue, self._coefficient_store)
+        self._write_function_of_warp_sums(
+            "prologue", arguments, self.at.prologue, self._template_that_stores_coefficient
+        )
 
-    def _coefficient_store(self, place: Component) -> str:
+    def _template_that_stores_coefficient(self, place: Component) -> str:
         return f"{slot_name(place.operand)}[{place.index} * {LANES}] = {{}};"
 
-    def _write_epilogue(self) -> None:
+    def _write_function_of_weight_gradients(self) -> None:
         arguments = [f"const num* {slot_name(s)}" for s in self.at.adjoints]
-        self._write_function_of_warp_sums("epilogue", arguments, self.at.epilogue, self._gradient_store)
+        self._write_function_of_warp_sums(
+            "epilogue", arguments, self.at.epilogue, self._template_that_stores_weight_gradient
+        )
 
-    def _gradient_store(self, place: Component) -> str:
+    def _template_that_stores_weight_gradient(self, place: Component) -> str:
         name, dim = slot_name(place.operand), self.at.operands[place.operand].dim
         return f"call.o_{name}[(e * {dim} + {place.index}) * call.channels + c] = narrow({{}});"
 
     def _write_function_of_warp_sums(
-        self, name: str, arguments: list[str], parts: list[list[ComponentSum]], put: object
+        self, name: str, arguments: list[str], parts: list[list[ComponentSum]], make_store: object
     ) -> None:
         head = ", ".join(["const Call& call", "i64 e", "i64 c", "int warp", *arguments])
         with self.w.part(f"function {name}"), self.w.block(f"DEVICE void {name}({head})"):
             for warp, sums in enumerate(parts):
                 if sums:
                     with self.w.block(f"if (warp == {warp})"):
-                        self._write_sums(sums, put)
+                        self._write_weight_loads_and_sums(sums, make_store)
 
-    def _write_sums(self, sums: list[ComponentSum], put: object) -> None:
-        assert callable(put)
-        for slot, used in _weights_read(self.at, sums):
+    def _write_weight_loads_and_sums(self, sums: list[ComponentSum], make_store: object) -> None:
+        assert callable(make_store)
+        for slot, used in _list_weights_read(self.at, sums):
             name, dim = slot_name(slot), self.at.operands[slot].dim
             self.w.line(f"num t_{name}[{dim}];")
             for i in used:
                 self.w.line(f"t_{name}[{i}] = widen(call.p_{name}[(e * {dim} + {i}) * call.channels + c]);")
         for place, terms in sums:
-            self.w.line(put(place).format(self.row.spelling.sum_text(terms) or "0"))
+            self.w.line(make_store(place).format(self.row.spelling.sum_text(terms) or "0"))
 
     # -- the kernels --
 
-    def _write_rows_kernel(self) -> None:
+    def _write_kernel_of_rows(self) -> None:
         w, at = self.w, self.at
-        call = f"const {'__grid_constant__ ' * self._row_is_function}Call call"
+        call = f"const {'__grid_constant__ ' * self._is_row_code_called_function}Call call"
         with w.part("kernel of rows"), w.block(f"{_KERNEL} {ENTRY}({call})"):
             w.line("const i64 chunks = (call.channels + call.width - 1) / call.width, chunk = blockIdx.x % chunks;")
             w.line("const Task task = find_task(call, blockIdx.x / chunks);")
@@ -175,9 +184,9 @@ class PolynomialText:
                 row = "call.order ? call.order[there] : there"
                 w.line(f"row({', '.join(['call', 'l', row, 'chunk', *tables, *sums])});")
             if at.adjoints:
-                self._write_task_sums()
+                self._write_sums_over_rows_of_task()
 
-    def _write_task_sums(self) -> None:
+    def _write_sums_over_rows_of_task(self) -> None:
         # over all warps, and over the rows of each warp, in order
         w = self.w
         w.line("__syncthreads();")
@@ -187,7 +196,7 @@ class PolynomialText:
                 w.line(f"sum += shared[{LANES} * (KEPT + m / rows * ADDED + n) + m % rows * width + lane];")
             w.line("call.sums[(blockIdx.x / chunks * ADDED + n) * call.channels + c] = sum;")
 
-    def _write_weights_kernel(self) -> None:
+    def _write_kernel_of_weight_gradients(self) -> None:
         # sums over an element's tasks in order, then the gradient of each weight
         w, at = self.w, self.at
         with w.part("kernel of weights"), w.block(f"{_KERNEL} {SUM_ENTRY}(const Call call)"):
@@ -197,12 +206,12 @@ class PolynomialText:
             w.line("const i64 count = (first_of(call, e + 1) - first_of(call, e) + call.span - 1) / call.span;")
             w.line("num* const sums = (num*)shared_memory() + lane;")
             w.line("if (c < call.channels)")
-            self._write_sums_of_tasks()
+            self._write_sums_over_tasks_of_element()
             w.line("__syncthreads();")
             sums = [f"sums + {LANES} * COEFFICIENTS * {n}" for n in range(len(at.adjoints))]
             w.line(f"if (c < call.channels) epilogue({', '.join(['call', 'e', 'c', 'warp', *sums])});")
 
-    def _write_sums_of_tasks(self) -> None:
+    def _write_sums_over_tasks_of_element(self) -> None:
         # a warp adds several sums side by side: loads of some tasks overlap
         w = self.w
         each, ahead = f"for (int k = 0; k < {self.at.together}; ++k)", self.at.ahead
@@ -222,7 +231,7 @@ class PolynomialText:
             w.raw("#pragma unroll")
             w.line(f"{each} if (n + k * WARPS < ADDED) sums[(n + k * WARPS) * {LANES}] = sum[k];")
 
-    def _write_channels_kernel(self) -> None:
+    def _write_kernel_that_sums_channels(self) -> None:
         w = self.w
         with w.part("kernel of channels"), w.block(f"{_KERNEL} {CHANNELS_ENTRY}(const Call call)"):
             w.line("const i64 chunks = (call.channels + call.width - 1) / call.width;")
@@ -235,7 +244,7 @@ class PolynomialText:
                     w.line(f"call.o_{name}[place] = narrow(sum);")
 
 
-def _weights_read(placement: CudaPolynomialPlacement, sums: Iterable[ComponentSum]) -> list[tuple[str, list[int]]]:
+def _list_weights_read(placement: CudaPolynomialPlacement, sums: Iterable[ComponentSum]) -> list[tuple[str, list[int]]]:
     # the weights that some sums read, by slot
     values = {value for _, terms in sums for p in terms for value in p.factors if isinstance(value, Component)}
     found = ((s, sorted(v.index for v in values if v.operand == s)) for s in placement.weights)

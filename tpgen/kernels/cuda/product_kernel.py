@@ -10,7 +10,7 @@ from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, Loaded, cuda_device_of
+from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, LoadedKernels, cuda_device_of
 from tpgen.kernels.cuda.launch import EdgeRows
 from tpgen.kernels.cuda.orders import (
     Order,
@@ -39,7 +39,7 @@ class ProductKernel(CudaKernel):
             description.form, DTYPES[spec.dtype], description.opened_and_raised(spec.call)[0], chip, bool(spec.rules)
         )
 
-    def launch_fields(self, loaded: Loaded) -> list[int]:
+    def launch_fields(self, loaded: LoadedKernels) -> list[int]:
         """Fields of the C++ ``struct Launch``."""
         p = loaded.placement
         sum_threads, sum_shared = p.entries.get(SUM_ENTRY, (0, 0))
@@ -64,7 +64,6 @@ class ProductKernel(CudaKernel):
         return [*fields.values()]
 
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Remembered orders of a call's indices; None for new indices."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), driver.captured_graph_number(device)
         if loaded is None:
@@ -88,7 +87,7 @@ class ProductKernel(CudaKernel):
         keeps = not capture and all(is_kept(index.tensor) for index in indices if index.tensor is not None)
         return KnownRows(wide, orders, loaded.stream if keeps else None)
 
-    def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, EdgeRows | None]:
+    def find_order(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, EdgeRows | None]:
         """Sort edges by owner; return a fault code (0: none) and the order."""
         p = loaded.placement
         return ordered_edges(p.by, call.indices, loaded.device, bool(p.scattered)) if call.indices else (0, None)
@@ -100,16 +99,20 @@ def ordered_edges(
     """Return (0, edges by owner), or the fault of an index out of range; a capture skips the check."""
     capture = driver.captured_graph_number(device)
     own = find_index(indices, owner) if owner else None
-    order = _given_or_known_order(own, capture).order if own and not is_known_to_ascend(_index_tensor(own)) else None
+    order = (
+        _given_or_known_order(own, capture).order
+        if own and not is_known_to_ascend(_require_index_tensor(own))
+        else None
+    )
     for place, index in enumerate(indices):
-        if index.check and not capture and not is_in_range(_index_tensor(index), index.size):
+        if index.check and not capture and not is_in_range(_require_index_tensor(index), index.size):
             return BEYOND + place, None
-    src, dst = (widen_index(_index_tensor(index), capture) for index in indices)
+    src, dst = (widen_index(_require_index_tensor(index), capture) for index in indices)
     collected = _given_or_known_order(indices[0], capture) if scattered else None
     return 0, EdgeRows(order, src, dst, own.size if own else 0, collected)
 
 
-def _index_tensor(index: RowIndex) -> Tensor:
+def _require_index_tensor(index: RowIndex) -> Tensor:
     assert index.tensor is not None
     return index.tensor
 
@@ -117,4 +120,4 @@ def _index_tensor(index: RowIndex) -> Tensor:
 def _given_or_known_order(index: RowIndex, capture: int) -> Order:
     if index.order is not None:
         return Order.split(index.order, index.size)
-    return sort_unless_known(_index_tensor(index), index.size, capture)
+    return sort_unless_known(_require_index_tensor(index), index.size, capture)

@@ -26,7 +26,7 @@ _NUMBERS = 128  # that a thread has in registers, at least
 
 
 class RowSteps(OnChip, OpenedSlots):
-    """Rows of a step, and their shared memory."""
+    """Base of placements: rows that a block computes together, in shared memory."""
 
     held: str | None = None  # the given operand whose row stays, while edges of one node come
     rows: int  # of a step
@@ -40,11 +40,11 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     @abstractmethod
-    def unit_count(self) -> int:
-        """Units of work of a step."""
+    def units_per_step(self) -> int:
+        """Units of work in a step, shared out to warps."""
 
     @abstractmethod
-    def has_sum_area(self, operand: str) -> bool:
+    def has_own_area_for_sums(self, operand: str) -> bool:
         """Whether an opened slot accumulates in an area of its own."""
 
     @abstractmethod
@@ -92,23 +92,23 @@ class RowSteps(OnChip, OpenedSlots):
     @cached_property
     def row_operands(self) -> tuple[str, ...]:
         """Given operands fetched row by row."""
-        return tuple(o for o in self.given if self.dim[o] and not self.shared_weights(o) and o != self.held)
+        return tuple(o for o in self.given if self.dim[o] and not self.has_shared_weights(o) and o != self.held)
 
     @property
     def sorted_by(self) -> tuple[str, ...]:
         """Operands whose nodes sort edges."""
         return (*((self.by,) if self.by else ()), *self.scattered)
 
-    def of_nodes(self, operand: str) -> bool:
+    def has_rows_of_nodes(self, operand: str) -> bool:
         """Whether edges index an operand's rows."""
         return self.indexed and operand in ("x1", "out")
 
     @property
     def scattered(self) -> tuple[str, ...]:
         """Results per edge that a second kernel adds per node."""
-        return tuple(o for o in self.results if self.of_nodes(o))
+        return tuple(o for o in self.results if self.has_rows_of_nodes(o))
 
-    def shared_weights(self, operand: str) -> bool:
+    def has_shared_weights(self, operand: str) -> bool:
         return operand == "w" and self.schedule.shared_weights
 
     @cached_property
@@ -120,11 +120,11 @@ class RowSteps(OnChip, OpenedSlots):
     def usual_rows(self) -> int:
         """Default rows of a step."""
         if self.indexed:
-            return next((r for r in (4, 2) if self._step_bytes(2 * r) <= self.chip.block_shared // 3), 1)
+            return next((r for r in (4, 2) if self._shared_bytes_of_step(2 * r) <= self.chip.block_shared // 3), 1)
         rows = self._fewest_aligned_rows
-        if self._step_bytes(rows) > self.chip.block_shared // 2:
+        if self._shared_bytes_of_step(rows) > self.chip.block_shared // 2:
             return 1
-        while rows < _ROWS and self._step_bytes(2 * rows) <= self.small:
+        while rows < _ROWS and self._shared_bytes_of_step(2 * rows) <= self.small:
             rows *= 2
         return rows
 
@@ -137,25 +137,25 @@ class RowSteps(OnChip, OpenedSlots):
     @property
     def _fewest_aligned_rows(self) -> int:
         # 1 where no number of rows fills multiples of 16 bytes
-        large = [] if self.indexed else [o for o in self._copied_operands if self.row_bytes(o) > _SHORT]
-        return next((r for r in (1, 2, 4, 8) if all(self._fills_16_bytes(o, r) for o in large)), 1)
+        large = [] if self.indexed else [o for o in self._operands_copied_by_rows if self.row_bytes(o) > _SHORT]
+        return next((r for r in (1, 2, 4, 8) if all(self._is_multiple_of_16_bytes(o, r) for o in large)), 1)
 
     @property
-    def _copied_operands(self) -> tuple[str, ...]:
+    def _operands_copied_by_rows(self) -> tuple[str, ...]:
         return tuple(o for o in SLOTS if o in self.row_operands or o in self.results)
 
-    def _step_bytes(self, rows: int) -> int:
-        return sum(self.row_bytes(o) for o in self._copied_operands) * rows
+    def _shared_bytes_of_step(self, rows: int) -> int:
+        return sum(self.row_bytes(o) for o in self._operands_copied_by_rows) * rows
 
     def row_bytes(self, operand: str) -> int:
         return self.dim[operand] * self.schedule.target.itemsize
 
-    def _fills_16_bytes(self, operand: str, rows: int) -> bool:
+    def _is_multiple_of_16_bytes(self, operand: str, rows: int) -> bool:
         return self.row_bytes(operand) * rows % _SIXTEEN == 0
 
-    def whole(self, operand: str) -> bool:
-        """Whether rows copy whole: multiples of 16 bytes."""
-        return self._fills_16_bytes(operand, 1 if self.indexed else self.rows)
+    def copies_rows_whole(self, operand: str) -> bool:
+        """Whether rows are multiples of 16 bytes, copied whole."""
+        return self._is_multiple_of_16_bytes(operand, 1 if self.indexed else self.rows)
 
     @property
     def head(self) -> list[str]:
@@ -164,7 +164,7 @@ class RowSteps(OnChip, OpenedSlots):
         owned += f", by the owner of {self.held}" if self.held else ""
         return [
             f"cuda placement: opens {', '.join(self.opened)}{owned}; {self.dtype}, {self.chip}",
-            f"  a step is {self.rows} row{'s' * (self.rows > 1)}: {self.unit_count} units on {self.warps} warps",
+            f"  a step is {self.rows} row{'s' * (self.rows > 1)}: {self.units_per_step} units on {self.warps} warps",
             f"  shared memory: {self.shared} bytes, {self.stage_count} stages of {self.stage_bytes}",
         ]
 
@@ -180,14 +180,14 @@ class RowSteps(OnChip, OpenedSlots):
         return _areas_end({o: self.row_bytes(o) * self.rows for o in self.row_operands})
 
     @cached_property
-    def _area_sizes(self) -> dict[str, int]:
+    def _bytes_of_shared_memory_areas(self) -> dict[str, int]:
         # bytes of what stands once in a block
         number = self.number
         areas = {SLOTS_AREA: _ENDS * _SLOTS * self.rows} if self.indexed else {}
         areas |= {self.held: self.row_bytes(self.held)} if self.held else {}
         areas |= {name: size * self.rows * number for name, size in self.intermediate_dims.items()}
         for o in self.opened:
-            if self.has_sum_area(o) and not self.shared_weights(o):
+            if self.has_own_area_for_sums(o) and not self.has_shared_weights(o):
                 areas[f"d_{o}"] = self.dim[o] * (1 if self.summed_over_rows(o) else self.rows) * number
             elif o in self.results and not self.may_overwrite_operand(o):
                 areas[f"d_{o}"] = self.row_bytes(o) * self.rows
@@ -196,17 +196,21 @@ class RowSteps(OnChip, OpenedSlots):
     @cached_property
     def areas(self) -> dict[str, int]:
         """Byte offset of each permanent area."""
-        return _area_offsets(self._area_sizes, 8 * (self.stage_count + 1))
+        return _area_offsets(self._bytes_of_shared_memory_areas, 8 * (self.stage_count + 1))
 
     @cached_property
     def stage_count(self) -> int:
         """Stages: two if both fit."""
-        return 2 if _areas_end(self._area_sizes, 64) + 2 * self.stage_bytes <= self.chip.block_shared else 1
+        return (
+            2
+            if _areas_end(self._bytes_of_shared_memory_areas, 64) + 2 * self.stage_bytes <= self.chip.block_shared
+            else 1
+        )
 
     @property
     def stages_at(self) -> int:
         """Byte offset of the first stage."""
-        return _round_up(_areas_end(self._area_sizes, 8 * self.stage_count), 128)
+        return _round_up(_areas_end(self._bytes_of_shared_memory_areas, 8 * self.stage_count), 128)
 
     @property
     def shared(self) -> int:
@@ -233,8 +237,8 @@ def check_room(placement: RowSteps) -> None:
         )
     if placement.constants > CONSTANTS:
         raise EmitError(
-            f"a step of this product is {placement.unit_count} parts, whose table takes {placement.constants} bytes of "
-            f"constant memory, and a kernel has {CONSTANTS}: use strategy='grouped'"
+            f"a step of this product is {placement.units_per_step} parts, whose table takes {placement.constants} "
+            f"bytes of constant memory, and a kernel has {CONSTANTS}: use strategy='grouped'"
         )
 
 

@@ -28,26 +28,26 @@ class StepsText:
 
     def write(self) -> None:
         """Write prelude, device functions and kernels."""
-        self._write_in_part("placement", self._write_header_comment)
-        self._write_prelude()
-        self._write_in_part("tables", self.body.write_constants)
-        self._write_in_part("a step", self._write_step_struct)
-        self.body.write_functions()
+        self._write_with_part_label("placement", self._write_header_comment)
+        self._write_constants_and_headers()
+        self._write_with_part_label("tables", self.body.write_constants)
+        self._write_with_part_label("a step", self._write_struct_of_step_of_rows)
+        self.body.write_functions_called_by_kernel()
         rows = _RowsText(self.p, self.w)
-        self._write_in_part("rows fetched", rows.write_call)
+        self._write_with_part_label("rows fetched", rows.write_call)
         if self.p.indexed:
-            self._write_in_part("edges", self._write_edge_functions)
-        self._write_in_part("rows fetched", rows.write_fetch)
-        self._write_in_part("a step", self._write_compute)
+            self._write_with_part_label("edges", self._write_device_functions_of_edges)
+        self._write_with_part_label("rows fetched", rows.write_fetch)
+        self._write_with_part_label("a step", self._write_compute_function)
         if self.p.results:
-            self._write_in_part("rows delivered", rows.write_deliver)
-        self._write_in_part("the kernel", self._write_kernel)
+            self._write_with_part_label("rows delivered", rows.write_deliver)
+        self._write_with_part_label("the kernel", self._write_kernel_entry_point)
         if self.p.sums_weights:
-            self._write_in_part("the kernel", self._write_sum_kernel)
+            self._write_with_part_label("the kernel", self._write_kernel_that_sums_weight_gradients)
         if self.p.scattered:
-            self._write_in_part("the kernel", self._write_collect_kernel)
+            self._write_with_part_label("the kernel", self._write_kernel_that_sums_edges_of_node)
 
-    def _write_in_part(self, name: str, write: Callable[[], None]) -> None:
+    def _write_with_part_label(self, name: str, write: Callable[[], None]) -> None:
         with self.w.part(name):
             write()
 
@@ -55,7 +55,7 @@ class StepsText:
         for line in str(self.p).split("\n"):
             self.w.line(f"// {line}")
 
-    def _write_prelude(self) -> None:
+    def _write_constants_and_headers(self) -> None:
         w, p = self.w, self.p
         counts = {"THREADS": p.threads, "BLOCKS": p.blocks_at_once, "ROWS": p.rows, "STAGES": p.stage_count}
         write_numbers(w, self.dtype, ", ".join(f"{name} = {count}" for name, count in counts.items()))
@@ -64,13 +64,13 @@ class StepsText:
 
     # -- what a step works on --
 
-    def _write_step_struct(self) -> None:
+    def _write_struct_of_step_of_rows(self) -> None:
         p, w = self.p, self.w
         with w.block("struct Step", "};"):
             for o in p.given:
                 w.line(f"const real* {o};")
             for o in p.opened:
-                w.line(f"{'num' if p.has_sum_area(o) else 'real'}* d_{o};")
+                w.line(f"{'num' if p.has_own_area_for_sums(o) else 'real'}* d_{o};")
             for name, size in p.intermediate_dims.items():
                 if size:
                     w.line(f"num* {name};")
@@ -78,12 +78,12 @@ class StepsText:
             if p.by:
                 w.line("int from, to;  // rows of one owner")
 
-    def _write_compute(self) -> None:
+    def _write_compute_function(self) -> None:
         run = "const Call& call, Step& s, Run& run, const Ends* ends" if self.p.by else "const Step& s"
         with self.w.block(f"DEVICE void compute({run})"):
-            self.body.write_step()
+            self.body.write_body_of_compute_function()
 
-    def _write_edge_functions(self) -> None:
+    def _write_device_functions_of_edges(self) -> None:
         w, owner, held = self.w, self.p.owner, self.p.held
         w.raw(cuda_header("edges"))
         if self.p.by:
@@ -100,7 +100,7 @@ class StepsText:
 
     # -- the kernel --
 
-    def _write_kernel(self) -> None:
+    def _write_kernel_entry_point(self) -> None:
         p, w = self.p, self.w
         with w.block(f'extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) {ENTRY}(const Call call)'):
             w.line("unsigned char* const shared = shared_memory();")
@@ -108,23 +108,23 @@ class StepsText:
             count = "STAGES + 1" if p.held else "STAGES"
             w.line(f"if (threadIdx.x == 0) for (int n = 0; n < {count}; ++n) barrier_init(barriers + n);")
             w.line("Step s;")
-            self._write_area_pointers()
+            self._write_pointers_to_shared_memory()
             w.line("int at = 0;")
             w.line("unsigned parity = 0;")
             if p.indexed:
-                self._write_run_setup()
+                self._write_share_of_edges_of_block()
             else:
                 w.line("__syncthreads();")
                 w.line("const i64 begin = (i64)blockIdx.x * ROWS, by = (i64)gridDim.x * ROWS, end = call.rows;")
-            self._write_step_loop()
+            self._write_loop_over_steps_of_rows()
             if p.owner:
                 w.line("settle(call, s, run, end == call.rows ? call.owners : run.owner + 1);")
             w.line("delivered();")
 
-    def _write_area_pointers(self) -> None:
+    def _write_pointers_to_shared_memory(self) -> None:
         # areas that stay where they are
         p, w = self.p, self.w
-        kinds = {f"d_{o}": "num" if p.has_sum_area(o) else "real" for o in p.opened} | dict.fromkeys(
+        kinds = {f"d_{o}": "num" if p.has_own_area_for_sums(o) else "real" for o in p.opened} | dict.fromkeys(
             p.given, "const real"
         )
         for name, place in p.areas.items():
@@ -139,7 +139,7 @@ class StepsText:
         if p.rows == 1:
             w.line("s.rows = 1;")
 
-    def _write_run_setup(self) -> None:
+    def _write_share_of_edges_of_block(self) -> None:
         # an equal share of all edges, in their order
         w, p = self.w, self.p
         w.line("const i64 begin = run_begin(call, blockIdx.x, gridDim.x), by = ROWS;")
@@ -153,23 +153,23 @@ class StepsText:
         w.line("Ahead ahead = begin_run(call, slots, begin, end);")
         w.line("int step = 0;")
 
-    def _write_step_loop(self) -> None:
+    def _write_loop_over_steps_of_rows(self) -> None:
         w, p = self.w, self.p
         size = -(-p.stage_bytes // 128) * 128
         place = f"shared + {p.stages_at} + {{0}} * {size}, barriers + {{0}}"
         if p.stage_count > 1:
             with w.block("for (int n = 0; n < STAGES - 1; ++n)"):
                 w.line("const i64 q = begin + n * by;")
-                self._write_fetch_call("q", place.format("(at + n) % STAGES"), "n")
+                self._write_call_that_fetches_rows("q", place.format("(at + n) % STAGES"), "n")
         with w.block("for (i64 q = begin; q < end; q += by)"):
             w.line("delivered();")
             w.line("const i64 later = q + (STAGES - 1) * by;")
-            self._write_fetch_call("later", place.format("(at + STAGES - 1) % STAGES"), "step + STAGES - 1")
+            self._write_call_that_fetches_rows("later", place.format("(at + STAGES - 1) % STAGES"), "step + STAGES - 1")
             if p.indexed:
                 w.line("look_ahead(call, ahead);")
             w.line("fetched(barriers + at, parity);")
             w.line(f"unsigned char* const stage = shared + {p.stages_at} + at * {size};")
-            self._write_step_pointers()
+            self._write_pointers_to_rows_of_step()
             if p.indexed and (p.by or p.results):
                 w.line("const Ends* const ends = ends_of_step(slots, step);")
             w.line("compute(call, s, run, ends);" if p.by else "compute(s);")
@@ -180,27 +180,27 @@ class StepsText:
                 w.line("++step;")
             w.line("if (++at == STAGES) at = 0, parity ^= 1;")
 
-    def _write_fetch_call(self, first: str, place: str, step: str) -> None:
+    def _write_call_that_fetches_rows(self, first: str, place: str, step: str) -> None:
         # ask for the rows of a step, where there is one
         which = f"ends_of_step(slots, {step})" if self.p.indexed else first
         self.w.line(f"if ({first} < end) fetch_rows(call, {place}, {which}, rows_of({first}, end));")
         self.w.line("fetch_end();")
 
-    def _write_step_pointers(self) -> None:
+    def _write_pointers_to_rows_of_step(self) -> None:
         p, w = self.p, self.w
         for o, place in p.stage.items():
             w.line(f"s.{o} = (const real*)(stage + {place});")
-            if o in p.results and p.may_overwrite_operand(o) and not p.has_sum_area(o):
+            if o in p.results and p.may_overwrite_operand(o) and not p.has_own_area_for_sums(o):
                 w.line(f"s.d_{o} = (real*)(stage + {place});")
         if p.rows > 1:
             w.line("s.rows = rows_of(q, end);")
 
-    def _write_sum_kernel(self) -> None:
+    def _write_kernel_that_sums_weight_gradients(self) -> None:
         # the blocks' parts of the gradient of weights that all rows share, added up
         self.w.line(f"enum {{ WEIGHTS = {self.p.dim['w']} }};")
         self.w.raw(cuda_header("sum"))
 
-    def _write_collect_kernel(self) -> None:
+    def _write_kernel_that_sums_edges_of_node(self) -> None:
         # write the kernel that adds up results of edges for each node
         (operand,) = self.p.scattered
         self.w.line(f"enum {{ COLLECTED = {self.p.dim[operand]} }};")
@@ -239,14 +239,14 @@ class _RowsText:
         arguments = f"const Call& call, unsigned char* stage, u64* barrier, {self._rows_argument}, const int n"
         with w.block(f"DEVICE void fetch_rows({arguments})"):
             if p.indexed:
-                self._write_edges_fetch()
+                self._write_fetch_of_edges()
             else:
-                self._write_block_fetch()
+                self._write_fetch_of_consecutive_rows()
 
-    def _write_block_fetch(self) -> None:
+    def _write_fetch_of_consecutive_rows(self) -> None:
         # rows that stand side by side
         p, w = self.p, self.w
-        whole = [o for o in p.row_operands if p.whole(o)]
+        whole = [o for o in p.row_operands if p.copies_rows_whole(o)]
         with w.block("if (n == ROWS)" if p.rows > 1 else ""):
             w.line(f"fetch_begin(barrier, {sum(p.row_bytes(o) for o in whole) * p.rows});")
             for o in p.row_operands:
@@ -265,12 +265,12 @@ class _RowsText:
             count = f"n * {p.dim[operand]}" if p.rows > 1 else p.dim[operand]
             self.w.line(f"fetch_numbers((real*)({place}), {self._row_address(operand)}, {count});")
 
-    def _write_edges_fetch(self) -> None:
+    def _write_fetch_of_edges(self) -> None:
         # rows that stand apart: whole ones each by itself, short ones by all threads
         p, w = self.p, self.w
-        whole, short = ([o for o in p.row_operands if p.whole(o) == yes] for yes in (True, False))
+        whole, short = ([o for o in p.row_operands if p.copies_rows_whole(o) == yes] for yes in (True, False))
         w.line(f"fetch_begin(barrier, n * {sum(map(p.row_bytes, whole))});")
-        self._write_row_loops(whole, short, self._write_edge_fetch)
+        self._write_row_loops(whole, short, self._write_fetch_of_row_of_each_edge)
 
     def _write_row_loops(self, whole: list[str], short: list[str], write: Callable[[str, bool], None]) -> None:
         for operands, head in (
@@ -283,7 +283,7 @@ class _RowsText:
                     for o in operands:
                         write(o, o in whole)
 
-    def _write_edge_fetch(self, operand: str, whole: bool) -> None:
+    def _write_fetch_of_row_of_each_edge(self, operand: str, whole: bool) -> None:
         p, place = self.p, f"stage + {self.p.stage[operand]} + r * {self.p.row_bytes(operand)}"
         if whole:
             self.w.line(f"fetch_row({place}, {self._row_address(operand)}, {p.row_bytes(operand)}, barrier);")
@@ -295,25 +295,29 @@ class _RowsText:
         p, w = self.p, self.w
         with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._rows_argument}, const int n)"):
             w.line("deliver_begin();")
-            whole = [o for o in p.results if p.whole(o) and not p.has_sum_area(o)]
+            whole = [o for o in p.results if p.copies_rows_whole(o) and not p.has_own_area_for_sums(o)]
             if p.indexed:
-                self._write_row_loops(whole, [o for o in p.results if o not in whole], self._write_edge_delivery)
+                self._write_row_loops(
+                    whole, [o for o in p.results if o not in whole], self._write_store_of_row_of_each_edge
+                )
             else:
                 for o in p.results:
-                    self._write_block_delivery(o, o in whole)
+                    self._write_stores_of_consecutive_rows(o, o in whole)
             w.line("deliver_end();")
 
-    def _write_block_delivery(self, operand: str, whole: bool) -> None:
+    def _write_stores_of_consecutive_rows(self, operand: str, whole: bool) -> None:
         p, place, dim = self.p, self._row_address(operand, "d_"), self.p.dim[operand]
-        slow = f"{'write_out' if p.has_sum_area(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
+        slow = f"{'write_out' if p.has_own_area_for_sums(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
         if whole:
             self.w.line(f"if (n == ROWS) deliver({place}, s.d_{operand}, {p.row_bytes(operand) * p.rows});")
         self.w.line(f"else {slow}" if whole else slow)
 
-    def _write_edge_delivery(self, operand: str, whole: bool) -> None:
+    def _write_store_of_row_of_each_edge(self, operand: str, whole: bool) -> None:
         p, place = self.p, self._row_address(operand, "d_")
         here = f"s.d_{operand} + r * {p.dim[operand]}"
         if whole:
             self.w.line(f"deliver_row({place}, {here}, {p.row_bytes(operand)});")
         else:
-            self.w.line(f"{'write_out' if p.has_sum_area(operand) else 'copy'}({place}, {here}, {p.dim[operand]});")
+            self.w.line(
+                f"{'write_out' if p.has_own_area_for_sums(operand) else 'copy'}({place}, {here}, {p.dim[operand]});"
+            )

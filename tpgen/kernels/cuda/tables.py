@@ -63,12 +63,12 @@ def table_sets(placed: tuple[PlacedTable, ...], sweep: Sweep) -> tuple[TableSet,
     read = _first_read_ranks(sweep.paths)
     for (operand, copies, stride), members in alike.items():
         offset = made[-1].offset + made[-1].size if made else 0
-        tables = [(placed[n], _in_read_order(sweep.tables[n], read)) for n in members]
+        tables = [(placed[n], _sort_entries_by_first_read(sweep.tables[n], read)) for n in members]
         made.append(_make_table_set(operand, copies, stride, offset, tables))
     return tuple(made)
 
 
-def _in_read_order(table: tuple[Tabulate, ...], ranks: dict[TableEntry, int]) -> tuple[Tabulate, ...]:
+def _sort_entries_by_first_read(table: tuple[Tabulate, ...], ranks: dict[TableEntry, int]) -> tuple[Tabulate, ...]:
     # entries of a table in the order in which they stand
     if len(table) <= LONG:
         return table
@@ -93,17 +93,17 @@ def _make_table_set(
     rows: list[_Entry] = []
     for placed, statements in members:
         firsts.append(len(rows))
-        rows += [_entry_terms(placed, statement) for statement in statements]
+        rows += [_list_terms_of_entry(placed, statement) for statement in statements]
         rows += [()] * (-len(rows) % 4)
     places = tuple({s.target.index: n for n, s in enumerate(statements)} for _, statements in members)
     return TableSet(operand, copies, stride, offset, tuple(p for p, _ in members), tuple(firsts), places, tuple(rows))
 
 
-def _entry_terms(placed: PlacedTable, statement: Tabulate) -> _Entry:
-    return tuple((term.coefficient, _component_place(placed, term.factors)) for term in statement.terms)
+def _list_terms_of_entry(placed: PlacedTable, statement: Tabulate) -> _Entry:
+    return tuple((term.coefficient, _position_of_component(placed, term.factors)) for term in statement.terms)
 
 
-def _component_place(placed: PlacedTable, factors: tuple) -> int:
+def _position_of_component(placed: PlacedTable, factors: tuple) -> int:
     (component,) = factors
     assert isinstance(component, Component)
     return placed.start + component.index * placed.index_stride

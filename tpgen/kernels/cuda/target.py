@@ -56,7 +56,7 @@ def scratch_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
 # -- by what a form consists of ----------------------------------------------------------------------------------------
 
 
-def _product_obstacle(spec: KernelSpec, chip: Chip) -> str | None:
+def _why_product_does_not_fit(spec: KernelSpec, chip: Chip) -> str | None:
     if spec.description.plan.by_element:
         return "weights of elements have kernels on a CPU alone: use strategy='grouped'"
     if spec.call.levels:
@@ -69,12 +69,12 @@ def _product_obstacle(spec: KernelSpec, chip: Chip) -> str | None:
     return None
 
 
-def _polynomial_obstacle(spec: KernelSpec, chip: Chip) -> str | None:
+def _why_polynomial_does_not_fit(spec: KernelSpec, chip: Chip) -> str | None:
     description = spec.description
     return why_no_room(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
 
 
-def _product_text(spec: KernelSpec, chip: Chip) -> str:
+def _cuda_text_of_product(spec: KernelSpec, chip: Chip) -> str:
     # empty for a call that is expanded into other calls
     form = spec.description.form
     there = {o.name for o in form.operands if o.dim}
@@ -106,8 +106,8 @@ def taken_rules(description: Any, rules: RowRules) -> RowRules:
 
 load_gpu_kernel = choose_by_form(ProductKernel, PolynomialKernel)
 place_kernel = choose_by_form(ProductKernel.place_on_chip, PolynomialKernel.place_on_chip)
-kernel_obstacle = choose_by_form(_product_obstacle, _polynomial_obstacle)
+kernel_obstacle = choose_by_form(_why_product_does_not_fit, _why_polynomial_does_not_fit)
 kernel_text = choose_by_form(
-    _product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place_on_chip(spec, chip)).text
+    _cuda_text_of_product, lambda spec, chip: generate_cuda(PolynomialKernel.place_on_chip(spec, chip)).text
 )
 slower = choose_by_form(_why_slower_than_graphs, lambda *_: None)

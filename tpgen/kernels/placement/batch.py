@@ -19,7 +19,7 @@ _STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the n
 
 @dataclass(frozen=True)
 class BatchPlacement(OpenedSlots):
-    """A batch schedule with some slots open."""
+    """Layout of a kernel that computes slots ``opened``, with vectors over rows."""
 
     schedule: BatchSchedule
 
@@ -29,7 +29,7 @@ class BatchPlacement(OpenedSlots):
 
     @property
     def blocks(self) -> Blocks:
-        return Blocks(self.schedule.rows, sum(self.dim.values()), self.weight_scratch)
+        return Blocks(self.schedule.rows, sum(self.dim.values()), self.scratch_size_of_shared_weights)
 
     # -- what lives where --
 
@@ -44,8 +44,7 @@ class BatchPlacement(OpenedSlots):
         return not self.schedule.shared_weights
 
     @property
-    def weight_scratch(self) -> int:
-        """Size of scratch for shared weights, else 0."""
+    def scratch_size_of_shared_weights(self) -> int:
         return self.schedule.target.round_up(self.dim["w"]) if self.schedule.shared_weights else 0
 
     @cached_property
@@ -56,10 +55,13 @@ class BatchPlacement(OpenedSlots):
         areas |= {f"a_{o}": self.dim[o] * rows for o in self.opened if o != "w"}
         own = [t for t in self.schedule.terms if self.owns_weights(t)]
         mixing = [t for t in self.schedule.terms if t.mode.mixing and t not in own]
-        for name, needs in (("P", self.needs_p), ("D", self.needs_d)):
-            held = (self.copies_per_block(t) * t.size(self.sides(t).axis) for t in mixing if needs(t))
+        for name, needs in (("P", self.needs_coupled_inputs), ("D", self.needs_coupled_cotangents)):
+            held = (self.copies_per_block(t) * t.size(self.sides_of_weight_matrix(t).axis) for t in mixing if needs(t))
             areas[name] = max(held, default=0) * rows
-        areas["G"] = max((self.count_copies_flipped(t) * t.size(self.sides(t).axis) for t in mixing), default=0) * rows
+        areas["G"] = (
+            max((self.count_copies_flipped(t) * t.size(self.sides_of_weight_matrix(t).axis) for t in mixing), default=0)
+            * rows
+        )
         one = max((t.size("w") for t in own), default=0) * rows
         areas["own"] = one if "out" in self.opened or "x1" in self.opened else 0
         areas["d_own"] = one if "w" in self.opened or "x2" in self.opened else 0
@@ -75,7 +77,7 @@ class BatchPlacement(OpenedSlots):
 
     def copies_per_block(self, term: Term) -> int:
         """Copies of P per block: whole sets with the same first copy."""
-        sides = self.sides(term)
+        sides = self.sides_of_weight_matrix(term)
         inner = term.size(sides.copies[1:])
         first = max(1, _BLOCK // max(1, inner * term.size(sides.axis) * self.schedule.rows))
         return inner * min(term.size(sides.copies[0]), first)
@@ -100,14 +102,14 @@ class BatchPlacement(OpenedSlots):
     def _is_uvw(self, term: Term) -> bool:
         return term.weighted and (term.mode.in1, term.mode.in2, term.mode.out) == ("u", "v", "w")
 
-    def sides(self, term: Term) -> Sides:
+    def sides_of_weight_matrix(self, term: Term) -> Sides:
         return find_sides(term, self.mixes_first(term))
 
-    def needs_p(self, term: Term) -> bool:
-        return self.sides(term).far in self.opened or (term.weighted and "w" in self.opened)
+    def needs_coupled_inputs(self, term: Term) -> bool:
+        return self.sides_of_weight_matrix(term).far in self.opened or (term.weighted and "w" in self.opened)
 
-    def needs_d(self, term: Term) -> bool:
-        return self.sides(term).near in self.opened or "x2" in self.opened
+    def needs_coupled_cotangents(self, term: Term) -> bool:
+        return self.sides_of_weight_matrix(term).near in self.opened or "x2" in self.opened
 
     def owns_weights(self, term: Term) -> bool:
         """Whether each row's scalars multiply the shared weights first."""
@@ -123,8 +125,7 @@ class BatchPlacement(OpenedSlots):
             return 0
         return term.size(term.mode.mixing) // self.schedule.target.lanes * self.schedule.target.lanes
 
-    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """(start, size) of each segment that paths use."""
+    def ranges_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
         s = self.schedule
         if operand == "w":
             return [(s.start(t, "w"), t.size(t.mode.weight)) for t in s.terms if t.weighted]
@@ -137,9 +138,9 @@ class BatchPlacement(OpenedSlots):
         yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()
         yield f"  {self.blocks}", ()
         yield f"  scratch: {areas_text(self.scratch)}", ()
-        yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
+        yield from ((self._describe_path(path.term), (path.term.path,)) for path in self.sweep.paths)
 
-    def _path_text(self, term: Term) -> str:
+    def _describe_path(self, term: Term) -> str:
         copies = " x ".join(f"{a} {term.size(a)}" for a, _ in term.copies)
         if not term.mode.mixing:
             return f"  path {term.path}: copies {copies}, one by one"

@@ -24,7 +24,7 @@ _GROUP, _GROUP_STAGED = 8, 6400
 
 @dataclass(frozen=True)
 class ChannelPlacement(OpenedSlots):
-    """A channel schedule with some slots open."""
+    """Layout of a kernel that computes slots ``opened``, with vectors over channels."""
 
     schedule: ChannelSchedule
 
@@ -38,7 +38,7 @@ class ChannelPlacement(OpenedSlots):
         if not self.raised:
             return given_slots(self.opened)
         read = {s.target.operand for s in self.sweep.statements if isinstance(s, Load)}
-        return tuple(slot for slot in self.call_slots if slot in read or self.tabulated(slot))
+        return tuple(slot for slot in self.call_slots if slot in read or self.is_tabulated(slot))
 
     @property
     def transposed_segments(self) -> set[tuple[int, int]]:
@@ -46,7 +46,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def blocks(self) -> Blocks:
-        return Blocks(self.schedule.target.lanes, sum(self.dim.values()), self.weight_scratch)
+        return Blocks(self.schedule.target.lanes, sum(self.dim.values()), self.scratch_size_of_shared_weights)
 
     @property
     def in_parts(self) -> bool:
@@ -65,20 +65,20 @@ class ChannelPlacement(OpenedSlots):
         """Whether a segment goes through scratch."""
         return view.staged or self.summed_over_rows(view.operand)
 
-    def tabulated(self, slot: str) -> bool:
+    def is_tabulated(self, slot: str) -> bool:
         """Whether the kernel needs tables of a slot."""
         return any(self.statements_that_fill(placed, slot) for placed in self.schedule.tables)
 
     @cached_property
     def tabulated_slots(self) -> list[str]:
-        return [slot for slot in self.call_slots if self.tabulated(slot)]
+        return [slot for slot in self.call_slots if self.is_tabulated(slot)]
 
     def statements_that_fill(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
         """Statements that fill a table from a slot."""
-        return self._fillings.get((placed.table.number, slot), ())
+        return self._statements_by_table_and_slot.get((placed.table.number, slot), ())
 
     @cached_property
-    def _fillings(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
+    def _statements_by_table_and_slot(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
         found: dict[tuple[int, str], tuple[Tabulate, ...]] = {}
         for placed in self.schedule.tables:
             number = placed.table.number
@@ -107,14 +107,13 @@ class ChannelPlacement(OpenedSlots):
         return [v for v in self.schedule.views_of(operand) if self.goes_through_scratch(v)]
 
     @property
-    def weight_scratch(self) -> int:
-        """Size of scratch for shared weights, else 0."""
+    def scratch_size_of_shared_weights(self) -> int:
         return self.schedule.scratch_size("w") if self.schedule.shared_weights else 0
 
     @property
     def given_weights(self) -> list[str]:
         """Weight slots staged once for all rows."""
-        return [slot for slot in self.given if operand_of(slot) == "w" and self.weight_scratch]
+        return [slot for slot in self.given if operand_of(slot) == "w" and self.scratch_size_of_shared_weights]
 
     @cached_property
     def scratch(self) -> dict[str, int]:
@@ -135,7 +134,7 @@ class ChannelPlacement(OpenedSlots):
             if slot in self.opened and any(map(self.goes_through_scratch, s.views_of(slot))):
                 areas[f"a_{slot}"] = s.scratch_size(slot)
         for slot in self.call_slots:
-            if self.tabulated(slot):
+            if self.is_tabulated(slot):
                 areas[f"t_{cpp_name(slot)}"] = self.dim[slot] * lanes
             if slot in self.opened and slot in s.scalar_operands:
                 areas[f"r_{slot}"] = self.dim[slot] * lanes
@@ -193,7 +192,7 @@ class ChannelPlacement(OpenedSlots):
         return not self.summed_over_rows(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
 
     @cached_property
-    def _first_writers(self) -> dict[View, Term]:
+    def _first_path_to_write_each_view(self) -> dict[View, Term]:
         first: dict[View, Term] = {}
         for term in self.schedule.terms:
             for leg in term.legs:
@@ -204,19 +203,18 @@ class ChannelPlacement(OpenedSlots):
 
     def writes_first(self, view: View, term: Term) -> bool:
         """Whether a path writes a view first, and stores instead of adding."""
-        return self._first_writers[view] is term and self.writes_once(view, term)
+        return self._first_path_to_write_each_view[view] is term and self.writes_once(view, term)
 
     @property
     def views_to_clear(self) -> list[View]:
         """Views that a row clears before paths add."""
         return [
             view
-            for view, term in self._first_writers.items()
+            for view, term in self._first_path_to_write_each_view.items()
             if view.operand in self.opened and not (self.summed_over_rows(view.operand) or self.writes_once(view, term))
         ]
 
-    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """(start, size) of each segment that paths use."""
+    def ranges_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
         tabulated = self.tabulated_ranges(operand) if operand in self.schedule.scalar_operands else []
         return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 
@@ -234,17 +232,19 @@ class ChannelPlacement(OpenedSlots):
         for table in self.schedule.tables:
             text = f"  T{table.table.number} of {table.operand}: {table.copies} x {table.entries} entries"
             yield text, tuple(term.path for term in table.table.terms)
-        yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
+        yield from ((self._describe_path(path.term), (path.term.path,)) for path in self.sweep.paths)
 
-    def _path_text(self, term: Term) -> str:
+    def _describe_path(self, term: Term) -> str:
         letter, size = self.schedule.copy_loop(term)
         seen = [v for leg in term.legs if (v := self.schedule.view(term, leg.operand))]
-        parts = [f"{v.operand}[{v.segment}] {self._access_text(v, term)}" for v in seen if self._access_text(v, term)]
+        parts = [
+            f"{v.operand}[{v.segment}] {self._describe_access(v, term)}" for v in seen if self._describe_access(v, term)
+        ]
         loop = f"{size} x " if letter else ""
         vectors = self.schedule.count_padded_channels(term) // self.schedule.target.lanes
         return f"  path {term.path}: {loop}{vectors} vectors; {', '.join(parts)}"
 
-    def _access_text(self, view: View, term: Term) -> str:
+    def _describe_access(self, view: View, term: Term) -> str:
         # text of a path's access to a segment: reads, then writes
         place = (
             "in scratch"

@@ -105,7 +105,7 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     """Lay out all paths of a linear form."""
     terms = path_terms(form)
     by_element, shared = form.operand("w").rows == ELEMENT, form.operand("w").rows == SHARED
-    segments = {name: _segments(form, terms, name, target, shared) for name in ("x1", "out")}
+    segments = {name: _lay_out_segments(form, terms, name, target, shared) for name in ("x1", "out")}
     made, kept, flipped = [], 0, 0
     for term in terms:
         source, end = (segments[name][term.segment(name)] for name in ("x1", "out"))
@@ -119,7 +119,7 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     return MatrixSchedule(target, row_lengths(form), shared or by_element, by_element, tuple(made), rows)
 
 
-def _segments(
+def _lay_out_segments(
     form: Form, terms: Iterable[Term], operand: str, target: Target, shared: bool
 ) -> dict[int, MatrixSegment]:
     found: dict[int, MatrixSegment] = {}
@@ -154,7 +154,7 @@ class _MatrixSweep(TextOfPaths):
 
 @dataclass(frozen=True)
 class MatrixPlacement(OpenedSlots):
-    """A matrix schedule with some slots open."""
+    """Layout of a kernel that computes slots ``opened`` of a linear layer."""
 
     schedule: MatrixSchedule
 
@@ -189,7 +189,7 @@ class MatrixPlacement(OpenedSlots):
         rows = self.schedule.rows
         if self.sums_weights:  # a block's part of the weights' gradient is cleared and added once for all its rows
             rows *= max(1, _SUMMED_ROWS // rows)
-        return Blocks(rows, sum(self.dim.values()), self.weight_scratch)
+        return Blocks(rows, sum(self.dim.values()), self.scratch_size_of_shared_weights)
 
     @cached_property
     def weights(self) -> dict[str, int]:
@@ -203,7 +203,7 @@ class MatrixPlacement(OpenedSlots):
         return sum(p.source.mul * p.target.padded for p in self.schedule.terms)
 
     @property
-    def weight_scratch(self) -> int:
+    def scratch_size_of_shared_weights(self) -> int:
         """Size of shared weights or their gradient, outside threads' scratch."""
         if not self.schedule.shared_weights:
             return 0
@@ -222,8 +222,7 @@ class MatrixPlacement(OpenedSlots):
             areas["own_w"] = max(self.weight_sums, s.target.lanes) * self.sums_weights  # of an element in one task
         return {name: size for name, size in areas.items() if size}
 
-    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """(start, size) of each segment that paths use."""
+    def ranges_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
         if operand == "w":
             return [(p.start, p.source.mul * p.target.mul) for p in self.schedule.terms]
         return [(segment.start, segment.mul * segment.dim) for segment in self.schedule.segments(operand)]

@@ -47,14 +47,14 @@ def plan_schedule(form: Form, target: Target) -> AnySchedule:
         raise EmitError(
             f"a kernel lists up to {MAX_PAIRS} pairs of copies, this product has {pairs}: use strategy='einsum'"
         )
-    return _channel_schedule(form, terms, target) or _batch_schedule(form, terms, target)
+    return _make_channel_schedule_if_it_fits(form, terms, target) or _make_batch_schedule(form, terms, target)
 
 
-def _channel_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> ChannelSchedule | None:
+def _make_channel_schedule_if_it_fits(form: Form, terms: tuple[Term, ...], target: Target) -> ChannelSchedule | None:
     # the channel schedule, or None where it does not fit: see `plan_schedule`
     if not terms or any(t.mode.name not in CHANNEL_LETTER for t in terms):
         return None
-    channels = tuple(_channel_letter(t, terms) for t in terms)
+    channels = tuple(_choose_channel_letter(t, terms) for t in terms)
     widest = max(t.size(a) for t, a in zip(terms, channels, strict=True))
     if _FILLED * widest < target.lanes:  # measured: from there on, rows as vectors need twice as long
         return None
@@ -65,7 +65,7 @@ def _channel_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> Ch
     return ChannelSchedule(target, row_lengths(form), not form.operand("w").row, terms, channels, views, tables)
 
 
-def _channel_letter(term: Term, terms: tuple[Term, ...]) -> str:
+def _choose_channel_letter(term: Term, terms: tuple[Term, ...]) -> str:
     letters = CHANNEL_LETTER[term.mode.name]
     if len(letters) == 1:
         return letters
@@ -74,7 +74,7 @@ def _channel_letter(term: Term, terms: tuple[Term, ...]) -> str:
     return max(letters, key=lambda a: (min(sizes[a] for sizes in full), a == "u"))
 
 
-def _count_touches(terms: tuple[Term, ...], channels: tuple[str, ...]) -> Counter[tuple[str, int]]:
+def _count_visits_of_segments(terms: tuple[Term, ...], channels: tuple[str, ...]) -> Counter[tuple[str, int]]:
     touches: Counter[tuple[str, int]] = Counter()
     for term, channel in zip(terms, channels, strict=True):
         loop = [(a, n) for a, n in term.copies if a != channel]
@@ -88,7 +88,7 @@ def _channel_views_unless_ambiguous(
     form: Form, terms: tuple[Term, ...], channels: tuple[str, ...], lanes: int
 ) -> tuple[View, ...] | None:
     # one view for each vectorised segment; None if two paths see a segment in different ways
-    touches = _count_touches(terms, channels)
+    touches = _count_visits_of_segments(terms, channels)
     views: dict[tuple[str, int], View] = {}
     roles: dict[tuple[str, int], tuple[int, int, int] | None] = {}
     offsets = dict.fromkeys(SLOTS, 0)
@@ -111,13 +111,13 @@ def _channel_views_unless_ambiguous(
 
 
 def _place_tables_end_to_end(form: Form, tables: tuple[Table, ...]) -> tuple[PlacedTable, ...]:
-    shapes = [_start_copies_and_strides(form, table) for table in tables]
+    shapes = [_start_copies_and_strides_of_table(form, table) for table in tables]
     sizes = [copies * len(table.places) for table, (_, copies, *_) in zip(tables, shapes, strict=True)]
     offsets = accumulate([0, *sizes[:-1]])
     return tuple(PlacedTable(table, *shape, at) for table, shape, at in zip(tables, shapes, offsets, strict=False))
 
 
-def _start_copies_and_strides(form: Form, table: Table) -> tuple[int, int, int, int]:
+def _start_copies_and_strides_of_table(form: Form, table: Table) -> tuple[int, int, int, int]:
     # start of the tabulated segment, its copies, and the strides of copies and components
     term = table.terms[0]
     leg = term.leg(table.operand)
@@ -128,7 +128,7 @@ def _start_copies_and_strides(form: Form, table: Table) -> tuple[int, int, int, 
     return form.operand(table.operand).segments[leg.segment][0], copies, *strides
 
 
-def _batch_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> BatchSchedule:
+def _make_batch_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> BatchSchedule:
     starts = tuple(((o.name, n), start) for o in form.operands for n, (start, _) in enumerate(o.segments))
     segments = tuple((name, tuple(touched_segments(form, terms, name).values())) for name in ("x1", "x2", "out"))
     shared = not form.operand("w").row

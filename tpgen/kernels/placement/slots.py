@@ -53,14 +53,13 @@ class OpenedSlots(TextOfPaths):
         return self.schedule.shared_weights and "w" in self.opened
 
     @property
-    def weight_scratch(self) -> int:
-        """Size of scratch for shared weights, else 0."""
+    def scratch_size_of_shared_weights(self) -> int:
         raise NotImplementedError
 
     @property
     def block_sums(self) -> int:
         """Numbers that a block of rows sums for shared weights."""
-        return max(self.weight_scratch, self.schedule.target.lanes)
+        return max(self.scratch_size_of_shared_weights, self.schedule.target.lanes)
 
     def summed_over_rows(self, slot: str) -> bool:
         """Whether a slot's operand, if open, is summed over rows."""
@@ -84,12 +83,12 @@ class OpenedSlots(TextOfPaths):
         return set()
 
     @abstractmethod
-    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
+    def ranges_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
         """(start, size) of each segment that paths use."""
 
-    def unused_ranges(self, operand: str) -> list[tuple[int, int]]:
+    def ranges_that_no_path_uses(self, operand: str) -> list[tuple[int, int]]:
         """(start, size) of each range that no path uses."""
-        return unreached_ranges(self.used_ranges(operand), self.dim[operand])
+        return unreached_ranges(self.ranges_used_by_paths(operand), self.dim[operand])
 
 
 def unreached_ranges(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:

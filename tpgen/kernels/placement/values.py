@@ -184,7 +184,6 @@ class ChannelSchedule(TextOfPaths):
         return self.target.round_up(term.size(self.channel(term)))
 
     def paths_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
-        """Paths that use the segment at ``start``."""
         found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == start]
         tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, start))
         return tuple(sorted({*found, *(path for table in tables for path in table.paths)}))
@@ -252,7 +251,6 @@ class BatchSchedule(TextOfPaths):
         return self._start_of_segment[operand, term.segment(operand)]
 
     def paths_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
-        """Paths that use the segment at ``start``."""
         return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
 
     @property

@@ -27,7 +27,7 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
         return _fold_paired_weights(size, dims, call)
     kernels, count = kernels_of(call.description), len(call.tensors)
     signature = kernels.signature(call.call, call.rules)
-    shapes, kept = [g.shape for g in signature.given], _shared_axes(call)
+    shapes, kept = [g.shape for g in signature.given], _axes_shared_by_rows(call)
     counts = {s.counts: x.shape[int(d == 0)] for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])}
     counts.setdefault(DESTINATIONS.into, call.nodes)
     # a set of weights for each row
@@ -38,7 +38,7 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     def tensor_of_folded_rows(shape: OperandShape, x: Tensor, dim: int | None) -> Tensor:
         if shape.counts in kept and not (spread and shape.dim):
             return x if dim is None else x.select(dim, 0)  # empty ones alone have a batch here
-        x = _batch_first(x, dim, size)
+        x = _move_batch_first(x, dim, size)
         return (_repeat_per_row(x, counts[ROWS]) if shape.counts == SHARED else x).flatten(0, 1)
 
     def unfolded_result(shape: OperandShape, x: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def _fold_paired_weights(size: int, dims: Dims, call: FormCall) -> tuple[FormCal
     return made, unfold
 
 
-def _shared_axes(call: FormCall) -> set[str]:
+def _axes_shared_by_rows(call: FormCall) -> set[str]:
     # axes of what rows share, which may stay as they are
     return {SHARED} | {rule.into for rule in call.rules if rule.way == GROUPED}
 
@@ -107,7 +107,7 @@ def _repeat_per_row(x: Tensor, rows: int) -> Tensor:
     return x.unsqueeze(1).expand(x.shape[0], rows, *x.shape[1:])
 
 
-def _batch_first(x: Tensor, dim: int | None, size: int) -> Tensor:
+def _move_batch_first(x: Tensor, dim: int | None, size: int) -> Tensor:
     return x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
@@ -116,4 +116,4 @@ def _offset_indices(index: Tensor | None, dim: int | None, size: int, rows: int)
     if index is None:
         return None
     steps = torch.arange(size, device=index.device).unsqueeze(1) * rows
-    return (_batch_first(index, dim, size) + steps).reshape(-1)
+    return (_move_batch_first(index, dim, size) + steps).reshape(-1)

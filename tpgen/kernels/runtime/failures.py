@@ -50,7 +50,7 @@ def _failure_key(description: Any, dtype: torch.dtype, device: str) -> _Key:
 
 
 def name_of(plan: Plan) -> str:
-    """Name a product, layer or polynomial in one line."""
+    """Describe a product, layer or polynomial in one line."""
     ends = " x ".join(str(o.irreps.simplify()) for o in plan.inputs)
     text = f"{ends} -> {plan.out.irreps.simplify()}"
     return f"{text if len(text) <= 100 else text[:97] + '...'} ({len(plan.paths)} paths, {plan.digest})"

@@ -61,11 +61,10 @@ class _Forms(Operator):
         if not kernels.is_sum_of_calls(call):
             return kernels.run(call)
         kernels.check(call)
-        found = _fill_with_zeros_of_known_shape(call, _run_without_levels(call))
+        found = _fill_with_zeros_of_known_shape(call, _run_as_sum_of_kernel_calls(call))
         return [x for x in found if x is not None]  # all that is opened has been given
 
     def empty_results(self, call: FormCall) -> list[Tensor]:
-        """Results with shapes, without values."""
         signature, counts = kernels_of(call.description).check(call)
         return [call.tensors[0].new_empty(shape) for shape in signature.result_shapes(call.tensors, counts)]
 
@@ -79,7 +78,7 @@ class _Forms(Operator):
             wanted = [yes and g.shape.counts not in _WEIGHTS for g, yes in zip(given, wanted, strict=True)]
         more: list[str] = []
         if True in wanted:
-            derived = _pulled_back_text(call.call, (True,), tuple(wanted))
+            derived = _text_of_gradient_call(call.call, (True,), tuple(wanted))
             parts = () if kernels.description.any_level else _split_into_kernel_calls(derived).parts
             more = [opening_text(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
         kernels.build_together((call.call, *more), call.tensors[0], call.rules)
@@ -95,7 +94,9 @@ class _Forms(Operator):
         held = (True,) * len(given)  # small calls notice a second list
         if len(given) < len(cotangents):
             held = tuple([c is not None for c in cotangents])
-        found = self._run_derivative_call(call, _pulled_back_text(call.call, held, wanted), (*call.tensors, *given))
+        found = self._run_derivative_call(
+            call, _text_of_gradient_call(call.call, held, wanted), (*call.tensors, *given)
+        )
         if False not in wanted:
             return found
         rest = iter(found)
@@ -114,7 +115,7 @@ class _Forms(Operator):
         # None for a slot that is zero
         kernels = kernels_of(call.description)
         own = kernels.description.any_level
-        lowered = None if own else _as_one_call_without_levels(text)
+        lowered = None if own else _text_as_one_kernel_call(text)
         derived = FormCall(tensors, call.at, call.description, lowered or text, *call[4:])
         if (
             own
@@ -122,14 +123,13 @@ class _Forms(Operator):
             or (
                 _split_into_kernel_calls(text).fuses_second_derivatives
                 and not kernels.is_sum_of_calls(derived)
-                and not _any_transformed(tensors)
+                and not _is_any_transformed(tensors)
             )
         ):
             return self.compute(derived)
-        return _run_without_levels(derived)
+        return _run_as_sum_of_kernel_calls(derived)
 
     def compute_in_cpp(self, call: FormCall) -> Sequence[Tensor]:
-        """Results from C++, without a graph; empty on refusal."""
         return kernels_of(call.description).compute_in_cpp(call)
 
     def asks_for_used_gradients(self, call: FormCall) -> bool:
@@ -147,12 +147,12 @@ class _Forms(Operator):
 forms = _Forms()
 
 
-def _any_transformed(tensors: Sequence[Tensor]) -> bool:
+def _is_any_transformed(tensors: Sequence[Tensor]) -> bool:
     return any(is_functorch_wrapped_tensor(x) or is_legacy_batchedtensor(x) for x in tensors)
 
 
 @remembered("calls of gradients")
-def _pulled_back_text(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
+def _text_of_gradient_call(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
     # as text: small polynomials notice the time of building a call
     return str(Call.parse(call).pulled_back(cotangents, wanted))
 
@@ -168,7 +168,7 @@ def _fill_with_zeros_of_known_shape(call: FormCall, found: Sequence[Tensor | Non
 
 
 class _CallAsSum(NamedTuple):
-    """A call as a sum of calls without levels."""
+    """A call as a sum of products and first derivatives."""
 
     parts: tuple[CallPart, ...]
     fuses_second_derivatives: bool
@@ -184,7 +184,7 @@ def _split_into_kernel_calls(text: str) -> _CallAsSum:
 
 
 @remembered("calls without levels in the place of derivatives")
-def _as_one_call_without_levels(text: str) -> str | None:
+def _text_as_one_kernel_call(text: str) -> str | None:
     # not of a sum of several, nor where something is in another place than the cotangent's own
     parts = _split_into_kernel_calls(text).parts
     if len(parts) != 1 or parts[0].raised != (SLOTS.index(OUT),):
@@ -194,12 +194,14 @@ def _as_one_call_without_levels(text: str) -> str | None:
     return opening_text(*(SLOTS[n] for n in part.opened)) if same else None
 
 
-def _run_without_levels(call: FormCall) -> list[Tensor | None]:
+def _run_as_sum_of_kernel_calls(call: FormCall) -> list[Tensor | None]:
     # None for a slot that is zero
     product = kernels_of(call.description).product
     empty = {n for n, dim in enumerate(product.dims) if not dim}
 
-    def evaluate(raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]) -> Sequence[Tensor]:
+    def compute_product_or_gradient(
+        raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]
+    ) -> Sequence[Tensor]:
         # unweighted paths do not depend on what stands in the weights' place
         text = product.weighted if SLOTS.index("w") in raised else call.description
         names, tensors = tuple(SLOTS[n] for n in opened), list(point)
@@ -209,7 +211,7 @@ def _run_without_levels(call: FormCall) -> list[Tensor | None]:
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _split_into_kernel_calls(call.call).parts if empty.isdisjoint(part.raised)]
-    return sum_parts(parts, call.tensors, len(call.slots.opened), evaluate, add_results)
+    return sum_parts(parts, call.tensors, len(call.slots.opened), compute_product_or_gradient, add_results)
 
 
 register_operator(forms, "form")
@@ -218,16 +220,16 @@ register_operator(forms, "form")
 # -- rows by owner -----------------------------------------------------------------------------------------------------
 
 
-def _compute_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
+def _sort_edges_by_owner(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     if other is None:
         return orders.sort_by_owner(index, owners).whole
     return orders.sort_by_both_ends(other, index, others, owners)
 
 
-def _empty_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
+def _make_empty_edge_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     more = 0 if other is None else others + 1 + other.shape[0]
     return index.new_empty(owners + 1 + index.shape[0] + more, dtype=torch.int64)
 
 
-define_function("order", _compute_order, _empty_order)
+define_function("order", _sort_edges_by_owner, _make_empty_edge_order)
 share_equal_calls("order")

@@ -28,7 +28,7 @@ class _KnownCalls(NamedTuple):
 
 
 class Launched:
-    """Calls of one form that C++ launches."""
+    """Calls of one form whose GPU kernels C++ launches."""
 
     def __init__(self, native: Runtime) -> None:
         self._native = native
@@ -87,7 +87,7 @@ class Launched:
         call: FormCall,
         entered: Sequence[tuple[int, int]],
         check: bool,
-        wholes: Sequence[Tensor],
+        base_tensors: Sequence[Tensor],
         key: tuple | None,
     ) -> Sequence[Tensor]:
         device, found = call.tensors[0].get_device(), []
@@ -106,16 +106,20 @@ class Launched:
         made = run_native(self._native.form, call, entered, [*found[0].indices, *sorts], which)
         if made and stream is not None and key is not None:
             wide = [None if x is y else x for x, y in zip(found[0].indices, call.at, strict=True)]
-            self._remember_call(wholes, key, (wide, sorts, which, stream, _output_row_count(call, entered)))
+            self._remember_call(base_tensors, key, (wide, sorts, which, stream, _output_row_count(call, entered)))
         return made
 
-    def _remember_call(self, wholes: Sequence[Tensor], key: tuple, known: tuple) -> None:
+    def _remember_call(self, base_tensors: Sequence[Tensor], key: tuple, known: tuple) -> None:
         # facts last while the index tensors live unchanged
-        place, versions = tuple(map(id, wholes)), tuple(x._version for x in wholes)
+        place, versions = tuple(map(id, base_tensors)), tuple(x._version for x in base_tensors)
         seen = self._seen.get(place)
-        if seen is None or seen.versions != versions or any(r() is not x for r, x in zip(seen[0], wholes, strict=True)):
+        if (
+            seen is None
+            or seen.versions != versions
+            or any(r() is not x for r, x in zip(seen[0], base_tensors, strict=True))
+        ):
             forget = partial(self._seen.pop, place)  # which is called with the reference, and returns it
-            self._seen[place] = seen = _KnownCalls(tuple(ref(x, forget) for x in wholes), versions, {})
+            self._seen[place] = seen = _KnownCalls(tuple(ref(x, forget) for x in base_tensors), versions, {})
         if len(seen.known) >= _CALLS:
             seen.known.clear()
         seen.known[key] = known

@@ -38,11 +38,11 @@ class CompiledKernel:
 
     def __call__(self, call: KernelCall) -> int:
         """Run the kernel; return a fault, or 0."""
-        arrays = _address_array(call.given), _address_array(call.opened), _index_structs(call.indices)
+        arrays = _make_address_array(call.given), _make_address_array(call.opened), _index_structs(call.indices)
         return self._function(*map(ctypes.addressof, arrays), call.rows, call.channels)
 
 
-def _address_array(tensors: Sequence[Tensor]) -> ctypes.Array:
+def _make_address_array(tensors: Sequence[Tensor]) -> ctypes.Array:
     return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
 
 
@@ -69,9 +69,9 @@ def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
         order = _task_list_bytes(sizes, _rows_per_block(placed, rows))
     scratch = max(sum(placed.scratch.values()) + placed.pair_gradient_size, 1) * torch.get_num_threads()
     order += rows * bool(placed.pair_gradient_size)  # a state for each row of weights
-    weights = placed.weight_scratch if "w" in placed.given and not placed.by_element else 0
+    weights = placed.scratch_size_of_shared_weights if "w" in placed.given and not placed.by_element else 0
     blocks = rows // _rows_per_block(placed, rows) + 2 + sizes.elements * placed.by_element
-    sums = blocks * max(placed.weight_scratch, placed.schedule.target.lanes) * placed.sums_weights
+    sums = blocks * max(placed.scratch_size_of_shared_weights, placed.schedule.target.lanes) * placed.sums_weights
     return order + (scratch + weights + sums) * number
 
 

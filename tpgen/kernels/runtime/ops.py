@@ -14,7 +14,7 @@ from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.description import describe, kernel_source
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.kernels.runtime.targets import KERNEL_TARGETS, kernel_supported
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS, why_kernel_unsupported
 
 __all__ = [
     "GeneratedSource",
@@ -24,7 +24,7 @@ __all__ = [
     "kernel_polynomial",
     "kernel_product",
     "kernel_source",
-    "kernel_supported",
+    "why_kernel_unsupported",
 ]
 
 

@@ -263,7 +263,7 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _operator: Any, _made: Any, _rest: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _pushed_forward_of_saved_call(ctx, tangents)
+        return _push_forward_saved_call(ctx, tangents)
 
 
 def apply_of(function: Any) -> Callable[..., Any]:
@@ -296,7 +296,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _operator: Any, _rest: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _pushed_forward_of_saved_call(ctx, tangents)
+        return _push_forward_saved_call(ctx, tangents)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, operator: Operator, rest: tuple, *tensors: Any) -> tuple:
@@ -314,7 +314,7 @@ def _save_call(ctx: Any, operator: Differentiable, rest: tuple, tensors: Sequenc
     ctx.set_materialize_grads(False)
 
 
-def _pushed_forward_of_saved_call(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
+def _push_forward_saved_call(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
     operator, rest = ctx.made_by
     tensors = ctx.saved_tensors
     with_tangents = len(tensors) - operator.constants(rest)

@@ -94,7 +94,7 @@ class Kernels:
             return self._native.few(*tensors, entered[0][0], nodes, *at)
         return self._native.form([*tensors, *at], entered[0][0], nodes)
 
-    def _native_text(self, call: str, dtype: torch.dtype, rules: RowRules) -> str:
+    def _key_of_call_in_cpp(self, call: str, dtype: torch.dtype, rules: RowRules) -> str:
         return f"{self._text} {call} {dtype} {names_of_rules(rules)}"
 
     def _enter_in_cpp_table(self, native: Runtime, spec: KernelSpec, enter: Callable[[int], None]) -> None:
@@ -102,7 +102,7 @@ class Kernels:
         call, dtype, rules = str(spec.call), spec.dtype, spec.rules
         fields = native_fields(self.signature(call, rules), self.description.check_index)
         places = self.description.opened_bits(spec.call)
-        number = native.add_form(self._native_text(call, dtype, rules), dtype, places, fields)
+        number = native.add_form(self._key_of_call_in_cpp(call, dtype, rules), dtype, places, fields)
         if number != NO_NUMBER:
             enter(number)
             self._entered[call, dtype, rules] = ((number, len(spec.call.given)),)
@@ -139,11 +139,11 @@ class Kernels:
         native, entered = runtime(), self._entered.get((call, dtype, rules), ())
         if native is None or len(entered) != 1:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
-        return native.name(self._native_text(call, dtype, rules), entered[0][0])
+        return native.name(self._key_of_call_in_cpp(call, dtype, rules), entered[0][0])
 
     def build_or_raise(self, call: str, dtype: torch.dtype, rules: RowRules) -> None:
         """Build a call's kernels; raise `KernelError` on failure."""
-        self._build_all(self.signature(call, rules).parts, dtype, rules, "cpu")
+        self._build_kernels(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
             raise KernelError(
                 f"the kernel of {name_of(self.description.plan)}: {why}\n"
@@ -194,8 +194,8 @@ class Kernels:
             self._report_failures()
             return made(call)
 
-    def _build_all(self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str) -> list[Kernel]:
-        _run_parallel(self._functions_that_build_missing_kernels(calls, dtype, rules, device))
+    def _build_kernels(self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str) -> list[Kernel]:
+        _run_tasks_in_parallel(self._functions_that_build_missing_kernels(calls, dtype, rules, device))
         self._report_failures()
         return [self.kernel(call, dtype, rules, device) for call in calls]
 
@@ -233,8 +233,8 @@ class Kernels:
         device = like.device.type
         if begin_if_rehearsing(self._functions_that_build_missing_kernels(calls, dtype, rules, device)):
             return False
-        kernels = self._build_all(calls, dtype, rules, device)
-        _run_parallel([partial(_compile_ahead, k, like) for k in kernels if hasattr(k, "compile")])
+        kernels = self._build_kernels(calls, dtype, rules, device)
+        _run_tasks_in_parallel([partial(_compile_ahead, k, like) for k in kernels if hasattr(k, "compile")])
         return True
 
     def sort_together(self, call: FormCall) -> None:
@@ -263,7 +263,7 @@ class Kernels:
         return found
 
     def is_sum_of_calls(self, call: FormCall) -> bool:
-        """Whether a sum of calls without levels computes a call."""
+        """Whether a sum of first derivatives computes a call."""
         if self.description.any_level or not call.slots.levels:
             return False
         return not (call.tensors and self.fuses_second_derivatives(call.tensors[0].dtype, call.tensors[0].device.type))
@@ -287,7 +287,7 @@ class Kernels:
         """Check a call's tensors; return signature and axis counts."""
         signature = self.signature(call.call, call.rules)
         counts = signature.count_axes(call)
-        signature.check_kinds(call, counts[ROWS])
+        signature.check_dtypes_and_devices(call, counts[ROWS])
         return signature, counts
 
     def run(self, call: FormCall) -> list[Tensor]:
@@ -308,7 +308,7 @@ class Kernels:
             return [x.zero_() for x in results]
         if begin_if_rehearsing(self._functions_that_build_missing_kernels(signature.parts, dtype, rules, device)):
             return [x.zero_() for x in results]
-        kernels = self._build_all(signature.parts, dtype, rules, device)
+        kernels = self._build_kernels(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         given = dict(zip(signature.call.given, map(Tensor.contiguous, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))
@@ -326,7 +326,7 @@ class Kernels:
         return results
 
     def indices(self, call: FormCall, counts: Counts) -> tuple[RowIndex, ...]:
-        """Indices for kernels: dense, with row counts."""
+        """Row indices for kernels: contiguous, each with its count of rows."""
         check = self.description.check_index
         return tuple(
             index._replace(
@@ -372,7 +372,7 @@ class Kernels:
         ]
 
 
-def _run_parallel(tasks: Sequence[Callable[[], object]]) -> None:
+def _run_tasks_in_parallel(tasks: Sequence[Callable[[], object]]) -> None:
     if len(tasks) == 1:
         tasks[0]()
     elif tasks:

@@ -71,18 +71,18 @@ class CallSignature:
             for given, shape in self.opened
         ]
 
-    def check_kinds(self, call: FormCall, rows: int) -> None:
+    def check_dtypes_and_devices(self, call: FormCall, rows: int) -> None:
         """Raise `InputError` for mixed or unsupported dtypes and devices, or an invalid index."""
         dtype, device = call.tensors[0].dtype, call.tensors[0].device
         known = dtype in DTYPES and target_of(device.type) is not None
         if not known or any(x.dtype != dtype or x.device != device for x in call.tensors):
             nowhere = all(x.is_meta for x in call.tensors)  # shapes alone are asked for
             for g, x in zip(self.given, call.tensors, strict=True):
-                self._check_kind(g.slot, x, call.tensors[0], nowhere)
+                self._check_dtype_and_device(g.slot, x, call.tensors[0], nowhere)
         for index in (index for index in call.indices if index.tensor is not None):
             _check_index(index, rows, self.given[0].slot, device)
 
-    def _check_kind(self, slot: str, x: Tensor, first: Tensor, any_device: bool) -> None:
+    def _check_dtype_and_device(self, slot: str, x: Tensor, first: Tensor, any_device: bool) -> None:
         name, other = self.given[0].slot, self._description
         if x.dtype not in DTYPES:
             raise InputError(

@@ -26,7 +26,7 @@ from tpgen.planner.plan import SHARED, Operand
 # -- products ----------------------------------------------------------------------------------------------------------
 
 
-def _product_standin(spec: KernelSpec) -> Kernel:
+def _make_product_standin(spec: KernelSpec) -> Kernel:
     form = spec.description.form
     rows = tuple(replace(o, rows=o.rows if o.rows == SHARED else ROW) for o in form.operands)
     form = replace(form, operands=rows)
@@ -44,7 +44,7 @@ def _product_standin(spec: KernelSpec) -> Kernel:
             else _bfloat16_as_float32(x)
             for name, x in zip(names, call.given, strict=True)
         ]
-        evaluate = partial(_opened_by_einsums, form, call.rows)
+        evaluate = partial(_compute_opened_by_einsums, form, call.rows)
         sums = sum_parts(parts, given, len(call.opened), evaluate)
         for slot, total, x in zip(spec.call.opened, sums, call.opened, strict=True):
             index = own.get(slot.operand)
@@ -54,7 +54,7 @@ def _product_standin(spec: KernelSpec) -> Kernel:
     return run_in_pytorch
 
 
-def _opened_by_einsums(
+def _compute_opened_by_einsums(
     form: Form, rows: int, raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]
 ) -> list[Tensor]:
     # only paths that read all raised operands
@@ -99,7 +99,7 @@ def _bfloat16_as_float32(x: Tensor) -> Tensor:
 _Extent = tuple[int, int, int]  # rows (or elements), components, channels
 
 
-def _polynomial_standin(spec: KernelSpec) -> Kernel:
+def _make_polynomial_standin(spec: KernelSpec) -> Kernel:
     plan, slots = spec.description.plan, spec.call
 
     def run_in_pytorch(call: KernelCall) -> int:
@@ -112,7 +112,7 @@ def _polynomial_standin(spec: KernelSpec) -> Kernel:
             index = every if call.sizes.elements == call.rows else torch.zeros_like(every)
         pairs = zip(slots.given, call.given, strict=True)
         tensors = {
-            str(slot): _by_row_component_channel(plan.operand(slot.operand), _bfloat16_as_float32(x))
+            str(slot): _view_by_row_component_channel(plan.operand(slot.operand), _bfloat16_as_float32(x))
             for slot, x in pairs
         }
         results = [plan.operand(slot.operand) for slot in slots.opened]
@@ -158,12 +158,12 @@ def _stack_components(
     return whole.sum(-1, keepdim=True) if shape[2] < channels else whole
 
 
-def _by_row_component_channel(o: Operand, x: Tensor) -> Tensor:
-    return read_operand(o, x).transpose(1, 2)
+def _view_by_row_component_channel(operand: Operand, x: Tensor) -> Tensor:
+    return read_operand(operand, x).transpose(1, 2)
 
 
-def _slot_extent(o: Operand, call: KernelCall) -> _Extent:
-    return call.sizes.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
+def _slot_extent(operand: Operand, call: KernelCall) -> _Extent:
+    return call.sizes.elements if operand.weights else call.rows, operand.dim, call.channels if operand.channels else 1
 
 
-make_standin = choose_by_form(_product_standin, _polynomial_standin)
+make_standin = choose_by_form(_make_product_standin, _make_polynomial_standin)

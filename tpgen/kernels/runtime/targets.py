@@ -69,7 +69,7 @@ def devices() -> str:
     return " or ".join(t.about for t in KERNEL_TARGETS.values()) or "no device here"
 
 
-def kernel_supported(
+def why_kernel_unsupported(
     plan: Plan,
     layout: str | tuple[str, ...] = "mul_ir",
     dtype: torch.dtype = torch.float32,
@@ -79,29 +79,29 @@ def kernel_supported(
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
-    >>> kernel_supported(plan, dtype=torch.float16)
+    >>> why_kernel_unsupported(plan, dtype=torch.float16)
     'kernels compute in float32, float64 or bfloat16, not in float16'
     """
     target = kernel_target(dtype, device)
     if isinstance(target, str):
         return target
-    spec = _forward_spec(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
+    spec = _make_spec_of_forward_call(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
     if not spec.description.has_live_paths:
         return NO_PATHS
     where = torch.device(device)
     failed = failure_of(spec.description, dtype, where.type)
-    return failed or target.missing(where) or _obstacle(target.obstacle, spec, target.chip(where))
+    return failed or target.missing(where) or _why_no_kernel_on_chip(target.obstacle, spec, target.chip(where))
 
 
-def why_no_kernel(
+def why_auto_takes_no_kernel(
     plan: Plan, layout: str | tuple[str, ...], dtype: torch.dtype, device: torch.device | str
 ) -> str | None:
     """Why ``auto`` takes no kernel (unsupported, or slower), or None."""
-    reason = kernel_supported(plan, layout, dtype, device)
+    reason = why_kernel_unsupported(plan, layout, dtype, device)
     target = target_of(torch.device(device).type)
     if reason or target is None:
         return reason
-    return target.slower(_forward_spec(plan, layout, dtype), target.chip(torch.device(device)))
+    return target.slower(_make_spec_of_forward_call(plan, layout, dtype), target.chip(torch.device(device)))
 
 
 def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
@@ -117,13 +117,15 @@ def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarge
 
 # Asked at every large call of `conversion.operations.matmul`; anew each time, as what a machine lacks can change.
 @remembered("forward calls of plans")
-def _forward_spec(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
+def _make_spec_of_forward_call(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
     description = description_of_plan(plan, layout)
     return KernelSpec(description, description.calls()[0], dtype)
 
 
 @remembered("obstacles to kernels")
-def _obstacle(obstacle: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any) -> str | None:
+def _why_no_kernel_on_chip(
+    obstacle: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any
+) -> str | None:
     return _TOO_LARGE(spec) or obstacle(spec, chip)
 
 
@@ -166,7 +168,7 @@ def _why_no_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
 _cpp_obstacle = choose_by_form(_why_no_product_kernel, lambda *_: None)
 
 
-def _cpp_text(spec: KernelSpec, _chip: None) -> str:
+def _cpp_text_of_kernel(spec: KernelSpec, _chip: None) -> str:
     return "" if spec.call.levels and _cpp_obstacle(spec, None) else load.source_of(spec).text
 
 
@@ -180,7 +182,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         empty=lambda shape, dtype, _device: memory.empty_tensor(shape, dtype),
         remedy=f"Install {COMPILERS}, or 'pip install ziglang', or name one in TPGEN_CXX",
         language="C++",
-        text=_cpp_text,
+        text=_cpp_text_of_kernel,
         workspace=choose_by_form(load.product_bytes, load.polynomial_bytes),
         rounds_sums=True,
     ),

@@ -44,7 +44,7 @@ def _find_call_with_equal_arguments(graph: Any, operator: Any, given: list[Any])
                 (node.target, _key_of_equal_arguments((node.args, node.kwargs), first)), node
             )
             calls += [node] * (node.target is operator)
-    same = (n for n in calls if all(_same_value(*pair, first) for pair in zip(n.args, given, strict=True)))
+    same = (n for n in calls if all(_is_same_value(*pair, first) for pair in zip(n.args, given, strict=True)))
     return next(same, None)
 
 
@@ -57,9 +57,9 @@ def _key_of_equal_arguments(x: Any, first: dict[Any, Any]) -> Any:
     return first[x] if hasattr(x, "op") else repr(x)
 
 
-def _same_value(other: Any, given: Any, first: dict[Any, Any]) -> bool:
+def _is_same_value(argument: Any, given: Any, first: dict[Any, Any]) -> bool:
     # numbers must be equal for all sizes of the graph
     if hasattr(given, "op"):
-        return given in first and first.get(other) is first[given]
-    value = other.meta["val"] if hasattr(other, "op") else other
+        return given in first and first.get(argument) is first[given]
+    value = argument.meta["val"] if hasattr(argument, "op") else argument
     return bool(_torch.symbolic_shapes.statically_known_true(value == given))

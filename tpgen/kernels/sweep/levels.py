@@ -34,7 +34,7 @@ _TABLE = "T"  # the operand that stands for a table's entries; no operand of a p
 def path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
     """Stages of a path: one for every channel, one that folds sums over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
-    statements = Naming(term, table).rename_statements(_path_program(term, call, table))
+    statements = Naming(term, table).rename_statements(_make_program_of_path(term, call, table))
     inside = SweepStage(outside + channel, statements)
     # one sum for each entry of the table, or none
     summed = any(isinstance(s, Accumulate) and s.target.operand == S for s in statements)
@@ -45,20 +45,20 @@ def table_statements(table: Table, call: Call, stages: Iterable[SweepStage]) -> 
     """Statements of a table, at every level that ``stages`` read."""
     read = {v.levels for s in stages for one in s.statements for v in one.factors if isinstance(v, TableEntry)}
     slots = [slot for slot in call.given if slot.operand == table.operand and slot.levels in read]
-    return tuple(_table_entry_at_slot(s, slot) if slot.levels else s for slot in slots for s in table.statements)
+    return tuple(_table_statement_at_slot(s, slot) if slot.levels else s for slot in slots for s in table.statements)
 
 
-def _table_entry_at_slot(s: Tabulate, slot: Slot) -> Tabulate:
+def _table_statement_at_slot(statement: Tabulate, slot: Slot) -> Tabulate:
     # an entry of a table of another slot of its operand
 
     def value_at_slot(value: Value) -> Value:
         return replace(value, operand=str(slot)) if isinstance(value, Component) else value
 
-    terms = tuple(Product(p.coefficient, tuple(map(value_at_slot, p.factors))) for p in s.terms)
-    return replace(s, target=replace(s.target, levels=slot.levels), terms=terms)
+    terms = tuple(Product(p.coefficient, tuple(map(value_at_slot, p.factors))) for p in statement.terms)
+    return replace(statement, target=replace(statement.target, levels=slot.levels), terms=terms)
 
 
-def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Computation, ...]:
+def _make_program_of_path(term: Term, call: Call, table: Table | None) -> tuple[Computation, ...]:
     operands = {leg.operand for leg in term.legs}
     renamed = {table.operand: _TABLE} if table else {}
 
@@ -66,11 +66,11 @@ def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Computat
         return tuple(replace(s, operand=renamed.get(s.operand, s.operand)) for s in slots if s.operand in operands)
 
     form = _polynomial_of_couplings(term) if table is None else _polynomial_of_table(term, table)
-    return _channel_program(form, Call(slots_of_term(call.given), slots_of_term(call.opened)))
+    return _make_program_of_one_channel(form, Call(slots_of_term(call.given), slots_of_term(call.opened)))
 
 
 @remembered("programs of paths by levels")
-def _channel_program(form: PolynomialForm, call: Call) -> tuple[Computation, ...]:
+def _make_program_of_one_channel(form: PolynomialForm, call: Call) -> tuple[Computation, ...]:
     sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
     first = [name for name in form.tensors if name == "w"]
@@ -140,14 +140,14 @@ class Naming:
         ranked = sorted(read, key=lambda c: (c.operand.partition(".")[2], order.index(operand_of(c.operand)), c.index))
         return (Load(c, (self.term.path,)) for c in ranked)
 
-    def _renamed_statement(self, s: Computation) -> Computation:
-        terms = tuple(Product(p.coefficient, tuple(map(self._renamed_value, p.factors))) for p in s.terms)
-        target = self._renamed_value(s.target)
+    def _renamed_statement(self, statement: Computation) -> Computation:
+        terms = tuple(Product(p.coefficient, tuple(map(self._renamed_value, p.factors))) for p in statement.terms)
+        target = self._renamed_value(statement.target)
         if isinstance(target, TableEntry):
             target = Component(S, self.term.path, target.index)
         elif isinstance(target, Component) and target.operand == self.written[0]:
             target = replace(target, operand=self.written[1])
-        return replace(s, target=target, terms=terms, paths=(self.term.path,))
+        return replace(statement, target=target, terms=terms, paths=(self.term.path,))
 
     def _renamed_value(self, value: Value) -> Value:
         if isinstance(value, Local):
@@ -182,18 +182,18 @@ def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[Sw
     results = tuple(o for o in (far, "w") if o in opened and term.leg(o))
     copies = "".join(a for a, _ in term.copies if a in sides.copies)
 
-    def stage(letters: str, naming: Naming, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
+    def make_stage(letters: str, naming: Naming, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
         call = Call(tuple(map(Slot, form.tensors)), tuple(map(Slot, opens)))
-        return SweepStage(letters, naming.rename_statements(_channel_program(form, call)))
+        return SweepStage(letters, naming.rename_statements(_make_program_of_one_channel(form, call)))
 
     stages = [
-        stage(copies, Naming(term, written=(D, P)), coupling, (D,) if results else ()),
-        stage(
+        make_stage(copies, Naming(term, written=(D, P)), coupling, (D,) if results else ()),
+        make_stage(
             copies + sides.mixed,
             Naming(term, local="q", written=(P, D)),
             weights,
             (*results, *(P for _ in gradients[:1])),
         ),
-        stage(copies, Naming(term, local="h"), coupling, gradients),
+        make_stage(copies, Naming(term, local="h"), coupling, gradients),
     ]
     return tuple(made for made in stages if made.statements)

@@ -41,12 +41,12 @@ class PolynomialSweep:
     @property
     def operations(self) -> int:
         """Multiplications and additions per row."""
-        return _operations(self.rows)
+        return _count_operations(self.rows)
 
     @property
     def once(self) -> int:
         """Multiplications and additions per element."""
-        return _operations(self.prologue) + _operations(self.epilogue)
+        return _count_operations(self.prologue) + _count_operations(self.epilogue)
 
     def __str__(self) -> str:
         parts = [f"{self.call}: {self.operations} operations a row"]
@@ -89,7 +89,7 @@ class _TrieNode:
     differentiated: bool = False  # whether the gradient of a factor below, or of a weight, is open
 
 
-def _make_trie(
+def _make_trie_of_monomials(
     form: PolynomialForm, weights: frozenset[str], factor_order: Sequence[str], opened: Set[str]
 ) -> _TrieNode:
     root = _TrieNode()
@@ -110,7 +110,7 @@ class _SweepBuilder:
     def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], factor_order: Sequence[str]) -> None:
         self.call = call
         self.opened = {s.operand for s in call.opened}
-        self.root = _make_trie(form, weights, factor_order, self.opened)
+        self.root = _make_trie_of_monomials(form, weights, factor_order, self.opened)
         self.given: dict[str, list[int]] = {}
         for slot in call.given:
             self.given.setdefault(slot.operand, []).append(slot.levels)
@@ -125,59 +125,59 @@ class _SweepBuilder:
         self.tails: list[Tail] = []  # of every coefficient
 
     def build(self) -> PolynomialSweep:
-        self._visit_node(self.root, {0: None}, summed=False)
+        self._write_statements_below_node(self.root, {0: None}, summed=False)
         for n, tail in enumerate(self.tails):
             for factors, value in tail:
-                self._add_to_prologue(n, factors, value)
-                self._add_to_epilogue(n, factors, value)
-        prologue, rows, epilogue = _drop_unread(self.prologue, self.rows, self.epilogue)
+                self._add_weights_to_coefficient(n, factors, value)
+                self._add_coefficient_gradient_to_weights(n, factors, value)
+        prologue, rows, epilogue = _drop_unread_statements(self.prologue, self.rows, self.epilogue)
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
-    def _visit_node(self, node: _TrieNode, above: Dual, summed: bool) -> Dual:
+    def _write_statements_below_node(self, node: _TrieNode, product_above: Dual, summed: bool) -> Dual:
         # The walk knows the product q of the factors above a node, and the sum S of the terms below.  A child with
         # factor f adds f S_child to S, and q S_child to the gradient of f.  Returns S, if a gradient of a factor above
         # is open.
         total: Dual = {}
         if node.tail:
             scale, value, adjoint = self._register_coefficient(node.tail)
-            adjoint(multiply_levels(scale, above))
+            adjoint(multiply_levels(scale, product_above))
             if summed:
-                total = self._add_to_total(total, multiply_levels(scale, value))
+                total = self._define_sums_added_to_total(total, multiply_levels(scale, value))
         for factor, child in node.children.items():
             f, opened = self._component_at_levels(factor), factor.tensor in self.opened
             if child.children:
-                product = self._name_sums(multiply_levels(1.0, above, f)) if child.differentiated else {}
-                scale, below = 1.0, self._visit_node(child, product, summed or opened)
+                product = self._define_sums(multiply_levels(1.0, product_above, f)) if child.differentiated else {}
+                scale, below = 1.0, self._write_statements_below_node(child, product, summed or opened)
             else:  # the last factor: no product of its own for the coefficient's gradient
                 scale, below, adjoint = self._register_coefficient(child.tail)
-                adjoint(multiply_levels(scale, above, f))
+                adjoint(multiply_levels(scale, product_above, f))
             if summed:
-                total = self._add_to_total(total, multiply_levels(scale, f, below))
+                total = self._define_sums_added_to_total(total, multiply_levels(scale, f, below))
             if opened:
-                self._add_to_gradients(factor, multiply_levels(scale, above, below))
+                self._add_to_open_gradients(factor, multiply_levels(scale, product_above, below))
         return total
 
-    def _component_at_levels(self, f: Variable) -> Dual:
-        if f not in self.components:
-            levels = self.given.get(f.tensor, ())
-            self.components[f] = {t: Component(str(Slot(f.tensor, t)), 0, f.component) for t in levels}
-        return self.components[f]
+    def _component_at_levels(self, factor: Variable) -> Dual:
+        if factor not in self.components:
+            levels = self.given.get(factor.tensor, ())
+            self.components[factor] = {t: Component(str(Slot(factor.tensor, t)), 0, factor.component) for t in levels}
+        return self.components[factor]
 
-    def _add_to_gradients(self, f: Variable, sums: _Sums) -> None:
+    def _add_to_open_gradients(self, factor: Variable, sums: _Sums) -> None:
         # add to the gradients of a factor's slots that are open
         for levels, terms in sums.items():
-            slot = self.wanted.get((f.tensor, levels))
+            slot = self.wanted.get((factor.tensor, levels))
             if slot:
-                self.rows.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
+                self.rows.append(Accumulate(Component(str(slot), 0, factor.component), tuple(terms)))
 
-    def _name_sums(self, sums: _Sums) -> Dual:
-        return {levels: self._name_sum(tuple(terms)) for levels, terms in sums.items()}
+    def _define_sums(self, sums: _Sums) -> Dual:
+        return {levels: self._define_sum_unless_factor(tuple(terms)) for levels, terms in sums.items()}
 
-    def _add_to_total(self, before: Dual, sums: _Sums) -> Dual:
+    def _define_sums_added_to_total(self, before: Dual, sums: _Sums) -> Dual:
         start = {levels: multiply_levels(1.0, {0: value})[0] for levels, value in before.items() if levels in sums}
-        return {**before, **self._name_sums({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
+        return {**before, **self._define_sums({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
-    def _name_sum(self, terms: tuple[Product, ...]) -> Value | None:
+    def _define_sum_unless_factor(self, terms: tuple[Product, ...]) -> Value | None:
         """Factor or shared name of a sum; None for 1."""
         if len(terms) == 1 and terms[0].coefficient == 1.0 and len(terms[0].factors) < 2:
             return terms[0].factors[0] if terms[0].factors else None
@@ -208,12 +208,14 @@ class _SweepBuilder:
     def _weight_products(self, factors: Iterable[Variable], value: float) -> _Sums:
         return multiply_levels(value, *(self._component_at_levels(f) for f in factors))
 
-    def _add_to_prologue(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
+    def _add_weights_to_coefficient(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the weights' product into the coefficient
         for levels, terms in self._weight_products(factors, value).items():
             self.prologue.append(Accumulate(_coefficient_component(COEFFICIENTS, levels, coefficient), tuple(terms)))
 
-    def _add_to_epilogue(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
+    def _add_coefficient_gradient_to_weights(
+        self, coefficient: int, factors: tuple[Variable, ...], value: float
+    ) -> None:
         # the gradient of the coefficient into those of its weights
         gradient: Dual = {
             t: _coefficient_component(ADJOINTS, t, coefficient)
@@ -251,7 +253,7 @@ def multiply_levels(coefficient: float, *factors: Dual) -> _Sums:
     return {levels: [Product(coefficient, term) for term in terms] for levels, terms in found.items()}
 
 
-def _drop_unread(*parts: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+def _drop_unread_statements(*parts: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     # the statements that something reads: sums of open slots, and what leads to them
     needed: set[Value] = set()
     kept: list[list[Computation]] = []
@@ -265,7 +267,7 @@ def _drop_unread(*parts: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     return (tuple(reversed(part)) for part in reversed(kept))
 
 
-def _operations(statements: Iterable[Statement]) -> int:
+def _count_operations(statements: Iterable[Statement]) -> int:
     return sum(len(p.factors) for s in statements for p in s.terms)
 
 

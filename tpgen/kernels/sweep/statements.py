@@ -72,7 +72,7 @@ class Product(NamedTuple):
 Sum = tuple[Product, ...]  # multiply-adds, in this order
 
 
-def _sum_text(terms: Sum) -> str:
+def _text_of_sum(terms: Sum) -> str:
     return " + ".join(map(str, terms)).replace("+ -", "- ") if terms else "0"
 
 
@@ -107,7 +107,7 @@ class Define(_Computed):
     target: Local
 
     def __str__(self) -> str:
-        return f"{self.target} = {_sum_text(self.terms)}"
+        return f"{self.target} = {_text_of_sum(self.terms)}"
 
 
 class Tabulate(Define):
@@ -122,7 +122,7 @@ class Accumulate(_Computed):
     target: Component
 
     def __str__(self) -> str:
-        return f"{self.target} += {_sum_text(self.terms)}"
+        return f"{self.target} += {_text_of_sum(self.terms)}"
 
 
 Computation = Define | Accumulate
@@ -143,7 +143,7 @@ class TextOfPaths:
 
 @dataclass(frozen=True)
 class SweepStage:
-    """Statements of a path inside loops over the same copies."""
+    """Statements of a path inside one nest of loops over multiplicities."""
 
     letters: str
     statements: tuple[Statement, ...]
@@ -171,12 +171,12 @@ def run_statements(statements: Iterable[Statement], memory: ValueMemory) -> dict
 def add_products(terms: Sum, memory: ValueMemory, start: Any = None) -> Any:
     """Add a sum of products to ``start``, in order."""
     for term in terms:
-        value = _product(term, memory)
+        value = _compute_product(term, memory)
         start = value if start is None else start + value
     return start
 
 
-def _product(product: Product, memory: ValueMemory) -> Any:
+def _compute_product(product: Product, memory: ValueMemory) -> Any:
     if not product.factors:
         return product.coefficient
     first, *rest = (memory[factor] for factor in product.factors)

@@ -44,7 +44,7 @@ def row_lengths(form: Form) -> tuple[int, int, int, int]:
 
 
 def given_slots(opened: tuple[str, ...]) -> tuple[str, ...]:
-    """Slots whose tensors a kernel reads: all, without a single computed one.
+    """Slots that a kernel reads: all, but a single opened slot is left out.
 
     >>> given_slots(("out",)), given_slots(("x1", "w"))
     (('x1', 'x2', 'w'), ('x1', 'x2', 'w', 'out'))

@@ -15,7 +15,7 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.registration import apply_of
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.species import SpeciesProduct, pull_back_gradients
 from tpgen.nn.autocast import is_autocasting
 from tpgen.nn.plain_tensors import are_plain, count_writes
@@ -94,7 +94,7 @@ def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
     found = [(a, b) for a in linear.paths for b in product.plan.paths if a.out.index == b.in1.index]
     pairs = list(dict.fromkeys((a.in1.index, b.out.index) for a, b in found))
     plan = make_linear_plan(linear.irreps_in, product.plan.irreps_out, pairs, shared_weights=ELEMENT)
-    if not found or len(plan.paths) != len(pairs) or kernel_supported(plan):
+    if not found or len(plan.paths) != len(pairs) or why_kernel_unsupported(plan):
         return None
     return JoinedLayers(product, plan, tuple((pairs.index((a.in1.index, b.out.index)), a, b) for a, b in found))
 

@@ -23,7 +23,7 @@ from tpgen.kernels.runtime.call import FormCall, opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.ops import kernel_product
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import ELEMENT, ROW, Plan
 from tpgen.planner.product import make_plan
@@ -119,6 +119,6 @@ def _plan_late_weights_of_width(plan: Plan, width: int) -> LateWeights | None:
     sums = "+".join(f"{width * mul}x{out.ir}" for mul, out in ends)
     pairs = [(n, out.index) for n, (_, out) in enumerate(ends)]
     mixing = make_linear_plan(sums, plan.irreps_out, pairs, path_normalization="none")
-    if any(map(kernel_supported, (product, outer, mixing))):
+    if any(map(why_kernel_unsupported, (product, outer, mixing))):
         return None
     return LateWeights(plan, product, outer, mixing, tuple(outputs))

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.polynomials import forward_call
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.swap import KeptModule, name_class_with_package
 from tpgen.planner.plan import Plan
 
@@ -154,7 +154,7 @@ def make_plan_or_kept(
     except TpgenError as error:
         return KeptModule(module, f"tpgen cannot plan it: {error}")
     dtype, device = (torch.float32, "cpu") if like is None else (like.dtype, like.device)
-    why = kernel_supported(plan, dtype=dtype, device=device)
+    why = why_kernel_unsupported(plan, dtype=dtype, device=device)
     return KeptModule(module, f"without a kernel: {why}") if why else plan
 
 

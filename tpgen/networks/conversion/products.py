@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tpgen.base._e3nn import default_dtype
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.gathers import Gatherable
 from tpgen.networks.conversion.obstacles import find_stock_class, why_module_stays
 from tpgen.networks.conversion.species import make_species_product
@@ -189,7 +189,7 @@ def describe_product_by_element(module: nn.Module, extra: Mapping[str, Any]) -> 
 
 
 def _why_no_product_kernel(plan: Any, program: Any) -> str | None:
-    return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
+    return why_kernel_unsupported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
 
 
 def make_couplings_exact(module: Any) -> None:

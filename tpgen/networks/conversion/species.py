@@ -17,7 +17,7 @@ from tpgen.base.locks import cached_property
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.ops import kernel_layer
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.notices import warn_of_slow_path
 from tpgen.networks.conversion.obstacles import allows_kernels
 from tpgen.networks.recording import Groups, Recording, recorded_program
@@ -153,7 +153,7 @@ def make_species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProdu
         return None
     pairs = list(dict.fromkeys((p.in1.index, p.out.index) for p in plan.paths))
     layer = make_linear_plan(plan.irreps_in1, plan.irreps_out, pairs, shared_weights=ELEMENT)
-    if kernel_supported(layer):
+    if why_kernel_unsupported(layer):
         return None
     blocks = tuple(_make_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
     return SpeciesProduct(layer, blocks)

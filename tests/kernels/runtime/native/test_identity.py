@@ -28,7 +28,7 @@ def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Compare names of dicts that Python says have changed, or all of them, where it says nothing."""
     if request.param == "all names":
         monkeypatch.setattr(identity, "version_address", lambda _: None)
-        monkeypatch.setattr(identity, "_dict_watcher", lambda: -1)
+        monkeypatch.setattr(identity, "_register_dict_watcher", lambda: -1)
 
 
 def again(table: dict[str, Any], name: str) -> None:
@@ -169,5 +169,5 @@ def test_what_is_watched_is_kept_as_long_as_the_function() -> None:
 
 
 def test_nothing_is_said_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_identity_method", lambda: None)
+    monkeypatch.setattr(identity, "_make_method_of_identity_test", lambda: None)
     assert make_identity_test((), ()) is None

@@ -343,12 +343,12 @@ def test_a_torch_that_lacks_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = 'extern "C" int torch_does_all(); extern "C" int tpgen_register() { return torch_does_all(); }'
     monkeypatch.setattr(native, "process_text", lambda: needs)
     with pytest.warns(UserWarning, match="(?s)kernels are called from Python.*torch_does_all.*TPGEN_NATIVE=0"):
-        assert native._runtime.__wrapped__() is None
+        assert native._build_runtime_or_none.__wrapped__() is None
 
 
 def test_it_may_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_NATIVE", "0")
-    assert native._runtime.__wrapped__() is None
+    assert native._build_runtime_or_none.__wrapped__() is None
 
 
 def test_products_without_it_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,5 +390,5 @@ def test_a_call_and_its_gradients_take_few_steps() -> None:
 def test_without_the_function_behind_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(_torch, "operation", raising=False)
     monkeypatch.setitem(_torch.NAMES, "operation", _torch.Private("torch._C", "_gone", "nothing", "slower"))
-    assert native._operator_function("form") is torch.ops.tpgen_native.form.default
-    assert native._operator_function("form", "few") is torch.ops.tpgen_native.form.few
+    assert native._find_operator_function("form") is torch.ops.tpgen_native.form.default
+    assert native._find_operator_function("form", "few") is torch.ops.tpgen_native.form.few

@@ -254,7 +254,9 @@ def test_a_contraction_that_somebody_changed_stays(change, why: str) -> None:
 
 
 def test_contractions_stay_where_no_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpgen.networks.conversion.obstacles.kernel_supported", lambda *_, **__: "no compiler here")
+    monkeypatch.setattr(
+        "tpgen.networks.conversion.obstacles.why_kernel_unsupported", lambda *_, **__: "no compiler here"
+    )
     with pytest.raises(TpgenError, match="nothing that can be converted: without a kernel: no compiler here"):
         convert(SymmetricContraction())
 

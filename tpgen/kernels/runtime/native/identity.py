@@ -38,7 +38,7 @@ class WatchedNames(NamedTuple):
 
 def can_test_identity() -> bool:
     """Whether a compiler makes `make_identity_test` work."""
-    return _identity_method() is not None
+    return _make_method_of_identity_test() is not None
 
 
 def group_names_by_dict(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
@@ -64,7 +64,7 @@ def make_identity_test(words: Sequence[MemoryWord], tables: Sequence[WatchedName
     >>> stands(), table.update(a=2), stands(), table.update(a=1), stands()
     (True, None, False, None, True)
     """
-    method = _identity_method()
+    method = _make_method_of_identity_test()
     if method is None:
         return None
     dicts, told = [of.table for of in tables], False
@@ -115,7 +115,7 @@ _NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 
 @cache
-def _identity_method() -> _Method | None:
+def _make_method_of_identity_test() -> _Method | None:
     stands, use = (
         native_function("identity", "tpgen_stands", "pp"),
         native_function("identity", "tpgen_use_python", "pppp"),
@@ -132,13 +132,13 @@ def _function_address(function: Any) -> int | None:
 
 def _watch_dicts(dicts: Iterable[dict[Any, Any]]) -> bool:
     # Python 3.12 and later tell of changes of a dict
-    watcher = _dict_watcher()
+    watcher = _register_dict_watcher()
     watch = ctypes.pythonapi.PyDict_Watch if watcher >= 0 else None
     return watch is not None and all(watch(watcher, ctypes.py_object(table)) == 0 for table in dicts)
 
 
 @cache
-def _dict_watcher() -> int:
+def _register_dict_watcher() -> int:
     # -1 where Python gives no watcher
     if sys.version_info < (3, 12):
         return -1

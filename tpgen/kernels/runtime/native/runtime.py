@@ -63,8 +63,8 @@ class Runtime:
         self._numbers: dict[str, int] = {}
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
-        self._registered = _register_fallbacks()
-        self.form, self.few = _operator_function("form"), _operator_function("form", "few")
+        self._registered = _register_empty_results_for_unusual_keys()
+        self.form, self.few = _find_operator_function("form"), _find_operator_function("form", "few")
 
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
         """Launch kernels on a device type by these functions; None leaves launches to Python."""
@@ -135,7 +135,7 @@ class Runtime:
         self._library.tpgen_set_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
 
 
-def _operator_function(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
+def _find_operator_function(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
     # the operator's object would be another Python frame
     find = getattr(_torch, "operation", None)
     operators = getattr(torch.ops.tpgen_native, name)
@@ -150,10 +150,10 @@ def memory_limit() -> int | None:
 
 def built_runtime() -> Runtime | None:
     """The runtime if built, else None."""
-    return _runtime() if _runtime.cache_info().currsize else None
+    return _build_runtime_or_none() if _build_runtime_or_none.cache_info().currsize else None
 
 
-def _register_fallbacks() -> torch.library.Library:
+def _register_empty_results_for_unusual_keys() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
     for key in _UNUSUAL:
         for name in ("form.few", "form"):
@@ -169,11 +169,11 @@ _guard = ForkedLock()  # kernels are built side by side, and the first of them a
 def runtime() -> Runtime | None:
     """The runtime, built at first; None with TPGEN_NATIVE=0, or after a failure, which warns."""
     with _guard.lock:
-        return _runtime()
+        return _build_runtime_or_none()
 
 
 @cache
-def _runtime() -> Runtime | None:
+def _build_runtime_or_none() -> Runtime | None:
     if os.environ.get("TPGEN_NATIVE") == "0":
         return None
     try:

@@ -26,7 +26,7 @@ class MemoryWord(NamedTuple):
 
 def class_word(x: Any) -> MemoryWord | None:
     """Pointer from an object to its class."""
-    return _word_that_points_to(x, _class_offset(), type(x))
+    return _word_that_points_to(x, _offset_of_class_pointer(), type(x))
 
 
 def dict_word(x: Any) -> MemoryWord | None:
@@ -40,14 +40,14 @@ def dict_word(x: Any) -> MemoryWord | None:
 
 def bases_word(kind: type) -> MemoryWord | None:
     """Pointer from a class to its ``__mro__``."""
-    return _word_that_points_to(kind, _bases_offset(), kind.__mro__)
+    return _word_that_points_to(kind, _offset_of_mro_pointer(), kind.__mro__)
 
 
 def function_words(function: FunctionType) -> list[MemoryWord] | None:
     """Pointers from a function to code and defaults."""
     found = [
         _word_that_points_to(function, at, getattr(function, name))
-        for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
+        for name, at in zip(_FUNCTION, _offsets_of_function_parts(), strict=True)
     ]
     return _all_or_none(found)
 
@@ -58,7 +58,7 @@ def cell_words(cell: CellType) -> list[MemoryWord] | None:
         content = cell.cell_contents
     except ValueError:  # nothing has been written into it yet
         content = None
-    return _all_or_none([_word_that_points_to(cell, _cell_offset(), content)])
+    return _all_or_none([_word_that_points_to(cell, _offset_of_cell_content(), content)])
 
 
 def list_words(x: list[Any]) -> list[MemoryWord] | None:
@@ -71,12 +71,12 @@ def list_words(x: list[Any]) -> list[MemoryWord] | None:
 
 def order_words(x: OrderedDict[Any, Any]) -> list[MemoryWord] | None:
     """Words of an ordered dict that change with the order."""
-    return [MemoryWord(at, _read_word(at)) for at in _order_addresses(x)] if _can_read_dict_order() else None
+    return [MemoryWord(at, _read_word(at)) for at in _addresses_of_order_fields(x)] if _can_read_dict_order() else None
 
 
 def slot_words(x: Any, values: Sequence[Any]) -> list[MemoryWord] | None:
     """Words of an object of plain Python classes, whose slots hold ``values``."""
-    begin, kept = _class_offset(), (type(x), *values)
+    begin, kept = _offset_of_class_pointer(), (type(x), *values)
     if begin is None or not all(kind.__flags__ & _OF_PYTHON for kind in type(x).__mro__[:-1]):
         return None
     return [MemoryWord(at, _read_word(at), kept) for at in range(id(x) + begin, id(x) + type(x).__basicsize__, _SIZE)]
@@ -84,7 +84,7 @@ def slot_words(x: Any, values: Sequence[Any]) -> list[MemoryWord] | None:
 
 def version_address(table: dict[Any, Any]) -> int | None:
     """Address of a dict's version number, or None from Python 3.12 on."""
-    return id(table) + _version_offset() if _can_read_dict_versions() else None
+    return id(table) + _offset_of_dict_version() if _can_read_dict_versions() else None
 
 
 def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[MemoryWord] | None:
@@ -92,7 +92,7 @@ def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[MemoryWor
 
     Empty for a dict with its own values; None for an unknown layout.
     """
-    if not _values_are_shared():
+    if not _can_objects_hold_values_inline():
         return []
     return _inline_value_words(table, values) if _can_read_inline_values() else None
 
@@ -134,26 +134,26 @@ def _offset_of_pointer_to(x: Any, part: Any) -> int | None:
 
 
 @cache
-def _class_offset() -> int | None:
+def _offset_of_class_pointer() -> int | None:
     return _offset_of_pointer_to(object(), object)
 
 
 @cache
-def _bases_offset() -> int | None:
+def _offset_of_mro_pointer() -> int | None:
     kind = type("probe", (), {})
     return _offset_of_pointer_to(kind, kind.__mro__)
 
 
 @cache
-def _function_offsets() -> tuple[int | None, ...]:
+def _offsets_of_function_parts() -> tuple[int | None, ...]:
     def probe(_x: Any = object(), *, _y: Any = None) -> None:  # noqa: B008
-        """Have one of each."""
+        """Have each part that a function may have."""
 
     return tuple(_offset_of_pointer_to(probe, getattr(probe, name)) for name in _FUNCTION)
 
 
 @cache
-def _cell_offset() -> int | None:
+def _offset_of_cell_content() -> int | None:
     content = object()
     return _offset_of_pointer_to(CellType(content), content)
 
@@ -173,7 +173,7 @@ def _can_read_list_heads() -> bool:
     return True
 
 
-def _values_are_shared() -> bool:
+def _can_objects_hold_values_inline() -> bool:
     return sys.version_info >= (3, 13)
 
 
@@ -198,7 +198,7 @@ def _can_read_inline_values() -> bool:
     return True
 
 
-def _order_addresses(x: OrderedDict[Any, Any]) -> range:
+def _addresses_of_order_fields(x: OrderedDict[Any, Any]) -> range:
     return range(id(x) + dict.__basicsize__, id(x) + OrderedDict.__basicsize__, _SIZE)
 
 
@@ -206,12 +206,12 @@ def _order_addresses(x: OrderedDict[Any, Any]) -> range:
 def _can_read_dict_order() -> bool:
     table, seen = OrderedDict(a=1, b=2), set()
     for n in range(4):  # there and back, which is no order that was before
-        seen.add(tuple(map(_read_word, _order_addresses(table))))
+        seen.add(tuple(map(_read_word, _addresses_of_order_fields(table))))
         table.move_to_end("ab"[n % 2])
     return len(seen) == 4
 
 
-def _version_offset() -> int:
+def _offset_of_dict_version() -> int:
     return 3 * _SIZE
 
 
@@ -223,5 +223,5 @@ def _can_read_dict_versions() -> bool:
     seen = []
     for change in (lambda: None, lambda: table.update(b=2), lambda: table.update(b=3), lambda: table.pop("b")):
         change()
-        seen.append(_read_word(id(table) + _version_offset()))
-    return seen == sorted(set(seen)) and _read_word(id(table) + _version_offset()) == seen[-1]
+        seen.append(_read_word(id(table) + _offset_of_dict_version()))
+    return seen == sorted(set(seen)) and _read_word(id(table) + _offset_of_dict_version()) == seen[-1]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_product
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.nn.autocast import is_autocasting
 from tpgen.nn.plain_tensors import is_plain_tensor, is_traced
 from tpgen.planner.linear import make_matrix_plan
@@ -29,7 +29,7 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     if torch.compiler.is_compiling() or is_autocasting(x.device) or not _is_worth(x, w):
         return x @ (w * scale)
     layer = make_matrix_plan(*w.shape)
-    if kernel_supported(layer):
+    if why_kernel_unsupported(layer):
         return x @ (w * scale)
     return kernel_product(x, x[:, :0], (w * scale).flatten(), describe(layer))
 
@@ -41,7 +41,7 @@ def why_no_matmul(*weights: Tensor) -> str | None:
     'kernels compute in float32, float64 or bfloat16, not in float16'
     """
     matrices = (w for w in weights if w.dim() == 2)
-    found = (kernel_supported(make_matrix_plan(*w.shape), dtype=w.dtype, device=w.device) for w in matrices)
+    found = (why_kernel_unsupported(make_matrix_plan(*w.shape), dtype=w.dtype, device=w.device) for w in matrices)
     return next(filter(None, found), None)
 
 

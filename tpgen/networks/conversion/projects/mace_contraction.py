@@ -16,7 +16,7 @@ from tpgen.base._torch import assert_async
 from tpgen.base.errors import PlanError, TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.notices import (
     can_kernels_take,
     can_kernels_take_or_warn,
@@ -324,7 +324,7 @@ def is_reshape(module: nn.Module) -> bool:
 def find_reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
     """`ClassSwap` of a `reshape_irreps`, or `KeptModule` if patched; None if no kernel can run."""
     plan = _make_layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
-    if not allows_kernels(options) or kernel_supported(plan):
+    if not allows_kernels(options) or why_kernel_unsupported(plan):
         return None
     if why := why_patched(module):
         return KeptModule(module, why)

@@ -237,7 +237,7 @@ def _make_panes(request: Request, inductor: bool) -> list[_Pane]:
     graphs = [_Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
     written = replace(request, strategy="kernel")
     kernels = {name: trace_stage(name, written) for name in _KERNELS}
-    reason = request.why_no_kernel()
+    reason = request.why_auto_takes_no_kernel()
     if reason:
         kernels |= {name: TracedStage(name, missing=reason) for name in _ON_DEVICE}
     return graphs + [_Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
@@ -245,9 +245,9 @@ def _make_panes(request: Request, inductor: bool) -> list[_Pane]:
 
 def _value_costs(request: Request) -> dict[str, Mapping[str, object]]:
     try:
-        of_nodes = compute_node_costs(request)
+        has_rows_of_nodes = compute_node_costs(request)
         return {
-            **dict.fromkeys(("graph", "code", "script"), of_nodes),
+            **dict.fromkeys(("graph", "code", "script"), has_rows_of_nodes),
             "joint": compute_traced_costs(trace_joint_graph_of_request(request)),
         }
     except TpgenError:

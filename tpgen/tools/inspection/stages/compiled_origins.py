@@ -208,6 +208,6 @@ def _require_kernel(request: Request, on_device: bool = True) -> None:
     elif not request.plan.paths:
         why = "the product has no paths, so there is nothing to write a kernel for"
     else:
-        why = (request.why_no_kernel() or "") if on_device else ""
+        why = (request.why_auto_takes_no_kernel() or "") if on_device else ""
     if why:
         raise EmitError(why)

@@ -23,7 +23,7 @@ from tpgen.kernels.rows import RULES, RowRules
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
 from tpgen.kernels.runtime.description import describe, description_of_plan
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.planner.plan import ELEMENT, SHARED, Leg, Plan
 from tpgen.tools.inspection.stages.cuda import c_type_of, choose_shown_chip
 
@@ -150,9 +150,9 @@ class Request(Config):
 
     # --- kernels --------------------------------------------------------------------------------------------------
 
-    def why_no_kernel(self) -> str | None:
+    def why_auto_takes_no_kernel(self) -> str | None:
         """Say why no kernel runs on the device, or None."""
-        return kernel_supported(self.plan, self.layout, self.dtype, self.device)
+        return why_kernel_unsupported(self.plan, self.layout, self.dtype, self.device)
 
     @property
     def _rules(self) -> RowRules:
