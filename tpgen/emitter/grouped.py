@@ -91,7 +91,9 @@ def _x2_gradient_by_one_product(
         return [], prepared
     blocks = np.concatenate([_coupling_matrix(form, *key) for key in keyed], axis=1)
     every = tuple(sorted(term.path for group in keyed.values() for term, _, _ in group))
-    sums = [reduce(add, (_sum_before_coupling(writer, inputs, *entry) for entry in group)) for group in keyed.values()]
+    sums = [
+        reduce(add, (_contract_all_but_coupling(writer, inputs, *entry) for entry in group)) for group in keyed.values()
+    ]
     with writer.serving(every, "coupling"):
         gradient = torch.cat(sums, dim=-1) @ writer.constant("_open_tables", np.ascontiguousarray(blocks.T))
         bounds = form.operand("x2").segments
@@ -106,7 +108,7 @@ def _x2_gradient_by_one_product(
     return results, rest
 
 
-def _sum_before_coupling(
+def _contract_all_but_coupling(
     writer: GraphWriter, inputs: Inputs, term: Term, c: Contraction, given: dict[str, Labelled]
 ) -> Traced:
     coupling = c.find(Coupling)
@@ -186,7 +188,7 @@ def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, grou
     first, every = group[0][0], tuple(term.path for term, _, _ in group)
     sizes = dict(first.sizes)
     with writer.serving(every, "weight"):
-        mixed = torch.mm(_concatenated(features, -1), _concatenated(weights, 0))
+        mixed = torch.mm(_concatenate_unless_single(features, -1), _concatenate_unless_single(weights, 0))
     with writer.serving(every, "reshape"):
         mixed = mixed.reshape((inputs.rows, sizes["k"], sizes["w"]))
         if first.legs[-1].letters.endswith("k"):
@@ -195,5 +197,5 @@ def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, grou
     return Result((first.segment("out"),), flat, every)
 
 
-def _concatenated(tensors: list[Traced], dim: int) -> Traced:
+def _concatenate_unless_single(tensors: list[Traced], dim: int) -> Traced:
     return torch.cat(tensors, dim=dim) if len(tensors) > 1 else tensors[0]

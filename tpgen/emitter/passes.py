@@ -46,7 +46,7 @@ def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
     before, groups, after = _partition_by_stream(graph, _assign_streams(graph, count))
     if len(groups) < 2:
         return graph  # a single group has nothing to run beside
-    return _with_streams(graph, before, groups, after)
+    return _rewrite_graph_on_streams(graph, before, groups, after)
 
 
 def _assign_streams(graph: fx.Graph, count: int) -> dict[int, int]:
@@ -82,7 +82,7 @@ def _partition_by_stream(
     return [n for n, p in place.items() if p == "before"], groups, [n for n, p in place.items() if p == "after"]
 
 
-def _with_streams(
+def _rewrite_graph_on_streams(
     graph: fx.Graph, before: list[fx.Node], groups: dict[int, list[fx.Node]], after: list[fx.Node]
 ) -> fx.Graph:
     new = fx.Graph()

@@ -30,7 +30,7 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
             continue
         if node.target is torch.broadcast_tensors:
             rows.join([origin.get(n, n) for n in node.args])
-        source = _reshaped_operand(node, seen.shapes)
+        source = _operand_of_reshape_without_effect(node, seen.shapes)
         if source is None:
             continue
         origin[node] = origin.get(source, source)
@@ -74,7 +74,7 @@ class _ShapeRecorder(fx.Interpreter):
         return result
 
 
-def _reshaped_operand(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
+def _operand_of_reshape_without_effect(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
     if node not in shapes:
         return None
     source: Any = None

@@ -65,7 +65,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
         key = _library_key(graph, [key, like, sizes.conditions])
         given = tuple(x.contiguous() for x in program.given([*inputs, *saved]))
-        found = cache.finished_entry(key, cache.PROGRAM) or _compiled_entry(key, graph, given)
+        found = cache.finished_entry(key, cache.PROGRAM) or _find_or_compile_cache_entry(key, graph, given)
         loader = _torch.PackageLoader(str(found.library), "model", False, 1, -1)
         held = sizes.and_also(conditions_of(loader.get_metadata()))
         if held.hold(inputs):
@@ -73,7 +73,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
     return (lambda given: loader.boxed_run([x.contiguous() for x in given])), held  # it does not look at strides
 
 
-def _compiled_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
+def _find_or_compile_cache_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
     entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
     with entry.hold_lock():
         if not entry.is_intact():

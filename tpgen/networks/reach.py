@@ -84,20 +84,20 @@ def executed_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
     """Record code and globals of user functions that this thread runs inside the block."""
     codes: dict[CodeType, dict[str, Any]] = {}
 
-    def note(frame: FrameType, _event: str, _argument: Any) -> None:  # none of the lines
-        if frame.f_code not in codes and not (is_library_code(frame.f_code) or _is_kernel_build(frame)):
+    def note_code_of_frame(frame: FrameType, _event: str, _argument: Any) -> None:  # none of the lines
+        if frame.f_code not in codes and not (is_library_code(frame.f_code) or _is_inside_kernel_build(frame)):
             codes[frame.f_code] = frame.f_globals
 
     before = sys.gettrace()
     with no_collection():
-        sys.settrace(note)
+        sys.settrace(note_code_of_frame)
         try:
             yield codes
         finally:
             sys.settrace(before)
 
 
-def _is_kernel_build(frame: FrameType | None) -> bool:
+def _is_inside_kernel_build(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.startswith(_BUILDERS):
             return True
@@ -109,7 +109,7 @@ class Reach:
     """Places, objects and tensors that functions reach, except the modules' parameters and buffers."""
 
     def __init__(self, codes: Mapping[CodeType, dict[str, Any]], modules: Iterable[nn.Module]) -> None:
-        self._codes = {code: names for code, names in codes.items() if not _is_of_library(names)}
+        self._codes = {code: names for code, names in codes.items() if not _are_globals_of_library(names)}
         self._names = {name for code in self._codes for name in _names_in_code(code)}
         self._own = {id(module) for module in modules}
         self._seen: dict[int, Any] = {}
@@ -118,7 +118,7 @@ class Reach:
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self._pending: list[tuple[str, Any]] = []
         for code, table in self._codes.items():
-            for name in _global_names(code):
+            for name in _names_of_globals_read(code):
                 self._add_place(f"the global {name}", table, name)
         self._follow_pending_objects()
 
@@ -127,10 +127,10 @@ class Reach:
         self._pending.append((name, x))
         self._follow_pending_objects()
 
-    def _add_place(self, what: str, table: dict[str, Any], name: str) -> None:
+    def _add_place(self, path: str, table: dict[str, Any], name: str) -> None:
         if (id(table), name) not in self.places:
             self.places[id(table), name] = NamedPlace(table, name, table.get(name, ABSENT))
-            self._pending.append((what, table.get(name)))
+            self._pending.append((path, table.get(name)))
 
     def _follow_pending_objects(self) -> None:
         while self._pending:
@@ -163,14 +163,14 @@ class Reach:
         self._watch_parts(kind.__name__, kind, bases_of, id(kind))
         tables = [(of, class_table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
         for n, (of, table) in enumerate(tables):
-            if _package_of(of) not in _FIXED:
+            if _package_name_of_class(of) not in _FIXED:
                 self._watch_parts(of.__name__, of, names_of_class, id(of) + 1)
-            for name in self._code_names_of(of, table):
+            for name in self._names_of_executed_methods(of, table):
                 for _, before in tables[: n + 1]:
                     self._add_place(f"{of.__name__}.{name}", before, name)
 
-    def _code_names_of(self, kind: type, table: Mapping[str, Any]) -> list[str]:
-        if _package_of(kind) in _FIXED:
+    def _names_of_executed_methods(self, kind: type, table: Mapping[str, Any]) -> list[str]:
+        if _package_name_of_class(kind) in _FIXED:
             return ["forward"] if "forward" in table and issubclass(kind, nn.Module) else []
         return [name for name, x in table.items() if name in self._names or self._is_executed(x)]
 
@@ -214,7 +214,7 @@ class Reach:
             raise DeployError(
                 f"{name}: forward reads a {kind.__name__}, which every call moves on: give what it gives as an argument"
             )
-        if _package_of(kind) in _FIXED and not isinstance(x, _OPENED):
+        if _package_name_of_class(kind) in _FIXED and not isinstance(x, _OPENED):
             return
         if hasattr(x, "__dict__") or slot_names(kind):
             self._add_attributes(name, x)
@@ -244,7 +244,7 @@ class Reach:
         return self.wholes[key].value
 
 
-def _package_of(kind: type) -> str:
+def _package_name_of_class(kind: type) -> str:
     return kind.__module__.split(".")[0]
 
 
@@ -256,7 +256,7 @@ def is_library_code(code: CodeType) -> bool:
     return file.startswith(_PYTHON) and not any(name in file for name in ("site-packages", "dist-packages"))
 
 
-def _is_of_library(names: Mapping[str, Any]) -> bool:
+def _are_globals_of_library(names: Mapping[str, Any]) -> bool:
     home = str(names.get("__name__", ""))
     return home.split(".")[0] in _FIXED - {"__main__"} or home.startswith("namedtuple_")
 
@@ -266,5 +266,5 @@ def _names_in_code(code: CodeType) -> Iterator[str]:
     yield from (x for x in code.co_consts if isinstance(x, str) and x.isidentifier())
 
 
-def _global_names(code: CodeType) -> list[str]:
+def _names_of_globals_read(code: CodeType) -> list[str]:
     return list(dict.fromkeys(x.argval for x in dis.get_instructions(code) if x.opname in ("LOAD_GLOBAL", "LOAD_NAME")))

@@ -84,12 +84,12 @@ class Reads:
             self._hooks += [Whole(_HOOK, table, items_of, items_of(table), 0) for table in hooks]
 
     def settle(self, before: dict[int, dict[str, Any]] | None = None) -> None:
-        """Drop attributes that code wrote; `DeployError` if code read the value from ``before``."""
+        """Drop attributes that code wrote; `DeployError` if code read values from ``before``."""
         for place in self._found.values() if before else ():
             earlier = (before or {}).get(id(place.table), {}).get(place.name, self)
             if not is_unchanged(place) and place.value is earlier:
                 if not isinstance(earlier, Tensor):
-                    raise _error_of_change(f"reads {place.name} and changes it")
+                    raise _error_of_value_that_calls_change(f"reads {place.name} and changes it")
                 self._replaced.append((place.name, earlier))  # as of a cache, of which only the shape is read
         self._found = {key: place for key, place in self._found.items() if is_unchanged(place)}
 
@@ -109,23 +109,23 @@ class Reads:
         self._watch = Watch(places, wholes, [x for _, x in reach.tensors.values()])
 
     def keep(self, graph: fx.GraphModule) -> None:
-        """Watch a graph's tensor constants; `DeployError` for a replaced one."""
+        """Watch a graph's constants; `DeployError` for a replaced one."""
         found = [getattr(graph, str(node.target), None) for node in graph.graph.find_nodes(op="get_attr")]
         tensors = {id(x): x for x in found if isinstance(x, Tensor) and not x.is_inference()}
         for name, x in self._replaced:
             if id(x) in tensors:
-                raise _error_of_change(f"computes with {name} and changes it")
+                raise _error_of_value_that_calls_change(f"computes with {name} and changes it")
         self._constants = [(x, x._version) for x in tensors.values()]
 
     def settle_objects(self, reach: Reach) -> None:
         """Drop objects changed by hooks; `DeployError` for other changed objects."""
         for name, key in self._watch.changed():
             if not name.startswith(_HOOK):
-                raise _error_of_change(f"changes {name}")
+                raise _error_of_value_that_calls_change(f"changes {name}")
             reach.wholes.pop(key, None)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """Return reached tensors with names, without parameters and buffers."""
+        """Reached tensors with names, without parameters and buffers."""
         return list(self._reach.tensors.values())
 
     def is_unchanged(self) -> bool:
@@ -141,7 +141,7 @@ class Reads:
         return self._handles == handles
 
 
-def _error_of_change(what: str) -> DeployError:
+def _error_of_value_that_calls_change(what: str) -> DeployError:
     return DeployError(f"forward {what} in every call, which a program would not: take what changes out of forward")
 
 

@@ -49,7 +49,7 @@ class CudaGraphs:
     _sides: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # a stream to record on, and a pool of memory
 
     def stream(self) -> int:
-        """Return CUDA's current stream as a number."""
+        """CUDA's current stream as a number."""
         return torch.cuda.current_stream(self.device).cuda_stream
 
     def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
@@ -69,11 +69,11 @@ class CudaGraphs:
             ):
                 outputs = run(*inputs)
 
-        def repeat() -> None:
+        def replay_graph() -> None:
             with torch.cuda.device(self.device):
                 graph.replay()
 
-        return RecordedRun(inputs, outputs, repeat)
+        return RecordedRun(inputs, outputs, replay_graph)
 
 
 @dataclass(eq=False)

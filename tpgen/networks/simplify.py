@@ -34,7 +34,7 @@ def simplify_graph(graph: fx.Graph) -> None:
     zeros: set[fx.Node] = set()
     for node in list(graph.nodes):
         if node.op == "call_function":
-            if _is_zero(node, zeros):
+            if _is_always_zero(node, zeros):
                 zeros.add(node)
             elif (same := _equal_operand(node, zeros)) is not None:
                 node.replace_all_uses_with(same)
@@ -81,7 +81,7 @@ def fold_constants(graph: fx.GraphModule) -> None:
     graph.graph.eliminate_dead_code()
 
 
-def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
+def _is_always_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
     # whether a result is zero wherever it is finite
     first = node.args[0] if node.args else None
     if node.target in _ZEROS:
@@ -168,7 +168,7 @@ def multiply_column(_graph: fx.Graph, node: fx.Node) -> None:
         node.target = _aten.mul.Tensor
 
 
-def _index_put_as_index_add(graph: fx.Graph, node: fx.Node) -> None:
+def _replace_index_put_by_index_add(graph: fx.Graph, node: fx.Node) -> None:
     # sums of rows by `index_put` sort the rows on a GPU
     given: Any = (*node.args, False)[:4]
     into, indices, rows, adds = given
@@ -214,7 +214,9 @@ _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
     _aten.mm.default: multiply_column,
 }
 _ON_GPU = (_aten._linalg_det.default, _aten.bmm.default, _aten.baddbmm.default)
-_WRITTEN_ON_GPU = {target: _WRITTEN[target] for target in _ON_GPU} | {_aten.index_put.default: _index_put_as_index_add}
+_WRITTEN_ON_GPU = {target: _WRITTEN[target] for target in _ON_GPU} | {
+    _aten.index_put.default: _replace_index_put_by_index_add
+}
 _COPIES = {_aten._to_copy.default, _aten.lift_fresh_copy.default}
 
 

@@ -69,7 +69,7 @@ class EdgeOrder:
         return self.senders.shape[0]
 
     def ends(self, edge_dst: Tensor | None = None, num_nodes: int | None = None) -> tuple[Tensor, Tensor, int]:
-        """Return senders, receivers and number of nodes; `InputError` for an ``edge_dst`` or other ``num_nodes``."""
+        """Senders, receivers and number of nodes; `InputError` for an ``edge_dst`` or other ``num_nodes``."""
         if edge_dst is not None or num_nodes not in (None, self.num_nodes):
             raise InputError("an EdgeOrder stands for edge_src, edge_dst and num_nodes: give neither of the others")
         return self.senders, self.receivers, self.num_nodes
@@ -85,7 +85,7 @@ class EdgeOrder:
         return torch.empty_like(x).index_copy(0, self.order, x)
 
     def to(self, device: torch.device | str) -> EdgeOrder:
-        """Return the edges on a device."""
+        """Edges on a device."""
         senders, receivers, order, first = (getattr(self, name).to(device) for name in _TENSORS)
         return _with_noted_sort_order(EdgeOrder(senders, receivers, order, first, self.num_nodes))
 

@@ -42,7 +42,7 @@ def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorPr
 
 
 def plan_e3nn_product(product: Any) -> Plan:
-    """Return an e3nn product's plan, with final path coefficients."""
+    """Plan of an e3nn product, with final path coefficients."""
     instructions = [(*instruction[:5], instruction[5] ** 2) for instruction in product.instructions]
     return make_plan(
         product.irreps_in1,

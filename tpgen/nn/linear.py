@@ -193,17 +193,17 @@ class Linear(FormModule):
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return operands and element index on the meta device."""
+        """Operands and element index on the meta device."""
         self._refuse_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
         batch = (self.num_elements or 1,) if self._by_element else () if self.shared_weights else (rows,)
         given = [(*batch, *pair, self.weight_numel), (*batch, *pair[1:], self.bias_numel)]
         shapes = [(rows, *pair[:1], self._in_dim), *(() if self.internal_weights else given)]
         index = [torch.empty(rows, dtype=torch.int64, device="meta")] * self._by_element
-        return [*(self._without_values(*shape) for shape in shapes), *index]
+        return [*(self._meta_tensor_of_own_dtype(*shape) for shape in shapes), *index]
 
     def inspection_options(self) -> dict[str, Any]:
-        """Return inspection keywords, elements included."""
+        """Inspection keywords, elements included."""
         return {**super().inspection_options(), **({"elements": self.num_elements or 1} if self._by_element else {})}
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
@@ -229,17 +229,17 @@ class Linear(FormModule):
         if torch.jit.is_scripting():
             own_w = self._scripted_value_or_own(weight, self.weight, self.weight_numel)
             own_b = self._scripted_value_or_own(bias, self.bias, self.bias_numel)
-            x, w = self._merge_operands(features, own_w)
+            x, w = self._merge_channels_of_operands(features, own_w)
             if self._by_element:  # alone, so that TorchScript can rule it out
                 assert index is not None, "index: say the element of every row"
                 assert index.dtype == torch.int64 and index.shape == x.shape[:-1], "index: must be int64, one a row"  # noqa: PT018
                 rows = self._forward_program(x.reshape(-1, x.size(-1)), w, index.reshape(-1))
                 return self._add_bias(
-                    self._split_output(rows.reshape(list(index.shape) + [rows.size(-1)])), own_b, index
+                    self._split_channels_of_output(rows.reshape(list(index.shape) + [rows.size(-1)])), own_b, index
                 )
             else:  # noqa: RET505
                 assert index is None, "index: this layer has no elements"
-                return self._add_bias(self._split_output(self._forward_program(x, w)), own_b)
+                return self._add_bias(self._split_channels_of_output(self._forward_program(x, w)), own_b)
         made = self._try_layer_kernel(features, weight, bias, index)
         if made is not None:
             return made
@@ -247,10 +247,10 @@ class Linear(FormModule):
             node = record_leaf_call(self, features, weight, bias, index)
             if node is not None:
                 return node
-        w, b = self._checked_weight(weight), self._value_or_own(bias, self.bias, self.bias_numel)
+        w, b = self._check_weight_or_take_own(weight), self._value_or_own(bias, self.bias, self.bias_numel)
         x, w, b = self._check_operands(features, w, b)
         elements = self._element_index(x, w, b, index)
-        x, w = self._merge_operands(x, w)
+        x, w = self._merge_channels_of_operands(x, w)
         return run_without_autocast(self._evaluate, x, w, b, *elements)
 
     def _try_layer_kernel(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
@@ -271,10 +271,12 @@ class Linear(FormModule):
 
     def _evaluate(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:
         if not index:
-            return self._add_bias(self._split_output(self._runner("forward")(x, w)), b)
+            return self._add_bias(self._split_channels_of_output(self._runner("forward")(x, w)), b)
         batch = x.shape[:-1]
         rows = self._runner("forward")(x.reshape(-1, x.shape[-1]), w, *index)
-        return self._add_bias(self._split_output(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch))
+        return self._add_bias(
+            self._split_channels_of_output(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch)
+        )
 
     def _element_count(self, w: Tensor, b: Tensor) -> int:
         return self.num_elements or max([x.shape[0] for x in (w, b) if x.dim() > 1], default=1)
@@ -295,7 +297,7 @@ class Linear(FormModule):
             check_range("index", index, count, of="elements")
         return (index,)
 
-    def _merge_operands(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def _merge_channels_of_operands(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         if self._by_element and w.size(-1) == 0:
             w = w.new_empty([0])
         if self._channels:
@@ -306,7 +308,7 @@ class Linear(FormModule):
                 w = w.new_empty(w.shape[:-3] + (0,))
         return x, w
 
-    def _split_output(self, out: Tensor) -> Tensor:
+    def _split_channels_of_output(self, out: Tensor) -> Tensor:
         return split_channels(out, self._f_out, self._out_pieces) if self._channels else out
 
     def _add_bias(self, out: Tensor, bias: Tensor, index: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
@@ -354,7 +356,7 @@ class Linear(FormModule):
             f"give weight with {self.weight_numel} entries{biases}"
         )
 
-    def _checked_weight(self, weight: Any) -> Tensor:
+    def _check_weight_or_take_own(self, weight: Any) -> Tensor:
         return self._value_or_own(weight, self.weight, self.weight_numel)
 
     def __repr__(self) -> str:

@@ -82,11 +82,11 @@ class PolynomialModule(PlannedModule):
         return describe_polynomial(self.plan).form
 
     def sweep(self, call: str = "forward") -> PolynomialSweep:
-        """Return one row's straight-line program for ``forward``, ``backward`` or a call's text."""
+        """One row's straight-line program for ``forward``, ``backward`` or a call's text."""
         return describe_polynomial(self.plan).sweep(named_call(self.plan, call))
 
     def placement(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> PolynomialPlacement:
-        """Return a call's kernel placement (tasks, scratch)."""
+        """Kernel placement (tasks, scratch) of a call."""
         return describe_polynomial(self.plan).placement(named_call(self.plan, call), dtype)
 
     @property
@@ -95,17 +95,17 @@ class PolynomialModule(PlannedModule):
         return emit_polynomial(self.plan, self.choice.strategy, self._indexed, self._ends)
 
     def code(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
-        """Return the generated C++ of a call."""
+        """Generated C++ of a call."""
         return describe_polynomial(self.plan).source(named_call(self.plan, call), dtype)
 
     # -- inspection --
 
     def inspection_options(self) -> dict[str, Any]:
-        """Return inspection keywords, sizes included."""
+        """Inspection keywords, sizes included."""
         return {"channels": self.channels, "elements": self.num_elements or 1, **super().inspection_options()}
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return operands and indices on the meta device."""
+        """Operands and indices on the meta device."""
         ends = dict(self._ends)
         if not ends:
             self._refuse_nodes(nodes)
@@ -116,14 +116,14 @@ class PolynomialModule(PlannedModule):
             shapes += [(self.num_elements or 1, *shape) for shape in self.weight_shapes]
         indices = bool(self.num_elements) + len(self._edge_arguments)
         index = [torch.empty(rows, dtype=torch.int64, device="meta") for _ in range(indices)]
-        return [*(self._without_values(*shape) for shape in shapes), *index]
+        return [*(self._meta_tensor_of_own_dtype(*shape) for shape in shapes), *index]
 
     @property
     def _edge_arguments(self) -> list[str]:
         return [name for end, name in EDGE_ARGUMENTS.items() if end in dict(self._ends).values()]
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
-        """Return the number of rows, and None for nodes."""
+        """Number of rows, and None for nodes."""
         return (args[0] if args else kwargs["x"]).shape[0], None
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class PolynomialModule(PlannedModule):
 
     # -- programs --
 
-    def _emission(self, direction: str) -> Emission:
+    def _emit_program(self, direction: str) -> Emission:
         return self.graph
 
     def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
@@ -249,7 +249,7 @@ def find_row_shape(o: Operand, channels: int) -> tuple[int, ...]:
 
 
 def common_multiplicity(where: str, *irreps: Irreps, remedy: str = "") -> int:
-    """Return the multiplicity of all irreps, the number of channels; `PlanError` if there are several."""
+    """Multiplicity of all irreps, the number of channels; `PlanError` if there are several."""
     multiplicities = {mul for each in irreps for mul, _ in each}
     if len(multiplicities) != 1 or 0 in multiplicities:
         raise PlanError(
@@ -293,7 +293,7 @@ def parse_edge_ends(edges: Any, plan: Plan) -> Ends:
 def _ends_of_call(
     ends: Ends, given: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
 ) -> list[Any]:
-    """Return a program's edge indices, then the number of result rows if edges are summed.
+    """Edge indices of a program, then the number of result rows if edges are summed.
 
     Raises `InputError` for edges that do not fit.
     """

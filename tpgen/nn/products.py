@@ -153,11 +153,11 @@ class TensorSquare(_Preset):
         self.irreps_in = plan.irreps_in1
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """Return the square of ``x (…, in)``; weights as in `TensorProduct.forward`."""
+        """Square of ``x (…, in)``; weights as in `TensorProduct.forward`."""
         if torch.jit.is_scripting():  # which knows no super()
-            return self._forward_program(x, x, self._scripted_weight(weight))
+            return self._forward_program(x, x, self._check_weight_in_script(weight))
         return super().forward(x, x, weight)
 
     def __repr__(self) -> str:
         ends = f"{self.irreps_in} -> {self.irreps_out.simplify()}"
-        return f"{type(self).__name__}({ends} | {self._path_count()} paths | {self.weight_numel} weights)"
+        return f"{type(self).__name__}({ends} | {self._count_weighted_paths()} paths | {self.weight_numel} weights)"

@@ -232,13 +232,13 @@ def average_over_orders(couplings: Tensor) -> Tensor:
 
 
 def make_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Return float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
+    """Float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
     one = [drop_multiplicities(irreps_in)] * degree
     return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
 
 
 def find_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Return each checkpoint path's sign relative to ours; raises `PlanError` for other couplings."""
+    """Each checkpoint path's sign relative to ours; raises `PlanError` for other couplings."""
     ours = make_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)

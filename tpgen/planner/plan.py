@@ -104,7 +104,7 @@ class Leg:
     segment: Segment | None = None
 
     @staticmethod
-    def of(operand: str, segment: Segment) -> Leg:
+    def on(operand: str, segment: Segment) -> Leg:
         return Leg(operand, segment.ir.dim, segment)
 
     @property
@@ -296,7 +296,10 @@ class Plan(Shown):
 
     @cached_property
     def _json(self) -> str:
-        fields = {"format": self.maker.format, **{name: _json_value(value) for name, value in self.arguments.items()}}
+        fields = {
+            "format": self.maker.format,
+            **{name: _convert_to_json_value(value) for name, value in self.arguments.items()},
+        }
         return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=self.maker.separators)
 
     def remade(self, **changes: Any) -> Plan:
@@ -364,7 +367,7 @@ class Plan(Shown):
     def map(self) -> PathMap:
         """Diagram of paths from input to output segments."""
         sides = {o.name: self._segment_labels(o) for o in self.operands if not o.weights}
-        routes = tuple(map(self._path_route, self.by_instruction.values()))
+        routes = tuple(map(self._make_diagram_route, self.by_instruction.values()))
         return PathMap({o.name: sides[o.name] for o in self.inputs}, {OUT: sides[OUT]}, routes)
 
     def _segment_labels(self, operand: Operand) -> tuple[str, ...]:
@@ -373,7 +376,7 @@ class Plan(Shown):
         parts = tuple(map(str, operand.irreps)) if any(segments) or not segments else ()
         return parts if all(segments) else (*parts, operand.name)
 
-    def _path_route(self, paths: tuple[Path, ...]) -> Route:
+    def _make_diagram_route(self, paths: tuple[Path, ...]) -> Route:
         path = paths[0]
         last = {leg.operand: len(self._segment_labels(self.operand(leg.operand))) - 1 for leg in path.legs}
         ends = [(leg.operand, leg.segment.index if leg.segment else last[leg.operand]) for leg in path.legs]
@@ -388,9 +391,9 @@ class Plan(Shown):
         return table_html(self.title, self.rows(), self._totals_line(), self.map)
 
 
-def _json_value(value: Any) -> Any:
+def _convert_to_json_value(value: Any) -> Any:
     # a record is a list of its user's arguments
     value = getattr(value, "user_arguments", value)
     if isinstance(value, Irreps):
         return str(value)
-    return [_json_value(entry) for entry in value] if isinstance(value, (tuple, list)) else value
+    return [_convert_to_json_value(entry) for entry in value] if isinstance(value, (tuple, list)) else value

@@ -88,7 +88,7 @@ def make_plan(
     _refuse_built_instructions(asked, built)
     legs = [list_segments(i) for i in ends.values()]
     bound = [_bind_instruction(n, instruction, legs) for n, instruction in enumerate(asked)]
-    scales = [_path_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
+    scales = [_make_path_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
     factors = find_path_factors(scales, irrep_normalization, path_normalization)
     slices = lay_out_weights([b.path_shape if a.has_weight else None for a, b in zip(asked, bound, strict=True)])
     kind = BuiltInstruction if built else Instruction
@@ -106,7 +106,7 @@ def make_plan(
         arguments["instructions"],
         list_operands(dict(zip(_ENDS, ends.values(), strict=True)), slices, SHARED if shared_weights else ROW),
         paths=tuple(
-            Path(n, b.mode, tuple(b.sizes.items()), tuple(map(Leg.of, _ENDS, b.legs)), slices[n], f.coefficient, f)
+            Path(n, b.mode, tuple(b.sizes.items()), tuple(map(Leg.on, _ENDS, b.legs)), slices[n], f.coefficient, f)
             for n, (b, f) in enumerate(zip(bound, factors, strict=True))
             if all(s.mul > 0 for s in b.legs) and prod(b.sizes.values()) > 0
         ),
@@ -195,7 +195,7 @@ def _parse_variances(name: str, values: Sequence[float] | None, ends: Irreps) ->
     return variances
 
 
-def _path_scale(
+def _make_path_scale(
     bound: _BoundInstruction, instruction: Instruction, variances: tuple[tuple[float, ...], ...]
 ) -> PathScale:
     in1, in2, out = bound.legs

@@ -63,7 +63,12 @@ class JoinedLayers:
         present = torch.bincount(species).nonzero().flatten().tolist()
         union = had.union(present)
         chosen = torch.tensor(sorted(union))
-        state = (factor, union, *map(_fingerprint, (first, second)), *self._checksums(first, second, chosen))
+        state = (
+            factor,
+            union,
+            *map(_memory_and_write_count, (first, second)),
+            *self._checksum_weights_of_species(first, second, chosen),
+        )
         if found is None or known != state:
             with torch.no_grad():
                 some = self.matrices(first, second, chosen, factor)
@@ -71,7 +76,7 @@ class JoinedLayers:
             _made[self] = state, union, found
         return chosen, found
 
-    def _checksums(self, first: Tensor, second: Tensor, chosen: Tensor) -> list[float]:
+    def _checksum_weights_of_species(self, first: Tensor, second: Tensor, chosen: Tensor) -> list[float]:
         # also change with weights written through ``.data``, which torch does not count
         parts = [first.view(1, -1), *self.product.parts(second, chosen)]
         with torch.no_grad():
@@ -104,7 +109,7 @@ def _slice_path_matrix(weights: Tensor, path: Path) -> Tensor:
     return weights[..., path.weight.start : path.weight.stop].unflatten(-1, path.weight.shape)
 
 
-def _fingerprint(x: Tensor) -> tuple:
+def _memory_and_write_count(x: Tensor) -> tuple:
     return x.dtype, x.data_ptr(), count_writes(x)
 
 

@@ -64,17 +64,17 @@ class LateWeights:
         missing = -h.shape[1] % width
         parts = (
             pad(h, (0, missing)).split(width, 1),
-            self._mixing_weights_of_parts(pad(matrix, (0, 0, 0, missing)), width),
+            self._split_matrix_into_mixing_weights(pad(matrix, (0, 0, 0, missing)), width),
         )
-        found = [self._sum_columns(products, *part, nodes, count) for part in zip(*parts, strict=True)]
+        found = [self._sum_by_node_then_mix(products, *part, nodes, count) for part in zip(*parts, strict=True)]
         return reduce(torch.add, found)
 
-    def _mixing_weights_of_parts(self, matrix: Tensor, width: int) -> list[Tensor]:
+    def _split_matrix_into_mixing_weights(self, matrix: Tensor, width: int) -> list[Tensor]:
         slices = matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
         by_output = [torch.cat([slices[n] for n in paths], 1).split(width) for paths in self.outputs]
         return [torch.cat([x.flatten() for x in part]) for part in zip(*by_output, strict=True)]
 
-    def _sum_columns(self, products: Tensor, h: Tensor, weights: Tensor, nodes: Tensor, count: Any) -> Tensor:
+    def _sum_by_node_then_mix(self, products: Tensor, h: Tensor, weights: Tensor, nodes: Tensor, count: Any) -> Tensor:
         shape = h.new_empty(count, self.outer.weight_numel)  # nothing reads or writes its numbers
         call = FormCall((h, h.detach()[:, :0], shape, products), (nodes,), describe(self.outer), _OUTER, (ELEMENTS,))
         (sums,) = forms.compute(call)

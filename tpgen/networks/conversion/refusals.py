@@ -33,7 +33,7 @@ def list_networks(function: str, given: Any, concerns: Callable[[nn.Module], boo
         return [given]
     networks = {} if _describe_program(given) else held_networks(given)
     if not networks:
-        way = _advice_on(given)
+        way = _advise_on_object_without_network(given)
         raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(given)}{f': {way}' if way else ''}")
     found = [*networks.values()]
     if len(found) == 1 or isinstance(given, (list, tuple, Mapping)):
@@ -79,7 +79,7 @@ def _describe_program(held: Any) -> str | None:
     return next((said for home, said in _PROGRAMS.items() if any(h.startswith(home) for h in homes)), None)
 
 
-def _advice_on(given: Any) -> str | None:
+def _advise_on_object_without_network(given: Any) -> str | None:
     if program := _describe_program(given):
         return program
     if isinstance(given, (str, PathLike)):

@@ -78,7 +78,7 @@ def deploy(
             begin("compile what lies between them")
             options = {"aot_inductor.metadata": dict(metadata)} if metadata else None
             write_package(program, str(made / "model.pt2"), options)
-            _release_inputs(program)
+            _release_fake_inputs(program)
             torch.save(inputs, made / "inputs.pt")
             if model is not None:
                 (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
@@ -88,7 +88,7 @@ def deploy(
     return folder
 
 
-def _release_inputs(program: ExportedProgram) -> None:
+def _release_fake_inputs(program: ExportedProgram) -> None:
     for node in program.graph.find_nodes(op="placeholder"):
         mode = getattr(node.meta.get("val"), "fake_mode", None)
         if mode is not None and mode.shape_env is not None:
@@ -135,7 +135,7 @@ _AXES = {
 
 
 def name_inputs(network: nn.Module, count: int) -> list[str]:
-    """Return names of ``count`` inputs, from the network or forward's arguments.
+    """Names of ``count`` inputs, from the network or forward's arguments.
 
     >>> name_inputs(nn.Bilinear(2, 3, 4), 2)
     ['input1', 'input2']
@@ -151,7 +151,7 @@ def name_inputs(network: nn.Module, count: int) -> list[str]:
 
 
 def write_input_table(program: ExportedProgram, names: Sequence[str]) -> str:
-    """Write a Markdown table of a program's inputs, with names for open sizes."""
+    """Markdown table of a program's inputs ``names``, with letters for open sizes."""
     user = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
     axes = [(x.shape, *_AXES.get(name, (0, ""))) for name, x in zip(names, values, strict=True)]
