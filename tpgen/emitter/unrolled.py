@@ -85,7 +85,7 @@ class _UnrolledTerm:
                 if entry is not None:
                     parts.append(multiply_labelled(vectors[a], Labelled(entry, table[0].letters), letters))
             sums.append(Labelled(reduce(add, parts), letters))
-        return self._contract_weights(sums)
+        return self._contract_sums_with_weights(sums)
 
     def _couple_products_last(self) -> Labelled:
         vectors, table = self._split_components(self.vector, self.a), self._split_components(self.table, self.b)
@@ -101,7 +101,7 @@ class _UnrolledTerm:
             ]
         return self._stack_components([Labelled(s, output) for s in sums])
 
-    def _contract_weights(self, sums: list[Labelled]) -> Labelled:
+    def _contract_sums_with_weights(self, sums: list[Labelled]) -> Labelled:
         # one component at a time, or all at once for a matrix product
         fresh = {x for f in self.rest for x in f.letters} - set(sums[0].letters)
         if not fresh:

@@ -131,13 +131,13 @@ class Contraction:
     def rename(self, letters: dict[str, str]) -> Contraction:
         """Replace letters; an empty replacement drops an axis."""
 
-        def renamed(text: str) -> str:
+        def rename_letters(text: str) -> str:
             return "".join(letters.get(a, a) for a in text)
 
         return replace(
             self,
-            factors=tuple(replace(f, letters=renamed(f.letters)) for f in self.factors),
-            output=renamed(self.output),
+            factors=tuple(replace(f, letters=rename_letters(f.letters)) for f in self.factors),
+            output=rename_letters(self.output),
             sizes=tuple((a, n) for a, n in self.sizes if letters.get(a, a) == a),
         )
 

@@ -275,10 +275,10 @@ class Form(Shown):
     def path_map(self) -> PathMap:
         """Diagram of paths from given to open segments."""
 
-        def labels(slots: Iterable[SlotNames]) -> dict[str, tuple[str, ...]]:
+        def list_segment_labels_by_operand(slots: Iterable[SlotNames]) -> dict[str, tuple[str, ...]]:
             return {name: self.operand(name).labels for slot in slots for name in slot}
 
-        operands, results = labels(self.given), labels([self.opened])
+        operands, results = list_segment_labels_by_operand(self.given), list_segment_labels_by_operand([self.opened])
         routes = []
         for t in self.live_terms:
             ends = [(leg.operand, leg.segment) for leg in t.legs]

@@ -113,7 +113,7 @@ def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple
 def make_interpolant(spline: Spline) -> Callable[[Tensor], Tensor]:
     """Splines as a function of ``(n, 1)``, differentiable to any order."""
 
-    def interpolate(r: Tensor) -> Tensor:
+    def interpolate_between_steps(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
         which = at.detach().nan_to_num().floor().clamp(0, len(spline.table) - 1).long()
         t = at - which
@@ -121,7 +121,7 @@ def make_interpolant(spline: Spline) -> Callable[[Tensor], Tensor]:
         one, by_t, by_square, by_cube = spline.table[which.flatten()].unbind(1)
         return one + t * (by_t + t * (by_square + t * by_cube))
 
-    return interpolate
+    return interpolate_between_steps
 
 
 def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:

@@ -93,21 +93,21 @@ def _record_as_finding(mode: Dependent, function: Any, *args: Any, **options: An
     places = [n for n, x in enumerate(leaves) if isinstance(x, Tensor)]
     rest = [None if isinstance(x, Tensor) else int(x) if isinstance(x, SymInt) else x for x in leaves]
 
-    def compute(*tensors: Tensor) -> Any:
+    def call_on_tensors(*tensors: Tensor) -> Any:
         whole = list(rest)
         for n, x in zip(places, tensors, strict=True):
             whole[n] = x
         given, named = pytree.tree_unflatten(whole, spec)
         return function(*given, **named)
 
-    def finding(made: Any) -> Finding:
+    def make_finding(made: Any) -> Finding:
         _, results = pytree.tree_flatten(made)
         return Finding(
-            lambda *tensors: pytree.tree_leaves(compute(*tensors)),
+            lambda *tensors: pytree.tree_leaves(call_on_tensors(*tensors)),
             lambda *tensors: pytree.tree_unflatten(list(tensors), results),
         )
 
-    return mode.find(function, compute, [leaves[n] for n in places], finding)
+    return mode.find(function, call_on_tensors, [leaves[n] for n in places], make_finding)
 
 
 def _index_by_recorded_mask(
@@ -129,14 +129,14 @@ def _masked_select(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> 
 def _record_number_as_finding(mode: Dependent, function: Any, x: Tensor) -> Any:
     # a count as a size of a tensor, any other number as it was
 
-    def number_as_finding(value: Any) -> Finding:
+    def make_finding_of_number(value: Any) -> Finding:
         if type(value) is int and value >= 0:
             return Finding(lambda x: _encode_count_as_tensor_size(function(x)), lambda sized: sized.shape[0] - _LEAST)
         fixed = not isinstance(value, int)  # else it hardly ever is that of the example
         line = _format_source_line(*_caller_location().rsplit(":", 1))
         return Finding(lambda x: [] if function(x) == value else None, lambda: value, fixed=fixed, line=line)
 
-    return mode.find(function, function, (x,), number_as_finding)
+    return mode.find(function, function, (x,), make_finding_of_number)
 
 
 def _record_draw_as_finding(mode: Dependent, function: Any, *args: Any, **options: Any) -> Tensor:

@@ -18,7 +18,7 @@ from tpgen.networks.simplify import insert_call, sizes_as_text
 _aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
 
 
-class _RowTransfer(NamedTuple):
+class _GatherOrSum(NamedTuple):
     """Gather or sum: edge rows, node rows, index, number of nodes."""
 
     rows: fx.Node
@@ -40,11 +40,11 @@ def find_rows(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=_form):
         call = FormCall.from_arguments(*node.args, **node.kwargs)
         if not kernels_of(call.description).description.any_level:
-            _fuse_gathers_and_sums(graph, node, call)
+            _fuse_gathers_and_sums_into_call(graph, node, call)
     graph.eliminate_dead_code()
 
 
-def _fuse_gathers_and_sums(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
+def _fuse_gathers_and_sums_into_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
     known = {index.rule: index for index in call.indices}
     dtype = call.tensors[0].meta["val"].dtype  # type: ignore[attr-defined]
     taken = [rule for rule in EDGES if not kernels_of(call.description).unsupported_rules((rule,), dtype, "cpu")]
@@ -122,12 +122,12 @@ def _is_defined_after(x: Any, node: fx.Node) -> bool:
     return isinstance(x, fx.Node) and not bool(x < node)
 
 
-def _match_gather(x: Any) -> _RowTransfer | None:
+def _match_gather(x: Any) -> _GatherOrSum | None:
     found = _GATHERS[x.target](x) if x.op == "call_function" and x.target in _GATHERS else None
     return found if found is not None and _is_transfer_of_whole_rows(found) else None
 
 
-def _match_sum(node: fx.Node, result_number: int) -> _RowTransfer | None:
+def _match_sum(node: fx.Node, result_number: int) -> _GatherOrSum | None:
     # the only use of a result, where that is a sum; for its kind, or how many rows there are, others may ask too
     uses = [user for result in node.users if result.args[1] == result_number for user in result.users]
     reads = [user for user in uses if not _reads_only_metadata(user)]
@@ -136,7 +136,7 @@ def _match_sum(node: fx.Node, result_number: int) -> _RowTransfer | None:
     return found if found is not None and _is_transfer_of_whole_rows(found) else None
 
 
-def _is_transfer_of_whole_rows(found: _RowTransfer) -> bool:
+def _is_transfer_of_whole_rows(found: _GatherOrSum) -> bool:
     # whether the index moves each row once, with all of its numbers
     values = [node.meta["val"] for node in (found.at, found.rows, found.others)]
     index = values[0]
@@ -149,38 +149,38 @@ def _is_transfer_of_whole_rows(found: _RowTransfer) -> bool:
 # -- how torch writes them ---------------------------------------------------------------------------------------------
 
 
-def _match_gather_by_index(node: fx.Node) -> _RowTransfer | None:
+def _match_gather_by_index(node: fx.Node) -> _GatherOrSum | None:
     x, indices = node.args[:2]
-    return _RowTransfer(node, x, indices[0]) if len(indices) == 1 else None  # type: ignore[arg-type,index]
+    return _GatherOrSum(node, x, indices[0]) if len(indices) == 1 else None  # type: ignore[arg-type,index]
 
 
-def _match_gather_by_index_select(node: fx.Node) -> _RowTransfer | None:
+def _match_gather_by_index_select(node: fx.Node) -> _GatherOrSum | None:
     x, axis, index = node.args[:3]
-    return _RowTransfer(node, x, index) if axis == 0 else None  # type: ignore[arg-type]
+    return _GatherOrSum(node, x, index) if axis == 0 else None  # type: ignore[arg-type]
 
 
-def _match_gather_by_torch_gather(node: fx.Node) -> _RowTransfer | None:
+def _match_gather_by_torch_gather(node: fx.Node) -> _GatherOrSum | None:
     x, axis, index = node.args[:3]
     column = _row_index_behind_expanded_index(index, node)
-    return _RowTransfer(node, x, column) if axis == 0 and column is not None else None  # type: ignore[arg-type]
+    return _GatherOrSum(node, x, column) if axis == 0 and column is not None else None  # type: ignore[arg-type]
 
 
-def _match_gather_by_embedding(node: fx.Node) -> _RowTransfer | None:
+def _match_gather_by_embedding(node: fx.Node) -> _GatherOrSum | None:
     table, index = node.args[:2]
-    return _RowTransfer(node, table, index) if len(node.args) == 2 else None  # type: ignore[arg-type]
+    return _GatherOrSum(node, table, index) if len(node.args) == 2 else None  # type: ignore[arg-type]
 
 
-def _match_sum_into_zeros(node: fx.Node, zeros: Any, index: Any, rows: Any) -> _RowTransfer | None:
+def _match_sum_into_zeros(node: fx.Node, zeros: Any, index: Any, rows: Any) -> _GatherOrSum | None:
     count = _row_count_of_zeros_node(zeros)
-    return None if count is None or index is None else _RowTransfer(rows, node, index, count)
+    return None if count is None or index is None else _GatherOrSum(rows, node, index, count)
 
 
-def _match_sum_by_index_add(index_add: fx.Node) -> _RowTransfer | None:
+def _match_sum_by_index_add(index_add: fx.Node) -> _GatherOrSum | None:
     zeros, axis, index, rows = index_add.args
     return _match_sum_into_zeros(index_add, zeros, index, rows) if axis == 0 and not index_add.kwargs else None
 
 
-def _match_sum_by_scatter_add(scatter_add: fx.Node) -> _RowTransfer | None:
+def _match_sum_by_scatter_add(scatter_add: fx.Node) -> _GatherOrSum | None:
     zeros, axis, index, rows = scatter_add.args
     return (
         _match_sum_into_zeros(scatter_add, zeros, _row_index_behind_expanded_index(index, rows), rows)
@@ -189,23 +189,23 @@ def _match_sum_by_scatter_add(scatter_add: fx.Node) -> _RowTransfer | None:
     )
 
 
-def _match_sum_by_index_put(node: fx.Node) -> _RowTransfer | None:
+def _match_sum_by_index_put(node: fx.Node) -> _GatherOrSum | None:
     zeros, indices, rows, adds = (*node.args, False)[:4]
     return _match_sum_into_zeros(node, zeros, indices[0], rows) if adds is True and len(indices) == 1 else None  # type: ignore[arg-type,index]
 
 
-def _match_sum_by_embedding_gradient(node: fx.Node) -> _RowTransfer | None:
+def _match_sum_by_embedding_gradient(node: fx.Node) -> _GatherOrSum | None:
     rows, index, count, missing, scaled = node.args
-    return None if scaled or missing != -1 else _RowTransfer(rows, node, index, count)  # type: ignore[arg-type]
+    return None if scaled or missing != -1 else _GatherOrSum(rows, node, index, count)  # type: ignore[arg-type]
 
 
-_GATHERS: dict[Any, Callable[[fx.Node], _RowTransfer | None]] = {
+_GATHERS: dict[Any, Callable[[fx.Node], _GatherOrSum | None]] = {
     _aten.index.Tensor: _match_gather_by_index,
     _aten.index_select.default: _match_gather_by_index_select,
     _aten.gather.default: _match_gather_by_torch_gather,
     _aten.embedding.default: _match_gather_by_embedding,
 }
-_SUMS: dict[Any, Callable[[fx.Node], _RowTransfer | None]] = {
+_SUMS: dict[Any, Callable[[fx.Node], _GatherOrSum | None]] = {
     _aten.index_add.default: _match_sum_by_index_add,
     _aten.scatter_add.default: _match_sum_by_scatter_add,
     _aten.index_put.default: _match_sum_by_index_put,

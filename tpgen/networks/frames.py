@@ -23,7 +23,7 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
     seen = _ShapeRecorder(module)
     seen.run(*inputs)
     order = {node: n for n, node in enumerate(module.graph.nodes)}
-    rows = _RowClasses(seen.shapes, order)
+    rows = _MatricesByRowCount(seen.shapes, order)
     origin: dict[fx.Node, fx.Node] = {}
     for node in list(module.graph.nodes):
         if "tpgen" not in node.meta:
@@ -89,7 +89,7 @@ def _operand_of_reshape_without_effect(node: fx.Node, shapes: dict[fx.Node, tupl
     return source if prod(shapes[node]) == prod(shapes[source]) else None
 
 
-class _RowClasses:
+class _MatricesByRowCount:
     """Union-find of matrices with equal numbers of rows."""
 
     def __init__(self, shapes: dict[fx.Node, tuple[int, ...]], position_of_node: dict[fx.Node, int]) -> None:

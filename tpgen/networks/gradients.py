@@ -79,11 +79,11 @@ def add_pass_to_requests(requests: Requests, found: BackwardPass) -> Requests:
 def with_gradients(network: nn.Module, requests: Requests) -> Evaluate:
     """Function from cotangents and the network's arguments to outcome and gradients."""
 
-    def evaluate(cotangents: Sequence[Sequence[Tensor]], *args: Any, **options: Any) -> tuple[Any, ...]:
+    def call_and_differentiate(cotangents: Sequence[Sequence[Tensor]], *args: Any, **options: Any) -> tuple[Any, ...]:
         outcome, _, gradients = _call_and_serve_gradient_requests(network, requests, args, options, cotangents)
         return outcome, *gradients
 
-    return evaluate
+    return call_and_differentiate
 
 
 def example_cotangents(

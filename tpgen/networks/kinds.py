@@ -23,7 +23,7 @@ from tpgen.networks.results import Given, unflatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.sizes import tensor_guards
 from tpgen.networks.step_program import Program
-from tpgen.networks.step_trace import need_parameters
+from tpgen.networks.step_trace import refuse_tensors_that_require_grad
 from tpgen.networks.trial import is_floating
 
 ENOUGH_CALLS = 10  # that a program is built after
@@ -110,7 +110,7 @@ class CallKind:
         if program.written.result != graphs.spec:
             raise DeployError("its program returns something else")
         if graphs.led:
-            need_parameters(program.written.reads.tensors())
+            refuse_tensors_that_require_grad(program.written.reads.tensors())
         self._asks, self._alike = [x.requires_grad for x in program.slots.tensors()], None
         self.program, self._graphs = program, graphs
         self._served = requests

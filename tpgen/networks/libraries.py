@@ -104,11 +104,11 @@ def _library_key(graph: fx.GraphModule, more_of_key: Any) -> str:
         more_of_key,
         graph.code,
         [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
-        [_hash_of_tensor(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
+        [_hash_of_tensor_values(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
         [__version__, torch.__version__, need_compiler().identity, cpu_features(), _OPTIONS],
     ]
     return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()[:32]
 
 
-def _hash_of_tensor(x: Any) -> str:
+def _hash_of_tensor_values(x: Any) -> str:
     return hashlib.sha256(x.detach().contiguous().numpy().tobytes()).hexdigest() if isinstance(x, Tensor) else str(x)

@@ -1,7 +1,7 @@
 """Edges longer than any cutoff, which change no result: a program on a GPU then meets few sizes, and replays them.
 
 A step of dynamics changes the number of edges, and a CUDA graph serves one number.  `EdgePadding` adds edges, from an
-atom to its image `NEUTRAL_LENGTH` away, up to the next of 16 sizes in an octave, and takes their rows out of results.
+atom to its image `NEUTRAL_LENGTH` away, up to the next of 16 sizes in an octave.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def padded_size(edges: int) -> int:
 
 @dataclass(frozen=True)
 class EdgePadding:
-    """Adds neutral edges to the tensors of a call, and takes these out of the program's results."""
+    """Adds neutral edges to a call's tensors, and removes their rows from results."""
 
     edges: Mapping[int, _EdgeKind]  # tensors of edges, by their number
     positions: int
@@ -72,7 +72,7 @@ class EdgePadding:
             return None
         size = open_sizes(given[index])[-1]
         known = {numbers[name]: kind for name, kind in _KINDS.items() if name in numbers}
-        axes = _axes_of_size(size, given)
+        axes = _list_tensor_axes_of_open_size(size, given)
         edges = {n: kind for n, kind in known.items() if (n, kind.axis) in axes}
         if (
             size is None
@@ -81,7 +81,7 @@ class EdgePadding:
             or (_EdgeKind.SHIFT in edges.values() and cell is None)
         ):
             return None
-        return EdgePadding(edges, positions, cell, tuple(_axes_of_size(size, results)))
+        return EdgePadding(edges, positions, cell, tuple(_list_tensor_axes_of_open_size(size, results)))
 
     def add(self, tensors: Sequence[Tensor], size: int | None = None) -> list[Tensor] | None:
         """Tensors of ``size`` edges, by default the next size; None if the cell's images are not far."""
@@ -127,7 +127,7 @@ class EdgePadding:
         return made
 
 
-def _axes_of_size(size: str | None, tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+def _list_tensor_axes_of_open_size(size: str | None, tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
     return [(n, axis) for n, x in enumerate(tensors) for axis, other in enumerate(open_sizes(x)) if other == size]
 
 

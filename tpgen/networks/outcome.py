@@ -183,8 +183,8 @@ def nodes_behind(node: Any, ends: Iterable[Any] = ()) -> Iterator[Any]:
 def evaluation(network: nn.Module, grad: bool) -> Evaluate:
     """Function from the network's arguments to the outcome."""
 
-    def evaluate(*args: Any, **options: Any) -> tuple:
+    def call_for_outcome(*args: Any, **options: Any) -> tuple:
         with torch.set_grad_enabled(grad), bypassing_programs():
             return outcome_of(network, args, options)[1]
 
-    return evaluate
+    return call_for_outcome

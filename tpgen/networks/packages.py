@@ -75,10 +75,10 @@ def _patched_inductor() -> Iterator[None]:
         try:
             yield
         finally:
-            _clear_shape_caches()
+            _clear_torch_shape_caches()
 
 
-def _clear_shape_caches() -> None:
+def _clear_torch_shape_caches() -> None:
     _torch.FakeTensorMode.cache_clear()
     for method in vars(ShapeEnv).values():
         if hasattr(method, "cache_clear"):

@@ -143,15 +143,15 @@ class Reach:
             if isinstance(x, Tensor):
                 self.tensors[id(x)] = name, x
             elif isinstance(x, nn.Module):
-                self._add_module(name, x)
+                self._follow_module(name, x)
             elif isinstance(x, type):
-                self._add_class(x)
+                self._follow_class(x)
             elif isinstance(x, ModuleType):
-                self._add_python_module(x)
+                self._follow_python_module(x)
             else:
-                self._add_object(name, x)
+                self._follow_object(name, x)
 
-    def _add_module(self, name: str, module: nn.Module) -> None:
+    def _follow_module(self, name: str, module: nn.Module) -> None:
         if type(module).__module__.startswith("torch.jit"):
             return
         self._pending.append((name, type(module)))
@@ -159,12 +159,12 @@ class Reach:
             for key in table:
                 self._add_place(f"{name}.{key}", table, key)
 
-    def _add_class(self, kind: type) -> None:
-        self._watch_parts(kind.__name__, kind, bases_of, id(kind))
+    def _follow_class(self, kind: type) -> None:
+        self._record_parts_of_object(kind.__name__, kind, bases_of, id(kind))
         tables = [(of, class_table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
         for n, (of, table) in enumerate(tables):
             if _package_name_of_class(of) not in _FIXED:
-                self._watch_parts(of.__name__, of, names_of_class, id(of) + 1)
+                self._record_parts_of_object(of.__name__, of, names_of_class, id(of) + 1)
             for name in self._names_of_executed_methods(of, table):
                 for _, before in tables[: n + 1]:
                     self._add_place(f"{of.__name__}.{name}", before, name)
@@ -177,38 +177,38 @@ class Reach:
     def _is_executed(self, x: Any) -> bool:
         return getattr(x, "__code__", None) in self._codes
 
-    def _add_python_module(self, module: ModuleType) -> None:
+    def _follow_python_module(self, module: ModuleType) -> None:
         table, fixed = vars(module), module.__name__.split(".")[0] in _FIXED
         for name in sorted(self._names & table.keys()):
             if not (fixed and (callable(table[name]) or isinstance(table[name], (ModuleType, *PLAIN_KINDS)))):
                 self._add_place(f"{module.__name__}.{name}", table, name)
 
-    def _add_object(self, name: str, x: Any) -> None:
+    def _follow_object(self, name: str, x: Any) -> None:
         kept = parts_function_of(KEPT, x)
         if kept:
             self._pending += [(name, part) for part in kept(x)]
         elif isinstance(x, FunctionType):
-            self._add_function(name, x)
+            self._follow_function(name, x)
         elif parts := parts_function_of(CHANGED, x):
-            self._watch_and_follow_parts(name, x, parts)
+            self._record_and_follow_parts(name, x, parts)
         if "__wrapped__" in getattr(x, "__dict__", {}):
             self._pending.append((name, x.__wrapped__))
         if type(x) not in CHANGED and type(x) not in KEPT:
-            self._add_instance(name, x, parts_function_of(CHANGED, x) or kept)
+            self._follow_instance(name, x, parts_function_of(CHANGED, x) or kept)
 
-    def _add_function(self, name: str, x: FunctionType) -> None:
+    def _follow_function(self, name: str, x: FunctionType) -> None:
         if x.__code__ not in self._codes:
             return
-        self._watch_and_follow_parts(name, x, FUNCTION)
+        self._record_and_follow_parts(name, x, FUNCTION)
         for key, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
             if key != "__class__":
-                self._watch_and_follow_parts(f"{name}.{key}", cell, content_of)
+                self._record_and_follow_parts(f"{name}.{key}", cell, content_of)
         if vars(x):
-            self._watch_parts(name, x, body_of, id(x) + 1)
+            self._record_parts_of_object(name, x, body_of, id(x) + 1)
         for key in sorted(self._names & vars(x).keys()):
             self._add_place(f"{name}.{key}", vars(x), key)
 
-    def _add_instance(self, name: str, x: Any, parts: PartsOf | None) -> None:
+    def _follow_instance(self, name: str, x: Any, parts: PartsOf | None) -> None:
         kind = type(x)
         if hasattr(kind, "__next__"):
             raise DeployError(
@@ -217,7 +217,7 @@ class Reach:
         if _package_name_of_class(kind) in _FIXED and not isinstance(x, _OPENED):
             return
         if hasattr(x, "__dict__") or slot_names(kind):
-            self._add_attributes(name, x)
+            self._follow_attributes(name, x)
         elif parts is None and not callable(x):
             raise DeployError(
                 f"{name}: forward reads an object of class {kind.__name__}, of which nobody sees when it changes: read "
@@ -225,21 +225,21 @@ class Reach:
             )
         self._pending.append((name, kind))
 
-    def _add_attributes(self, name: str, x: Any) -> None:
-        value = self._watch_parts(name, x, attributes_of, id(x) + 1)
+    def _follow_attributes(self, name: str, x: Any) -> None:
+        value = self._record_parts_of_object(name, x, attributes_of, id(x) + 1)
         if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
             self._pending += [(name, part) for part in value]
         else:
             named = sorted(self._names & {*getattr(x, "__dict__", ()), *slot_names(type(x))})
             self._pending += [(f"{name}.{key}", getattr(x, key)) for key in named if hasattr(x, key)]
 
-    def _watch_and_follow_parts(self, name: str, x: Any, parts: PartsOf) -> None:
-        value = self._watch_parts(name, x, parts, id(x))
+    def _record_and_follow_parts(self, name: str, x: Any, parts: PartsOf) -> None:
+        value = self._record_parts_of_object(name, x, parts, id(x))
         names = value[: len(value) // 2] if isinstance(x, dict) else ()
         keys = [f"{name}[{part!r}]" for part in names] * 2 or [name] * len(value)
         self._pending += list(zip(keys, value, strict=True))
 
-    def _watch_parts(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
+    def _record_parts_of_object(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
         self.wholes[key] = Whole(name, x, parts, parts(x), key)
         return self.wholes[key].value
 

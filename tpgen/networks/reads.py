@@ -46,11 +46,11 @@ class Reads:
         held = object.__getattribute__(module, "__dict__")
         table = held.get("_modules", {})
         if name == "__dict__":
-            self._watch_object(module, attribute_names)
+            self._record_parts_once(module, attribute_names)
             for each in held.keys() - _TABLES:
                 self._add_place(held, each)
         elif name == "_modules":  # as a sequence does
-            self._watch_object(table, items_of)
+            self._record_parts_once(table, items_of)
         elif name in held:
             if name not in _TABLES:
                 self._add_place(held, name)
@@ -70,7 +70,7 @@ class Reads:
     def _add_place(self, table: dict[str, Any], name: str) -> None:
         self._found.setdefault((id(table), name), NamedPlace(table, name, table.get(name, ABSENT)))
 
-    def _watch_object(self, x: Any, parts: PartsOf) -> None:
+    def _record_parts_once(self, x: Any, parts: PartsOf) -> None:
         self._wholes.setdefault(id(x), Whole(type(x).__name__, x, parts, parts(x), 0))
 
     def watch(self, modules: Sequence[nn.Module]) -> None:

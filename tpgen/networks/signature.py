@@ -51,7 +51,9 @@ class Signature:
         tensors = {id(x): x for x in leaves if isinstance(x, Tensor)}
         order = {place: n for n, place in enumerate(tensors)}
         places = tuple(order[id(x)] for x in leaves if isinstance(x, Tensor))
-        return Signature(spec, constants, (places, *_default_dtype_and_flags(tensors.values()))), list(tensors.values())
+        return Signature(spec, constants, (places, *_list_default_dtype_and_tensor_flags(tensors.values()))), list(
+            tensors.values()
+        )
 
     def in_order(self, tensors: list[Tensor], like: Signature) -> tuple[Signature, list[Tensor]]:
         """Signature and tensors, with dict keys ordered as in ``like``."""
@@ -191,7 +193,7 @@ def _spec_of_nodes_in_preorder(nested: tuple[tuple[type, Sequence[Any]] | None, 
     return pytree.tree_structure((build_next_argument(), build_next_argument()))
 
 
-def _default_dtype_and_flags(tensors: Any) -> Iterator[Any]:
+def _list_default_dtype_and_tensor_flags(tensors: Any) -> Iterator[Any]:
     yield torch.get_default_dtype()
     for x in tensors:
         yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)

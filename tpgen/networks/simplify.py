@@ -131,7 +131,7 @@ def _expand_determinant(graph: fx.Graph, node: fx.Node) -> None:
 
     call = partial(insert_call, graph)
 
-    def entry(i: int, j: int) -> fx.Node:
+    def insert_matrix_entry(i: int, j: int) -> fx.Node:
         return call(_aten.select.int, call(_aten.select.int, matrix, -2, i), -1, j)
 
     with graph.inserting_before(node):
@@ -140,10 +140,10 @@ def _expand_determinant(graph: fx.Graph, node: fx.Node) -> None:
             after, last = (n + 1) % 3, (n + 2) % 3
             minor = call(
                 _aten.sub.Tensor,
-                call(_aten.mul.Tensor, entry(1, after), entry(2, last)),
-                call(_aten.mul.Tensor, entry(1, last), entry(2, after)),
+                call(_aten.mul.Tensor, insert_matrix_entry(1, after), insert_matrix_entry(2, last)),
+                call(_aten.mul.Tensor, insert_matrix_entry(1, last), insert_matrix_entry(2, after)),
             )
-            terms.append(call(_aten.mul.Tensor, entry(0, n), minor))
+            terms.append(call(_aten.mul.Tensor, insert_matrix_entry(0, n), minor))
         found = call(_aten.add.Tensor, call(_aten.add.Tensor, *terms[:2]), terms[2])
     for user in list(node.users):
         user.replace_all_uses_with(found)

@@ -130,11 +130,11 @@ class Step(BuiltOnce, nn.Module):
 
     def _with_network_replaced_by_step(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
-        def call_step(*args: Any, **options: Any) -> Any:
+        def call_and_return_step(*args: Any, **options: Any) -> Any:
             found = method(*args, **options)
             return self if found is self._network else found
 
-        return call_step
+        return call_and_return_step
 
 
 _log = getLogger("tpgen")

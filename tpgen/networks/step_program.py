@@ -350,15 +350,15 @@ def _make_gpu_function_with_replays(
 ) -> Library:
     device, *others = {x.device for x in program.given(inputs)}
 
-    def run(*given: Tensor) -> list[Tensor]:
+    def run_graph_on_contiguous(*given: Tensor) -> list[Tensor]:
         return program.graph.forward(*(x.contiguous() for x in given))
 
     if others or device.type != "cuda":  # a recording would keep the numbers of tensors on a CPU
-        return (lambda given: run(*given)), sizes
-    replayed = ReplayedRun(run, sum(n < parameters for n in program.takes), CudaGraphs(device))
+        return (lambda given: run_graph_on_contiguous(*given)), sizes
+    replayed = ReplayedRun(run_graph_on_contiguous, sum(n < parameters for n in program.takes), CudaGraphs(device))
 
     def run_or_replay(given: list[Tensor]) -> list[Tensor]:
         plain = torch.is_inference_mode_enabled() or torch.cuda.is_current_stream_capturing()
-        return run(*given) if plain else replayed(given)
+        return run_graph_on_contiguous(*given) if plain else replayed(given)
 
     return run_or_replay, sizes

@@ -251,7 +251,7 @@ class _TracedCall:
     def watch(self, graph: fx.GraphModule) -> None:
         self.ahead.settle_objects(self.reach)
         self.reads.follow(self.reach, self.slots.modules)
-        need_parameters(self.reads.tensors() if self.slots.gradients else ())
+        refuse_tensors_that_require_grad(self.reads.tensors() if self.slots.gradients else ())
         self.reads.keep(graph)
 
 
@@ -272,7 +272,7 @@ def _reads_number_from_tensor(node: fx.Node) -> bool:
     return not _BY_VALUES.isdisjoint(getattr(node.target, "tags", ()))
 
 
-def need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
+def refuse_tensors_that_require_grad(tensors: Sequence[tuple[str, Tensor]]) -> None:
     """Raise `InputError` if a tensor requires a gradient."""
     for name, x in tensors:
         if x.requires_grad:

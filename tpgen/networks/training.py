@@ -72,16 +72,18 @@ class Training(BuiltOnce, Loss):
         title = f"the training of {type(self.network).__name__}"
         self._scripted = [p for p in self.network.parameters() if all(p is not x for x in slots.tensors())]
         try:
-            self._program = Program.build_from_example(title, self._loss_and_gradients, slots, signature, tensors)
+            self._program = Program.build_from_example(
+                title, self._compute_loss_and_gradients, slots, signature, tensors
+            )
         except _NoGradientsError as error:
             warnings.warn(f"{title} has no gradients ({error}): the network itself serves calls", stacklevel=2)
             self._program = _EagerCalls(signature, slots)
-        self._trained = self._mode_and_gradient_flags(slots, self._scripted)
+        self._trained = self._training_mode_and_gradient_flags(slots, self._scripted)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """Values of ``loss``."""
         if not torch.is_grad_enabled():
-            return self._evaluate_without_gradients(*args, **options)
+            return self._compute_loss_without_gradients(*args, **options)
         signature, tensors = Signature.split_call(args, options)
         recorded, found = is_recorded(tensors), None
         with torch.no_grad():
@@ -93,7 +95,7 @@ class Training(BuiltOnce, Loss):
             found = super().forward(*args, **options)
         return found if recorded else _detach_all_but_loss(found, [*tensors, *program.slots.tensors()])
 
-    def _evaluate_without_gradients(self, *args: Any, **options: Any) -> Any:
+    def _compute_loss_without_gradients(self, *args: Any, **options: Any) -> Any:
         step = vars(self).get("_step")
         if step is None or step.network is not self.network or step.loss is not self.loss:
             step = Step(Loss(self.network, self.loss), None)
@@ -106,13 +108,13 @@ class Training(BuiltOnce, Loss):
         return (
             program is not None
             and program.is_unchanged()
-            and self._trained == self._mode_and_gradient_flags(program.slots, self._scripted)
+            and self._trained == self._training_mode_and_gradient_flags(program.slots, self._scripted)
         )
 
-    def _mode_and_gradient_flags(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
+    def _training_mode_and_gradient_flags(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
         return self.network.training, list(map(attrgetter("requires_grad"), (*slots.tensors(), *scripted)))
 
-    def _loss_and_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
+    def _compute_loss_and_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
         found = self.loss(self.network, *args, **options)
         first = _check_and_get_loss(found)
         parameters = [x for x in ParameterSlots(self.network, gradients=True).tensors() if x.requires_grad]

@@ -144,7 +144,7 @@ class TensorProductConv(TensorProduct):
             return self._convolve_in_trace(x, y, w, src, dst, nodes)
         if self.choice.strategy == "kernel":
             return kernel_conv(x, y, w, src, dst, nodes, self._checked if check else self._trusting)
-        return self._evaluate("forward", x, y, w, src, dst, nodes)
+        return self._run_program("forward", x, y, w, src, dst, nodes)
 
     def _convolve_with_edge_order(
         self, x: Tensor, y: Tensor, weight: Any, edges: EdgeOrder, edge_dst: Any, num_nodes: int | None, check: bool
@@ -190,7 +190,7 @@ class TensorProductConv(TensorProduct):
         return self._forward_program(x, y, w, src, dst, nodes)
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Operands and edge indices on the meta device."""
+        """Operands and edge indices on "meta"."""
         x = self._meta_tensor_of_own_dtype(rows if nodes is None else nodes, self._in1_dim)
         weights = self._make_meta_weights(rows) or [None]  # type: ignore[list-item]
         index = torch.empty(rows, dtype=torch.int64, device="meta")

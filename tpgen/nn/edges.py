@@ -57,12 +57,12 @@ class EdgeOrder:
         ends = {"senders": senders, "receivers": receivers}
         for name, index in ends.items():
             check_edge_index(name, index)
-        _check_ends(ends, num_nodes)
+        _check_senders_and_receivers(ends, num_nodes)
         for name, index in ends.items():
             check_range(name, index, num_nodes, " (num_nodes)")
         found, order = torch.sort(receivers.long(), stable=True)
         first = torch.searchsorted(found, torch.arange(num_nodes + 1, device=found.device))
-        return _with_noted_sort_order(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
+        return _note_sort_order_for_gpu(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
 
     @property
     def num_edges(self) -> int:
@@ -87,7 +87,7 @@ class EdgeOrder:
     def to(self, device: torch.device | str) -> EdgeOrder:
         """Edges on a device."""
         senders, receivers, order, first = (getattr(self, name).to(device) for name in _TENSORS)
-        return _with_noted_sort_order(EdgeOrder(senders, receivers, order, first, self.num_nodes))
+        return _note_sort_order_for_gpu(EdgeOrder(senders, receivers, order, first, self.num_nodes))
 
     def _check_rows(self, x: Tensor) -> None:
         if not x.dim() or x.shape[0] != self.num_edges:
@@ -101,7 +101,7 @@ _GPU = "cuda"
 _TENSORS = tuple(field.name for field in fields(EdgeOrder))[:-1]
 
 
-def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
+def _check_senders_and_receivers(ends: dict[str, Tensor], num_nodes: int) -> None:
     shapes = {tuple(index.shape) for index in ends.values()}
     if len(shapes) > 1 or any(index.dim() != 1 for index in ends.values()):
         raise InputError(
@@ -112,7 +112,7 @@ def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
         raise InputError(f"num_nodes: must be a number of nodes, got {num_nodes!r}")
 
 
-def _with_noted_sort_order(edges: EdgeOrder) -> EdgeOrder:
+def _note_sort_order_for_gpu(edges: EdgeOrder) -> EdgeOrder:
     # kernels on a GPU walk over edges by either end: by receiver as they stand, by sender in an order that is made
     if edges.senders.device.type == _GPU and can_read_values(edges.senders):
         note_ascending(edges.receivers)

@@ -44,7 +44,7 @@ class FormModule(PlannedModule):
 
     # --- construction -------------------------------------------------------------------------------------------
 
-    def _set_plan(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
+    def _set_plan_attributes(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
         if internal_weights and not plan.shared_weights:
             raise PlanError(
                 "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
@@ -53,13 +53,13 @@ class FormModule(PlannedModule):
         self.weight_numel, self.layout = plan.weight_numel, expand_layout(plan, layout)
         self.internal_weights, self.shared_weights = internal_weights, plan.shared_weights
 
-    def _add_parameter(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
+    def _add_parameter_or_empty_buffer(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
         if self.internal_weights and shape[-1] > 0:
             self.register_parameter(name, nn.Parameter(make(*shape)))
         else:  # TorchScript needs a tensor
             self._register_exact({name: np.zeros(0)}, persistent=True)
 
-    def _configure(self, config: Config) -> None:
+    def _set_config_and_write_programs(self, config: Config) -> None:
         self._set_config(config)
         reached = np.array(self.plan.reached, dtype=float)  # by some path
         mask = np.repeat(reached, [mul_ir.dim for mul_ir in self.plan.out.irreps])

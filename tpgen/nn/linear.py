@@ -158,11 +158,11 @@ class Linear(FormModule):
         if (told and not by_element) or (by_element and own and not told):
             raise PlanError("num_elements: give it for a plan with weights of elements that the layer is to own")
         self.num_elements = num_elements
-        self._set_plan(plan, own, config.layout)
+        self._set_plan_attributes(plan, own, config.layout)
         self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
         self._set_shapes(plan)
         self._add_parameters(plan)
-        self._configure(config)
+        self._set_config_and_write_programs(config)
 
     def _set_shapes(self, plan: Plan) -> None:
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
@@ -179,8 +179,8 @@ class Linear(FormModule):
     def _add_parameters(self, plan: Plan) -> None:
         pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
         elements = (self.num_elements,) if self._by_element else ()
-        self._add_parameter("weight", torch.randn, *elements, *pair, self.weight_numel)
-        self._add_parameter("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
+        self._add_parameter_or_empty_buffer("weight", torch.randn, *elements, *pair, self.weight_numel)
+        self._add_parameter_or_empty_buffer("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
         biased = [np.arange(s.start, s.stop) for s in list_segments(plan.irreps_out) if plan.biases[s.index]]
         self._register_exact({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
@@ -193,7 +193,7 @@ class Linear(FormModule):
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Operands and element index on the meta device."""
+        """Operands and element index on "meta"."""
         self._refuse_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
         batch = (self.num_elements or 1,) if self._by_element else () if self.shared_weights else (rows,)
@@ -249,9 +249,9 @@ class Linear(FormModule):
                 return node
         w, b = self._check_weight_or_take_own(weight), self._value_or_own(bias, self.bias, self.bias_numel)
         x, w, b = self._check_operands(features, w, b)
-        elements = self._element_index(x, w, b, index)
+        elements = self._parse_element_index(x, w, b, index)
         x, w = self._merge_channels_of_operands(x, w)
-        return run_without_autocast(self._evaluate, x, w, b, *elements)
+        return run_without_autocast(self._apply_program_and_bias, x, w, b, *elements)
 
     def _try_layer_kernel(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
         if torch.compiler.is_compiling() or not self.kernel_text:
@@ -269,25 +269,25 @@ class Linear(FormModule):
         made = forms.compute_and_record_in_cpp(call)
         return made[0] if made else None
 
-    def _evaluate(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:
+    def _apply_program_and_bias(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:
         if not index:
-            return self._add_bias(self._split_channels_of_output(self._runner("forward")(x, w)), b)
+            return self._add_bias(self._split_channels_of_output(self._get_current_runner("forward")(x, w)), b)
         batch = x.shape[:-1]
-        rows = self._runner("forward")(x.reshape(-1, x.shape[-1]), w, *index)
+        rows = self._get_current_runner("forward")(x.reshape(-1, x.shape[-1]), w, *index)
         return self._add_bias(
             self._split_channels_of_output(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch)
         )
 
-    def _element_count(self, w: Tensor, b: Tensor) -> int:
+    def _count_elements(self, w: Tensor, b: Tensor) -> int:
         return self.num_elements or max([x.shape[0] for x in (w, b) if x.dim() > 1], default=1)
 
-    def _element_index(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
+    def _parse_element_index(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
         # the element of every row, on one axis, where there are elements
         if not self._by_element:
             if index is not None:
                 raise InputError("index: this layer has no elements: leave it out, or construct it with num_elements")
             return ()
-        count, batch = self._element_count(w, b), x.shape[: x.dim() - 1 - self._channels]
+        count, batch = self._count_elements(w, b), x.shape[: x.dim() - 1 - self._channels]
         if index is None:
             raise InputError(f"index: weights of {count} elements need the element of every row")
         if isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == batch:
@@ -336,7 +336,7 @@ class Linear(FormModule):
             ("bias", b, (*pair[1:], self.bias_numel)),
         ):
             if value.numel() or shape[-1]:
-                sets = (self._element_count(w, b),) if self._by_element else ()
+                sets = (self._count_elements(w, b),) if self._by_element else ()
                 check_parameter(name, value, (*sets, *shape), self.shared_weights, dtype, like.device)
         if not self.shared_weights and not torch.compiler.is_compiling():
             axes = 1 + len(pair)

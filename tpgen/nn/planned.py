@@ -65,12 +65,12 @@ class PlannedModule(Constants):
     def _emit_program(self, direction: str) -> Emission:
         raise NotImplementedError
 
-    def _make_program(self, direction: str) -> nn.Module:
+    def _make_program_module(self, direction: str) -> nn.Module:
         like = self.get_buffer(self._place)
         return self._emit_program(direction).module().to(device=like.device, dtype=like.dtype)
 
     def _write_programs(self) -> None:
-        self._forward_program = self._make_program("forward")
+        self._forward_program = self._make_program_module("forward")
 
     @property
     def choice(self) -> Choice:
@@ -95,7 +95,7 @@ class PlannedModule(Constants):
     def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
         raise NotImplementedError
 
-    def _runner(self, direction: str = "forward") -> Runner:
+    def _get_current_runner(self, direction: str = "forward") -> Runner:
         self._update_choice_after_failures()
         program = getattr(self, f"_{direction}_program")
         limited = self._config.max_bytes is not None and not torch.compiler.is_compiling()

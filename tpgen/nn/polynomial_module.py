@@ -105,7 +105,7 @@ class PolynomialModule(PlannedModule):
         return {"channels": self.channels, "elements": self.num_elements or 1, **super().inspection_options()}
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Operands and indices on the meta device."""
+        """Operands and indices on "meta"."""
         ends = dict(self._ends)
         if not ends:
             self._refuse_nodes(nodes)
@@ -152,7 +152,7 @@ class PolynomialModule(PlannedModule):
 
     # -- evaluation --
 
-    def _check_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
+    def _check_operands_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
         given = {name: self._check_dtype(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
         ends = _ends_of_call(self._ends, given, *edges) if edges else []
         first = next(iter(given))
@@ -170,7 +170,7 @@ class PolynomialModule(PlannedModule):
                 f"{self._index}: this module has no elements: leave it out, or construct it with num_elements (and a "
                 "Polynomial with weights='element')"
             )
-        return self._run([*given.values(), *self._weights_of_call(weights, rows)], index, ends)
+        return self._run_program([*given.values(), *self._weights_of_call(weights, rows)], index, ends)
 
     def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, rows: int, of: str) -> None:
         if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
@@ -179,13 +179,13 @@ class PolynomialModule(PlannedModule):
             why = "one for each edge" if self._ends else f"as {of} has"
             raise InputError(f"{name}: must have {rows} rows{',' if self._ends else ''} {why}, got {x.shape[0]}")
 
-    def _run(self, tensors: Sequence[Tensor], index: Tensor | None, edges: Sequence[Any] = ()) -> Tensor:
+    def _run_program(self, tensors: Sequence[Tensor], index: Tensor | None, edges: Sequence[Any] = ()) -> Tensor:
         if index is None:
-            return run_without_autocast(self._runner(), *tensors, *edges)
+            return run_without_autocast(self._get_current_runner(), *tensors, *edges)
         if self.choice.strategy != "kernel":
             self._check_elements(index)
         try:
-            return run_without_autocast(self._runner(), *tensors, index, *edges)
+            return run_without_autocast(self._get_current_runner(), *tensors, index, *edges)
         except InputError:  # a kernel checks by itself, and knows no names of arguments
             self._check_elements(index)
             raise

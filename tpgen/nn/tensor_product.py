@@ -160,14 +160,14 @@ class TensorProduct(FormModule):
         config = Config(**options)
         if internal_weights is None:
             internal_weights = plan.shared_weights and any(i.has_weight for i in plan.instructions)
-        self._set_plan(plan, internal_weights, config.layout)
-        self._add_parameter("weight", torch.randn, self.weight_numel)
+        self._set_plan_attributes(plan, internal_weights, config.layout)
+        self._add_parameter_or_empty_buffer("weight", torch.randn, self.weight_numel)
         self.irreps_in1, self.irreps_in2 = plan.irreps_in1, plan.irreps_in2
         self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
         self.streams = config.streams
-        self._configure(config)
+        self._set_config_and_write_programs(config)
         if compile_right:
-            self._right_program = self._make_program("right")
+            self._right_program = self._make_program_module("right")
 
     # --- programs -----------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class TensorProduct(FormModule):
         kernel = self.choice.strategy == "kernel" and self.backend != "script" and not self.streams
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
         right = self._modules.get("_right_program") or _MissingProgram()
-        self._right_program = right if isinstance(right, _MissingProgram) else self._make_program("right")
+        self._right_program = right if isinstance(right, _MissingProgram) else self._make_program_module("right")
 
     def _write_right_program(self) -> None:
         if isinstance(self._right_program, _MissingProgram):
@@ -185,7 +185,7 @@ class TensorProduct(FormModule):
                     "the program of right is not written yet, and torch.compile cannot trace the writing: "
                     "construct the product with compile_right=True, or call right once before"
                 )
-            self._right_program = self._make_program("right")
+            self._right_program = self._make_program_module("right")
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 
@@ -209,9 +209,9 @@ class TensorProduct(FormModule):
                 return node
         w = self._check_weight_or_take_own(weight)
         if not torch.compiler.is_compiling() and self.takes_rows(x, y, w):
-            return self._runner("forward")(x, y, w)
+            return self._get_current_runner("forward")(x, y, w)
         x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
-        return self._run("forward", x, y, w)
+        return self._check_batches_and_run("forward", x, y, w)
 
     @torch.jit.export
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
@@ -224,7 +224,7 @@ class TensorProduct(FormModule):
         self._write_right_program()
         w = self._check_weight_or_take_own(weight)
         y, w = self._check_operands({"y": (y, self._in2_dim)}, w)
-        return self._run("right", y, w)
+        return self._check_batches_and_run("right", y, w)
 
     def takes_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
         """Whether operands are plain rows."""
@@ -242,16 +242,16 @@ class TensorProduct(FormModule):
             and not is_autocasting(like.device)
         )
 
-    def _run(self, direction: str, *operands: Tensor) -> Tensor:
+    def _check_batches_and_run(self, direction: str, *operands: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():  # which may not know yet whether two sizes are equal
             check_batches(operands)
-        return self._evaluate(direction, *operands)
+        return self._run_program(direction, *operands)
 
-    def _evaluate(self, direction: str, *operands: Any) -> Tensor:
+    def _run_program(self, direction: str, *operands: Any) -> Tensor:
         if self.streams:
             with restoring_stream(operands[0].device):
-                return self._runner(direction)(*operands)
-        return run_without_autocast(self._runner(direction), *operands)
+                return self._get_current_runner(direction)(*operands)
+        return run_without_autocast(self._get_current_runner(direction), *operands)
 
     def _check_operands(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
         like = self.output_mask
@@ -310,7 +310,7 @@ class TensorProduct(FormModule):
         return o3.TensorProduct.visualize(self, sizes if coloured else None, coloured, aspect_ratio, ax)
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Operands on the meta device."""
+        """Operands on "meta"."""
         self._refuse_nodes(nodes)
         return [
             self._meta_tensor_of_own_dtype(rows, n) for n in (self._in1_dim, self._in2_dim)

@@ -91,7 +91,7 @@ def _parse_factors(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
 
 
 def _list_paths_to_irrep(factors: tuple[Irreps, ...], output: Irrep, natural: bool) -> Iterator[np.ndarray]:
-    found: Iterable[_Path] = _identity_paths(factors[0])
+    found: Iterable[_Path] = _list_paths_of_one_factor(factors[0])
     if len(factors) > 1:
         found = _couple_one_more_factor(
             _paths_to_all_irreps(tuple(map(str, factors[:-1])), natural), factors[-1], natural, output
@@ -103,7 +103,7 @@ def _list_paths_to_irrep(factors: tuple[Irreps, ...], output: Irrep, natural: bo
 def _paths_to_all_irreps(factors: tuple[str, ...], natural: bool) -> tuple[_Path, ...]:
     last = Irreps(factors[-1])
     if len(factors) == 1:
-        return tuple(_identity_paths(last))
+        return tuple(_list_paths_of_one_factor(last))
     return tuple(
         sorted(
             _couple_one_more_factor(_paths_to_all_irreps(factors[:-1], natural), last, natural, None),
@@ -112,7 +112,7 @@ def _paths_to_all_irreps(factors: tuple[str, ...], natural: bool) -> tuple[_Path
     )
 
 
-def _identity_paths(irreps: Irreps) -> Iterator[_Path]:
+def _list_paths_of_one_factor(irreps: Irreps) -> Iterator[_Path]:
     for segment in list_segments(irreps):
         for components in np.eye(irreps.dim)[segment.start : segment.stop].reshape(segment.mul, segment.ir.dim, -1):
             yield segment.ir, components

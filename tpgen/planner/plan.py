@@ -298,7 +298,7 @@ class Plan(Shown):
     def _json(self) -> str:
         fields = {
             "format": self.maker.format,
-            **{name: _convert_to_json_value(value) for name, value in self.arguments.items()},
+            **{name: _to_json_value(value) for name, value in self.arguments.items()},
         }
         return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=self.maker.separators)
 
@@ -324,13 +324,13 @@ class Plan(Shown):
 
     def lines(self, itemsize: int = 4) -> list[tuple[str, int | None]]:
         """Printed lines, each with instruction index or None."""
-        return table_lines(self.title, self.rows(itemsize), self._totals_line(itemsize))
+        return table_lines(self.title, self.rows(itemsize), self._write_totals_line(itemsize))
 
     def rows(self, itemsize: int = 4) -> list[PlanRow]:
         """Table rows, one per instruction with paths."""
-        return [PlanRow(n, self._table_cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
+        return [PlanRow(n, self._table_cells_of_paths(paths, itemsize)) for n, paths in self.by_instruction.items()]
 
-    def _table_cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
+    def _table_cells_of_paths(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
         path, slices = paths[0], [p.weight for p in paths if p.weight]
         numbers = sum({leg.operand: leg.numbers for leg in path.legs}.values())
         if slices and self.operand(slices[0].operand).rows == ROW:
@@ -351,7 +351,7 @@ class Plan(Shown):
             "bytes": str(numbers * itemsize),
         }
 
-    def _totals_line(self, itemsize: int = 4) -> str:
+    def _write_totals_line(self, itemsize: int = 4) -> str:
         dropped = len(self.instructions) - len(self.biased) - len(self.by_instruction)
         empty = f" ({dropped} empty dropped)" if dropped else ""
         if not self.paths:
@@ -388,12 +388,12 @@ class Plan(Shown):
         return "\n".join(text for text, _ in self.lines())
 
     def _repr_html_(self) -> str:
-        return table_html(self.title, self.rows(), self._totals_line(), self.map)
+        return table_html(self.title, self.rows(), self._write_totals_line(), self.map)
 
 
-def _convert_to_json_value(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     # a record is a list of its user's arguments
     value = getattr(value, "user_arguments", value)
     if isinstance(value, Irreps):
         return str(value)
-    return [_convert_to_json_value(entry) for entry in value] if isinstance(value, (tuple, list)) else value
+    return [_to_json_value(entry) for entry in value] if isinstance(value, (tuple, list)) else value

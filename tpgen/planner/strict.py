@@ -63,11 +63,11 @@ def check_field(condition: bool, name: str, rule: str, value: object) -> None:
 def make_name_reader(known: Collection[str]) -> Reader:
     """Reader of known names."""
 
-    def read(name: str, value: Any) -> Any:
+    def read_known_name(name: str, value: Any) -> Any:
         check_field(isinstance(value, str) and value in known, name, f"must be one of {', '.join(known)}", value)
         return value
 
-    return read
+    return read_known_name
 
 
 def read_irreps(name: str, value: Any) -> str:

@@ -75,7 +75,7 @@ class ConvertedGate(Gate):
 
 
 def find_gate_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's gate, or `KeptModule`; None for other modules."""
+    """`ClassSwap` of e3nn's gate, or `KeptModule`, else None."""
     if type(module) is not Gate:
         return None
     if why := _why_gate_stays(module):

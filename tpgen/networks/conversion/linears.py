@@ -49,7 +49,7 @@ class ConvertedLinear(o3.Linear):
 
 
 def find_linear_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's linear layer, or `KeptModule`; None for other modules or without paths."""
+    """`ClassSwap` of e3nn's linear layer, or `KeptModule`, else None or without paths."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
         return KeptModule(module, "a scripted Linear: convert the network before it is scripted") if scripted else None

@@ -111,12 +111,12 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 
 
 def find_product_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's product, or `KeptModule`; None for other modules."""
+    """`ClassSwap` of e3nn's product, or `KeptModule`, else None."""
     if isinstance(module, torch.jit.ScriptModule):
         return _keep_module_if_scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
         return None
-    plan = _read_plan_or_kept(module)
+    plan = _plan_product_or_keep_module(module)
     return plan if isinstance(plan, KeptModule) else _make_product_swap(module, plan, options)
 
 
@@ -130,7 +130,7 @@ def _keep_module_if_scripted(module: nn.Module, name: str) -> KeptModule | None:
     return None
 
 
-def _read_plan_or_kept(product: nn.Module) -> Plan | KeptModule:
+def _plan_product_or_keep_module(product: nn.Module) -> Plan | KeptModule:
     if why := why_module_stays(product, CONVERTED, STOCK_PROGRAM):
         return KeptModule(product, why)
     try:
@@ -158,7 +158,7 @@ def make_convolution_swap(
     The product is the module, or its child ``held``.  ``paired``: module and holder are restored together.
     """
     product = module if held is None else module.get_submodule(held)
-    plan = _read_plan_or_kept(product)
+    plan = _plan_product_or_keep_module(product)
     if isinstance(plan, KeptModule):
         return plan
     conv = TensorProductConv.from_plan(plan, False, **options).compute_for(product)

@@ -158,7 +158,7 @@ def write_input_table(program: ExportedProgram, names: Sequence[str]) -> str:
     known = {str(shape[axis]): word for shape, axis, word in reversed(axes) if word and axis < len(shape)}
     letters = iter(_LETTERS)
 
-    def size(n: Any) -> str:
+    def name_size(n: Any) -> str:
         fixed = n if isinstance(n, int) else n.node.maybe_as_int()
         if fixed is None and str(n) not in known:
             known[str(n)] = next(letters)
@@ -168,7 +168,7 @@ def write_input_table(program: ExportedProgram, names: Sequence[str]) -> str:
         return known[str(n)] + (f" ≥ {least}" if least > 0 else "")
 
     rows = [
-        f"| `{name}` | ({', '.join(map(size, x.shape))}) | {str(x.dtype).removeprefix('torch.')} |"
+        f"| `{name}` | ({', '.join(map(name_size, x.shape))}) | {str(x.dtype).removeprefix('torch.')} |"
         for name, x in zip(names, values, strict=True)
     ]
     return "\n".join(["| input | shape | dtype |", "|---|---|---|", *rows])

@@ -63,7 +63,7 @@ class ConvertedForLammps:
         if on_cpu:
             data = DeduplicatedAtoms(data, find_owners(data))
         if self.is_idle(data):
-            self._exchange_zeros(data)
+            self._exchange_zeros_as_model_would(data)
         else:
             with return_local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_that_take_pairs):
                 super().compute_forces(data)  # type: ignore[misc]
@@ -73,7 +73,7 @@ class ConvertedForLammps:
         model: Any = self.model  # type: ignore[attr-defined]
         return any(getattr(module, "takes_pairs", False) for module in model.modules())
 
-    def _exchange_zeros(self, data: Any) -> None:
+    def _exchange_zeros_as_model_would(self, data: Any) -> None:
         # as wide and as often as other ranks exchange: a call with a pair of atoms tells both
         pair = _PairOfAtoms(data.elems[:1])
         super().compute_forces(pair)  # type: ignore[misc]

@@ -186,13 +186,13 @@ class _DividesWeights(_StockConstructor):
             or not _can_divide_weights_by_neighbours(self)
         ):
             return super().__call__(*args, **given)  # type: ignore[misc]
-        return self._evaluate(**given)  # type: ignore[attr-defined]
+        return self._evaluate_with_divided_weights(**given)  # type: ignore[attr-defined]
 
 
 class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteractionBlock):
     """MACE's first block; outside training, linear layer and product are one."""
 
-    def _evaluate(self, **given: Any) -> tuple[Tensor, None]:
+    def _evaluate_with_divided_weights(self, **given: Any) -> tuple[Tensor, None]:
         message, node_attrs = _sum_over_neighbours(self, **given)
         joined, linear, skip, found = getattr(self, _JOINED), self.linear, self.skip_tp, None
         if (
@@ -210,7 +210,9 @@ class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteracti
 class RealAgnosticResidualInteractionBlock(_DividesWeights, blocks.RealAgnosticResidualInteractionBlock):
     """MACE's residual block, with weights divided; the skip product reads nodes."""
 
-    def _evaluate(self, node_attrs: Tensor, node_feats: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+    def _evaluate_with_divided_weights(
+        self, node_attrs: Tensor, node_feats: Tensor, **given: Any
+    ) -> tuple[Tensor, Tensor]:
         beside = self.skip_tp(node_feats, node_attrs)
         message, _ = _sum_over_neighbours(self, node_attrs, node_feats, **given)
         local = self.truncate_ghosts(beside, _count_local_atoms(given))
