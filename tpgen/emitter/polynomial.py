@@ -67,9 +67,9 @@ def _write_kernel_call(writer: GraphWriter, plan: Plan, given: _Given) -> Traced
         return writer.call(run_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
 
 
-def _write_einsum(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+def _write_einsum_strategy(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
     # for each term: its monomials, a matrix product with its constants, the weights
-    flat = _read_operands(writer, plan, given)
+    flat = _view_operands_by_channel(writer, plan, given)
     total: Traced = None
     for n in plan.by_instruction:
         with writer.serving(n, "contraction"):
@@ -103,8 +103,8 @@ def _write_polynomial_term(writer: GraphWriter, plan: Plan, n: int, flat: _Given
     return (values * flat[term.weight].unsqueeze(-2)).sum(-1)
 
 
-def _write_unrolled(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
-    flat = _read_operands(writer, plan, given)
+def _write_unrolled_strategy(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+    flat = _view_operands_by_channel(writer, plan, given)
     kernels = describe_polynomial(plan)
     components: dict[Value, Traced] = {
         Component(o.name, 0, i): flat[o.name].select(-1, i)
@@ -129,13 +129,13 @@ def _make_zero_of_batch_shape(flat: _Given) -> Traced:
 
 
 POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, Plan, _Given], Traced]] = {
-    "einsum": _write_einsum,
-    "unrolled": _write_unrolled,
+    "einsum": _write_einsum_strategy,
+    "unrolled": _write_unrolled_strategy,
     "kernel": _write_kernel_call,
 }
 
 
-def _read_operands(writer: GraphWriter, plan: Plan, given: _Given) -> dict[str, Traced]:
+def _view_operands_by_channel(writer: GraphWriter, plan: Plan, given: _Given) -> dict[str, Traced]:
     # [row, channel, component]; one channel if all share it, one row if rows do
     found = {}
     for o in plan.operands:

@@ -121,7 +121,7 @@ def _index_by_recorded_mask(
     return function(x, whole, *rest)
 
 
-def _masked_select(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> Tensor:
+def _select_by_recorded_mask(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> Tensor:
     x, mask = torch.broadcast_tensors(x, mask)
     return _aten.index.Tensor(x, list(mode.columns(mask)))
 
@@ -166,7 +166,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.index_put.default: _index_by_recorded_mask,
     _aten.index_put_.default: _index_by_recorded_mask,
     _aten._index_put_impl_.default: _index_by_recorded_mask,
-    _aten.masked_select.default: _masked_select,
+    _aten.masked_select.default: _select_by_recorded_mask,
     _aten.native_dropout.default: _record_dropout_as_finding,
     _aten._local_scalar_dense.default: _record_number_as_finding,
 }

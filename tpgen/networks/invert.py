@@ -136,7 +136,7 @@ class _GraphInverter:
         for node, place, inverse in steps:
             written = len(self.graph.nodes)
             constants = [self._copy_constant(a) for n, a in enumerate(node.args) if n != place]
-            self._check_constants(node, inverse, constants)
+            self._check_inverse_takes_constants(node, inverse, constants)
             current = inverse(current, place, *constants)
             for new in list(self.graph.nodes)[written:]:
                 new.meta["inverse_of"] = node.name
@@ -193,7 +193,7 @@ class _GraphInverter:
             )
         return INVERSES[name]
 
-    def _check_constants(self, node: fx.Node, inverse: Inverse, constants: list[Any]) -> None:
+    def _check_inverse_takes_constants(self, node: fx.Node, inverse: Inverse, constants: list[Any]) -> None:
         try:
             inspect.signature(inverse).bind(None, 0, *constants)
         except ValueError:  # a function that does not tell its signature

@@ -119,7 +119,7 @@ class Reach:
         self._pending: list[tuple[str, Any]] = []
         for code, table in self._codes.items():
             for name in _names_of_globals_read(code):
-                self._add_place(f"the global {name}", table, name)
+                self._record_and_queue_place(f"the global {name}", table, name)
         self._follow_pending_objects()
 
     def add(self, name: str, x: Any) -> None:
@@ -127,7 +127,7 @@ class Reach:
         self._pending.append((name, x))
         self._follow_pending_objects()
 
-    def _add_place(self, path: str, table: dict[str, Any], name: str) -> None:
+    def _record_and_queue_place(self, path: str, table: dict[str, Any], name: str) -> None:
         if (id(table), name) not in self.places:
             self.places[id(table), name] = NamedPlace(table, name, table.get(name, ABSENT))
             self._pending.append((path, table.get(name)))
@@ -157,7 +157,7 @@ class Reach:
         self._pending.append((name, type(module)))
         for table in () if id(module) in self._own else (module._parameters, module._buffers, module._modules):
             for key in table:
-                self._add_place(f"{name}.{key}", table, key)
+                self._record_and_queue_place(f"{name}.{key}", table, key)
 
     def _follow_class(self, kind: type) -> None:
         self._record_parts_of_object(kind.__name__, kind, bases_of, id(kind))
@@ -167,7 +167,7 @@ class Reach:
                 self._record_parts_of_object(of.__name__, of, names_of_class, id(of) + 1)
             for name in self._names_of_executed_methods(of, table):
                 for _, before in tables[: n + 1]:
-                    self._add_place(f"{of.__name__}.{name}", before, name)
+                    self._record_and_queue_place(f"{of.__name__}.{name}", before, name)
 
     def _names_of_executed_methods(self, kind: type, table: Mapping[str, Any]) -> list[str]:
         if _package_name_of_class(kind) in _FIXED:
@@ -181,7 +181,7 @@ class Reach:
         table, fixed = vars(module), module.__name__.split(".")[0] in _FIXED
         for name in sorted(self._names & table.keys()):
             if not (fixed and (callable(table[name]) or isinstance(table[name], (ModuleType, *PLAIN_KINDS)))):
-                self._add_place(f"{module.__name__}.{name}", table, name)
+                self._record_and_queue_place(f"{module.__name__}.{name}", table, name)
 
     def _follow_object(self, name: str, x: Any) -> None:
         kept = parts_function_of(KEPT, x)
@@ -206,7 +206,7 @@ class Reach:
         if vars(x):
             self._record_parts_of_object(name, x, body_of, id(x) + 1)
         for key in sorted(self._names & vars(x).keys()):
-            self._add_place(f"{name}.{key}", vars(x), key)
+            self._record_and_queue_place(f"{name}.{key}", vars(x), key)
 
     def _follow_instance(self, name: str, x: Any, parts: PartsOf | None) -> None:
         kind = type(x)

@@ -48,14 +48,14 @@ class Reads:
         if name == "__dict__":
             self._record_parts_once(module, attribute_names)
             for each in held.keys() - _TABLES:
-                self._add_place(held, each)
+                self._record_place_in_dict(held, each)
         elif name == "_modules":  # as a sequence does
             self._record_parts_once(table, items_of)
         elif name in held:
             if name not in _TABLES:
-                self._add_place(held, name)
+                self._record_place_in_dict(held, name)
         elif name == "forward" or not hasattr(nn.Module, name):
-            self._add_place(held, name)
+            self._record_place_in_dict(held, name)
             if not hasattr(type(module), name):
                 self._add_place_in_tables(held, name)
 
@@ -63,11 +63,11 @@ class Reads:
         # note a name that a module looks up in its tables: where it is absent, and what is no input of a program
         for table in (held.get(of, {}) for of in _HELD):
             if not isinstance(table.get(name), Tensor):
-                self._add_place(table, name)
+                self._record_place_in_dict(table, name)
             if name in table:
                 return
 
-    def _add_place(self, table: dict[str, Any], name: str) -> None:
+    def _record_place_in_dict(self, table: dict[str, Any], name: str) -> None:
         self._found.setdefault((id(table), name), NamedPlace(table, name, table.get(name, ABSENT)))
 
     def _record_parts_once(self, x: Any, parts: PartsOf) -> None:

@@ -68,12 +68,12 @@ class Calls:
         self.when: When = state["when"]
         self._network: Any = state["network"]
         self._said = self._handed = False
-        self._reset()
+        self._forget_kinds_and_renew_lock()
         _all.add(self)
         ignored = [*getattr(type(self._network), _UNSCRIPTED, ()), *_NAMES]
         vars(self._network).update({_PLACE: self, "_compiled_call_impl": self, _UNSCRIPTED: ignored})
 
-    def _reset(self) -> None:
+    def _forget_kinds_and_renew_lock(self) -> None:
         self._kinds: dict[tuple, list[CallKind]] = {}
         self._gate = Gate()
 
@@ -315,7 +315,7 @@ _all: WeakSet[Calls] = WeakSet()
 
 def _reset_all_served_networks() -> None:
     for calls in list(_all):
-        calls._reset()
+        calls._forget_kinds_and_renew_lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -216,10 +216,10 @@ class Program:
         if not self._can_take_inputs(inputs):
             return None
         generator = torch.get_rng_state() if self.written.draws else None
-        ran = self._run_library(inputs, len(tensors), refresh=False)
+        ran = self._complete_inputs_and_run_library(inputs, len(tensors), refresh=False)
         if ran is not None and not self.written.confirms_findings(ran.outputs):
             _restore_generator_if_given(generator)
-            ran = self._run_library(inputs, len(tensors), refresh=True)
+            ran = self._complete_inputs_and_run_library(inputs, len(tensors), refresh=True)
         if ran is None:
             _restore_generator_if_given(generator)
             return None
@@ -245,7 +245,7 @@ class Program:
                 self.others[signature.beside] = found
             return found
 
-    def _run_library(self, inputs: list[Tensor], count: int, refresh: bool) -> ProgramRun | None:
+    def _complete_inputs_and_run_library(self, inputs: list[Tensor], count: int, refresh: bool) -> ProgramRun | None:
         complete = self.written.complete(inputs, refresh)
         if complete is None or not self.behind.hold(complete[len(inputs) - count :]):
             return None

@@ -154,7 +154,7 @@ def trace_network(
         raise traced_root_error(network)
     tracer = NetworkTracer(leaf, attributes)
     try:
-        with _functions_and_len_as_nodes((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
+        with _record_functions_and_len_as_nodes((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
             graph = tracer.trace(network, concrete_args)
     except TpgenError:
         raise
@@ -187,7 +187,7 @@ def _wrap_to_record_call_as_node(function: Callable) -> Callable:
 
 
 @contextmanager
-def _functions_and_len_as_nodes(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
+def _record_functions_and_len_as_nodes(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
     wrappers = {id(function): _wrap_to_record_call_as_node(function) for function in functions}
     undo: list[tuple[dict[str, Any], str, Any]] = []
     own = {id(names) for names in _globals_of_user_forwards(network)}

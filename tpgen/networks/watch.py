@@ -134,21 +134,21 @@ def _are_parts_identical(one: Any, other: Any) -> bool:
 # -- objects as words and names ----------------------------------------------------------------------------------------
 
 
-def _words_and_names_of_object(x: Any) -> _Seen:
+def _memory_words_and_names_of_object(x: Any) -> _Seen:
     held = getattr(x, "__dict__", None)
-    names, slots = [] if held is None else [_all_names_of_dict(held)], slot_names(type(x))
+    names, slots = [] if held is None else [_watch_all_names_of_dict(held)], slot_names(type(x))
     values = [getattr(x, name) for name in slots if hasattr(x, name)]
     own: list[MemoryWord | None] = list((slot_words(x, values) or (None,)) if slots else ())
     return (*own, class_word(x), *([] if held is None else [dict_word(x)])), names
 
 
-def _words_and_names_of_dict(x: dict[Any, Any]) -> _Seen:
+def _memory_words_and_names_of_dict(x: dict[Any, Any]) -> _Seen:
     if type(x) is OrderedDict:
-        return order_words(x), [_all_names_of_dict(x)]
-    return ((), [_all_names_of_dict(x)]) if type(x) is dict else _no_words_and_names(x)
+        return order_words(x), [_watch_all_names_of_dict(x)]
+    return ((), [_watch_all_names_of_dict(x)]) if type(x) is dict else _no_words_and_names(x)
 
 
-def _all_names_of_dict(x: dict[Any, Any]) -> WatchedNames:
+def _watch_all_names_of_dict(x: dict[Any, Any]) -> WatchedNames:
     pairs = list(dict.items(x))  # in the order of a dict, of an ordered one too
     return WatchedNames(x, [name for name, _ in pairs], [value for _, value in pairs], whole=True)
 
@@ -162,9 +162,9 @@ _SEEN: dict[PartsOf, Callable[[Any], _Seen]] = {
     LIST: lambda x: (list_words(x), ()) if type(x) is list else _no_words_and_names(x),
     content_of: lambda x: (cell_words(x), ()),
     bases_of: lambda x: ([bases_word(x)], ()),
-    names_of_class: lambda x: ((), [_all_names_of_dict(class_table(x))]),
+    names_of_class: lambda x: ((), [_watch_all_names_of_dict(class_table(x))]),
     body_of: lambda x: ([class_word(x), dict_word(x)], ()),
-    attribute_names: lambda x: _words_and_names_of_dict(object.__getattribute__(x, "__dict__")),
-    items_of: _words_and_names_of_dict,
-    attributes_of: _words_and_names_of_object,
+    attribute_names: lambda x: _memory_words_and_names_of_dict(object.__getattribute__(x, "__dict__")),
+    items_of: _memory_words_and_names_of_dict,
+    attributes_of: _memory_words_and_names_of_object,
 }

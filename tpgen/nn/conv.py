@@ -79,7 +79,7 @@ class TensorProductConv(TensorProduct):
             made = self._try_kernel(text, x, y, weight, edge_src, edge_dst, num_nodes)
             if made is not None:
                 return made
-            return self._convolve(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+            return self._check_operands_and_convolve(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
         assert edge_dst is not None
         return self._convolve_in_script(
             x, y, self._check_weight_in_script(weight), edge_src, edge_dst, num_nodes, check_index
@@ -121,7 +121,7 @@ class TensorProductConv(TensorProduct):
             return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._checked, paired=True)
         return self.forward(x, y, rows_of_edges(weight, y.shape[0]), edge_src, edge_dst, num_nodes)
 
-    def _convolve(
+    def _check_operands_and_convolve(
         self, x: Tensor, y: Tensor, weight: Tensor | None, src: Tensor, dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
         # the sum over edges with both ends given, where the call is no usual one: left to a tracer, or looked at
@@ -153,7 +153,7 @@ class TensorProductConv(TensorProduct):
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
         made = self._try_kernel(self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
-        return self._convolve(x, y, weight, src, dst, nodes, check) if made is None else made
+        return self._check_operands_and_convolve(x, y, weight, src, dst, nodes, check) if made is None else made
 
     def _write_programs(self) -> None:
         super()._write_programs()

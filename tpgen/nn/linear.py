@@ -118,7 +118,7 @@ class Linear(FormModule):
         if num_elements is not None:
             shared = ELEMENT
         plan = make_linear_plan(irreps_in, irreps_out, instructions, biases, f_in, f_out, path_normalization, shared)
-        self._setup(plan, internal_weights, num_elements, **options)
+        self._set_up_from_plan(plan, internal_weights, num_elements, **options)
 
     @classmethod
     def from_plan(
@@ -135,10 +135,10 @@ class Linear(FormModule):
         """
         check_plan(plan, {LINEAR: "make_linear_plan"})
         linear = cls.__new__(cls)
-        linear._setup(plan, internal_weights, num_elements, **options)
+        linear._set_up_from_plan(plan, internal_weights, num_elements, **options)
         return linear
 
-    def _setup(
+    def _set_up_from_plan(
         self,
         plan: Plan,
         internal_weights: bool | None,
@@ -160,11 +160,11 @@ class Linear(FormModule):
         self.num_elements = num_elements
         self._set_plan_attributes(plan, own, config.layout)
         self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
-        self._set_shapes(plan)
-        self._add_parameters(plan)
+        self._set_dims_and_channel_pieces(plan)
+        self._add_weight_and_bias(plan)
         self._set_config_and_write_programs(config)
 
-    def _set_shapes(self, plan: Plan) -> None:
+    def _set_dims_and_channel_pieces(self, plan: Plan) -> None:
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
         self._channels = plan.f_in is not None
         self._f_out = plan.f_out or 1
@@ -176,7 +176,7 @@ class Linear(FormModule):
         self._weight_pieces = [(u * w, u) for u, w in live]
         self._merged_weight_pieces = [(u * w * self._f_out, 1) for u, w in live]
 
-    def _add_parameters(self, plan: Plan) -> None:
+    def _add_weight_and_bias(self, plan: Plan) -> None:
         pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
         elements = (self.num_elements,) if self._by_element else ()
         self._add_parameter_or_empty_buffer("weight", torch.randn, *elements, *pair, self.weight_numel)

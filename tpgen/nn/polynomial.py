@@ -131,7 +131,7 @@ class Polynomial(PolynomialModule):
         plan = make_polynomial_plan(operands, written)
         if weights == "element" and not plan.weights:
             raise PlanError("weights: by element, and no term has any: give terms weights, or weights='none'")
-        self._setup(plan, channels, num_elements, weights == "given", edges, **options)
+        self._set_up_from_plan(plan, channels, num_elements, weights == "given", edges, **options)
 
     @classmethod
     def from_plan(
@@ -156,10 +156,12 @@ class Polynomial(PolynomialModule):
         if channels < 1:
             raise PlanError(f"channels: a polynomial has one at least, got {channels}")
         made = cls.__new__(cls)
-        made._setup(plan, channels, num_elements, bool(plan.weights) and not internal_weights, edges, **options)
+        made._set_up_from_plan(
+            plan, channels, num_elements, bool(plan.weights) and not internal_weights, edges, **options
+        )
         return made
 
-    def _setup(
+    def _set_up_from_plan(
         self,
         plan: Plan,
         channels: int,

@@ -229,7 +229,7 @@ class PolynomialModule(PlannedModule):
     def _check_dtype(self, name: str, x: Any) -> Tensor:
         x = given_numbers(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
-            self._adapt_to(x)  # left there by a load, as no state says anything of it
+            self._adapt_constants_to_anchor(x)  # left there by a load, as no state says anything of it
         like = self._like
         if is_autocasting(like.device) and torch.promote_types(x.dtype, like.dtype) == like.dtype:
             x = x.to(like.dtype)

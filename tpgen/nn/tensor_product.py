@@ -132,7 +132,7 @@ class TensorProduct(FormModule):
         )
         if shared_weights is False and internal_weights is None:
             internal_weights = False
-        self._setup(plan, internal_weights, compile_right=compile_right, **options)
+        self._set_up_from_plan(plan, internal_weights, compile_right=compile_right, **options)
 
     @classmethod
     def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]) -> Self:
@@ -144,10 +144,10 @@ class TensorProduct(FormModule):
         """
         check_plan(plan, {PRODUCT: "tpgen.make_plan"})
         product = cls.__new__(cls)
-        product._setup(plan, internal_weights, **options)
+        product._set_up_from_plan(plan, internal_weights, **options)
         return product
 
-    def _setup(
+    def _set_up_from_plan(
         self,
         plan: Plan,
         internal_weights: bool | None,

@@ -141,7 +141,7 @@ def _irreps_and_weights_lines(plan: Plan) -> str:
     )
 
 
-def _single_path_plan(plan: Plan, path: Path) -> Plan:
+def _make_plan_of_single_path(plan: Plan, path: Path) -> Plan:
     return plan.remade(irreps_in=str(path.in1), irreps_out=str(path.out), pairs=None, biases=False)
 
 
@@ -159,7 +159,7 @@ LINEAR = Maker(
         "path_normalization": make_name_reader(PATH_NORMALIZATIONS),
         "shared_weights": read_weight_sharing,
     },
-    plan_of_path=_single_path_plan,
+    plan_of_path=_make_plan_of_single_path,
     flat=_with_channels_folded_without_biases,
 )
 

@@ -136,7 +136,7 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
         POLYNOMIAL,
         {"operands": (*inputs, out), "terms": terms},
         instructions=terms,
-        operands=(*inputs, *_weight_operands(terms, constants), out),
+        operands=(*inputs, *_list_weight_operands(terms, constants), out),
         paths=tuple(
             _make_path(n, p, term, entries, names)
             for n, (term, paths) in enumerate(zip(terms, constants, strict=True))
@@ -246,7 +246,7 @@ def _check_table(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> 
         raise PlanError(f"term {n}: every entry of its table is zero: leave the term out")
 
 
-def _weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]) -> list[Operand]:
+def _list_weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]) -> list[Operand]:
     # one operand for each name, with the paths of all its terms
     counts: dict[str, int] = {}
     for term, paths in zip(terms, constants, strict=True):
@@ -275,7 +275,7 @@ def _parse_entry(index: Any, value: Any) -> tuple[tuple[int, ...], float]:
         ) from None
 
 
-def _single_term_plan(plan: Plan, path: Path) -> Plan:
+def _make_plan_of_single_term(plan: Plan, path: Path) -> Plan:
     term = plan.terms[path.index]
     return make_polynomial_plan([o for o in (*plan.inputs, plan.out) if o.name in (*term.inputs, OUT)], [term])
 
@@ -329,7 +329,7 @@ POLYNOMIAL = Maker(
         "operands": make_tuple_reader(_read_operand, 4, "operands", MAX_TERMS),
         "terms": make_tuple_reader(_read_term, 5, "terms", MAX_TERMS),
     },
-    plan_of_path=_single_term_plan,
+    plan_of_path=_make_plan_of_single_term,
     form=OF_MONOMIALS,
     sizes=("channels", "elements"),
     noun="term",

@@ -245,10 +245,10 @@ def conversion_report(network: Any, *, prove: Any = None, measure: Any = None) -
     (proven,) = collect_call_arguments("prove", network, [one], prove)
     (timed,) = collect_call_arguments("measure", network, [one], measure)
     with use_installed_classes(one):
-        return _make_report(one, proven, timed)
+        return _make_conversion_report(one, proven, timed)
 
 
-def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:
+def _make_conversion_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:
     marks = {module: mark for module in network.modules() if (mark := get_swap_mark(module)) is not None}
     names = _list_names_by_module(network)
     swaps, kept = _split_findings(find_swaps_and_kept(network, {}))

@@ -42,7 +42,7 @@ class JoinedLayers:
             return None
         if (species := find_ones(rows)) is None:
             return None
-        chosen, made = self._cached_matrices(first, second, species, factor)
+        chosen, made = self._reuse_or_make_species_matrices(first, second, species, factor)
         if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
             made = _with_gradients_of_layers(made, self, chosen, factor, first, second)
         return kernel_layer(x, made, species, describe(self.plan))
@@ -57,7 +57,9 @@ class JoinedLayers:
             found[n] = found[n] + part if n in found else part
         return torch.cat([found[n].flatten(-2) for n in sorted(found)], -1)
 
-    def _cached_matrices(self, first: Tensor, second: Tensor, species: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    def _reuse_or_make_species_matrices(
+        self, first: Tensor, second: Tensor, species: Tensor, factor: float
+    ) -> tuple[Tensor, Tensor]:
         """Species seen so far, and matrices of all species, zeros if unseen."""
         known, had, found = _made.get(self, (None, frozenset(), None))
         present = torch.bincount(species).nonzero().flatten().tolist()

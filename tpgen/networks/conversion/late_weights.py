@@ -96,11 +96,11 @@ def plan_late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)
     parts = -(-hidden * products * (nodes or 0) // MOST_SUMS) or 1
-    return _plan_late_weights_of_width(plan, -(-hidden // min(parts, hidden)))
+    return _plan_late_weights_for_hidden_width(plan, -(-hidden // min(parts, hidden)))
 
 
 @remembered("products with late weights")
-def _plan_late_weights_of_width(plan: Plan, width: int) -> LateWeights | None:
+def _plan_late_weights_for_hidden_width(plan: Plan, width: int) -> LateWeights | None:
     paths = sorted(range(len(plan.paths)), key=lambda n: plan.paths[n].out.index)
     outputs = [tuple(same) for _, same in groupby(paths, key=lambda n: plan.paths[n].out.index)]
     copies = [p.in1.mul * p.in2.mul for p in plan.paths]

@@ -219,7 +219,7 @@ def _spline_differences(stock: nn.Module, converted: nn.Module, inputs: Sequence
     )
     floor = _least_scale_of_differences(theirs)
     return tuple(
-        _Difference(name, 1, *_absolute_and_relative(theirs[name], ours[name], floor), name)
+        _Difference(name, 1, *_absolute_and_relative_difference(theirs[name], ours[name], floor), name)
         for name in ours
         if name in theirs
     )
@@ -243,7 +243,7 @@ def _largest_difference(
     for name in stock | converted:
         given = [named[name] for named in (stock, converted) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
-        absolute, relative = _absolute_and_relative(wanted, got, floor, leniently)
+        absolute, relative = _absolute_and_relative_difference(wanted, got, floor, leniently)
         if relative > worst.relative:
             worst = _Difference(
                 label, len(stock), absolute, relative, f"{name}{_remark_on_one_sided_nans(wanted, got)}"
@@ -262,7 +262,9 @@ def _least_scale_of_differences(found: NamedTensors) -> float:
     return _FLOOR * max((_largest_entry(x[x.isfinite()]) for x in found.values()), default=0.0)
 
 
-def _absolute_and_relative(wanted: Tensor, got: Tensor, floor: float, leniently: bool = False) -> tuple[float, float]:
+def _absolute_and_relative_difference(
+    wanted: Tensor, got: Tensor, floor: float, leniently: bool = False
+) -> tuple[float, float]:
     # the largest difference, absolute and relative to the largest entry
     # a NaN or infinity equals the same value; ``leniently``, any value, as NaNs spread freely into derivatives
     same = ~wanted.isfinite() & (leniently | (wanted == got) | (wanted.isnan() & got.isnan()))
