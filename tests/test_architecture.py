@@ -223,11 +223,11 @@ FACTS = {
     },
     "tpgen.kernels.runtime.native.runtime": {"_build_runtime_or_none"},
     "tpgen.kernels.runtime.call": {"opening_text"},
-    "tpgen.networks.named": {"_named_form"},
+    "tpgen.networks.named": {"_operator_that_calls_numbered_kernels"},
     "tpgen.kernels.runtime.targets": {"target_of"},
-    "tpgen.networks.cse": {"_is_random"},
+    "tpgen.networks.cse": {"_is_name_of_random_function"},
     "tpgen.networks.signature": {"_spec_of_nodes_in_preorder"},
-    "tpgen.networks.objects": {"_has_attributes"},
+    "tpgen.networks.objects": {"_is_class_of_plain_attributes"},
 }
 
 

@@ -52,13 +52,16 @@ def test_energies_forces_and_stress_are_those_of_stock_at_other_sizes(project: s
         case.batch[elements] = change(case.batch[elements])
     stock, model = deepcopy(first.model).eval(), convert(first.model).eval()
     program, without = compile_step(model, outputs=[*PROJECTS[project].outputs]), []
-    evaluate = program._evaluate
+    evaluate = program._evaluate_network_outputs
     for case in (first, *others):
         wanted, found = case.run(stock, False), case.run(program, False)
         for name, x in wanted.items():
             assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
         if case is first:  # from here on the program must hold for all of them
-            program._evaluate = lambda *args, **options: (without.append(0), evaluate(*args, **options))[1]
+            program._evaluate_network_outputs = lambda *args, **options: (
+                without.append(0),
+                evaluate(*args, **options),
+            )[1]
     assert len(without) == changes.count(mixed)
     assert set(program._program.written.searches) == {*PROJECTS[project].finds}
 
@@ -148,7 +151,7 @@ def test_programs_on_a_gpu_have_more_edges_where_these_change_no_result(
     project: str, options: dict[str, Any], neutral: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs_as_on_gpu(monkeypatch)
-    monkeypatch.setattr(pairs, "_mark_in_program", lambda *given: None)  # as on a GPU
+    monkeypatch.setattr(pairs, "_mark_rows_in_traced_program", lambda *given: None)  # as on a GPU
     given = cases(project, dtype=torch.float64 if neutral else torch.float32, **options)
     stock, model = deepcopy(given[0].model).eval(), convert(given[0].model).eval()
     program = compile_step(model)

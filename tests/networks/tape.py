@@ -41,7 +41,7 @@ def programs_as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> Tape:
         held = sum(n < parameters for n in program.takes)
         return ReplayedRun(lambda *given: program.graph.forward(*(x.contiguous() for x in given)), held, tape), sizes
 
-    monkeypatch.setattr(step_program, "_function_on_gpu", run_on_tape)
+    monkeypatch.setattr(step_program, "_make_gpu_function_with_replays", run_on_tape)
     for module in (step_program, step_trace):
         monkeypatch.setattr(module, "on_gpu", lambda tensors: True)
     return tape

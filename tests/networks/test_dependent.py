@@ -274,4 +274,4 @@ def test_a_network_of_e3nn_finds_its_edges() -> None:
         made, wanted = step(case.batch), stock(case.batch)
         for name, x in wanted.items():
             torch.testing.assert_close(made[name], x.detach(), rtol=1e-10, atol=1e-10)
-        assert step._program.run_tensors(Signature.of((case.batch,), {})[1]) is not None, "the network serves"
+        assert step._program.run_tensors(Signature.split_call((case.batch,), {})[1]) is not None, "the network serves"

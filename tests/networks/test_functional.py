@@ -83,8 +83,8 @@ class Network(torch.nn.Module):
 @pytest.mark.slow
 def test_a_program_of_both_computes_what_the_network_does(monkeypatch: pytest.MonkeyPatch) -> None:
     traces: list[int] = []
-    trace = module._make_graph
-    monkeypatch.setattr(module, "_make_graph", lambda *of: (traces.append(0), trace(*of))[1])
+    trace = module._trace_with_symbolic_sizes
+    monkeypatch.setattr(module, "_trace_with_symbolic_sizes", lambda *of: (traces.append(0), trace(*of))[1])
     x = torch.randn(3, 2)
     for found, wanted in zip(tpgen.compile_step(Network(), x)(x), Network()(x), strict=True):
         torch.testing.assert_close(found, wanted)

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.machine import needs_compiler
 from tpgen.kernels.runtime.call import opening_text
 from tpgen.kernels.runtime.description import describe
-from tpgen.networks.named import _strided_row, call_by_name
+from tpgen.networks.named import _replace_row_view_by_strides, call_by_name
 from tpgen.planner.presets import channelwise
 
 
@@ -42,7 +42,7 @@ def test_rows_in_another_order_are_never_read_as_memory() -> None:
     rows = graph.call_function(torch.ops.aten.mul.Tensor, (graph.placeholder("x"), 2))
     seen = graph.call_function(torch.ops.aten.view.default, (rows, [1, -1]))
     seen.meta["val"] = torch.empty(1, 12)
-    made = _strided_row(graph, seen)
+    made = _replace_row_view_by_strides(graph, seen)
     assert made is not seen
     graph.output(made)
     computed = fx.GraphModule({}, graph)

@@ -84,7 +84,7 @@ def test_added_edges_belong_to_all_atoms_in_turn(monkeypatch: pytest.MonkeyPatch
     step = compile_step(Springs(), given)
     padding = padding_of(step)
     assert padding is not None
-    _, tensors = Signature.of((given,), {})
+    _, tensors = Signature.split_call((given,), {})
     added = padding.add(tensors)
     assert added is not None
     index, shifts = (next(x for x in added if x.shape == shape) for shape in ((2, 1088), (1088, 3)))
@@ -139,7 +139,7 @@ def test_cells_without_length_are_left_and_edges_that_ask_for_gradients_are_not(
     assert padding is not None
     other = given | {"cell": side * torch.eye(3, dtype=torch.float64)}
     other["unit_shifts"] = given["unit_shifts"].clone().requires_grad_(grad)
-    assert (padding.add(Signature.of((other,), {})[1]) is not None) == padded
+    assert (padding.add(Signature.split_call((other,), {})[1]) is not None) == padded
 
 
 @pytest.mark.parametrize(("ratio", "padded"), [(99.0, True), (101.0, False)])
@@ -149,7 +149,7 @@ def test_cells_of_very_different_sizes_are_left(ratio: float, padded: bool, monk
     padding = padding_of(compile_step(Springs(), given))
     assert padding is not None
     cells = torch.eye(3, dtype=torch.float64) * torch.tensor([1.0, ratio])[:, None, None]
-    assert (padding.add(Signature.of((given | {"cell": cells},), {})[1]) is not None) == padded
+    assert (padding.add(Signature.split_call((given | {"cell": cells},), {})[1]) is not None) == padded
 
 
 @pytest.mark.parametrize("edges", [1024, 1025, 30_000])

@@ -190,16 +190,16 @@ def test_a_program_with_other_numbers_is_refused(made: Any, equal: bool) -> None
     written = SimpleNamespace(leaves=lambda tensors: [tensors[0], "constant", tensors[1]])
     program: Any = SimpleNamespace(run_tensors=lambda _: found, written=written)
     if equal:
-        served._need_equal_results(program, [], outcome)
+        served._check_program_equals_network(program, [], outcome)
     else:
         with pytest.raises(DeployError, match="other numbers"):
-            served._need_equal_results(program, [], outcome)
+            served._check_program_equals_network(program, [], outcome)
 
 
 def test_a_program_that_serves_no_example_is_refused() -> None:
     program: Any = SimpleNamespace(run_tensors=lambda _: None)
     with pytest.raises(DeployError, match="does not serve"):
-        served._need_equal_results(program, [], ())
+        served._check_program_equals_network(program, [], ())
 
 
 @pytest.mark.parametrize(("on_gpu", "here"), [(True, True), (False, False)])
@@ -208,12 +208,12 @@ def test_programs_on_a_gpu_are_built_in_this_process(
 ) -> None:
     monkeypatch.delenv("TPGEN_PROGRAM", raising=False)
     built: list[str] = []
-    monkeypatch.setattr(served.Calls, "_build", lambda *_: built.append("here"))
+    monkeypatch.setattr(served.Calls, "_build_and_check_program", lambda *_: built.append("here"))
     monkeypatch.setattr(served.Calls, "_build_in_background", lambda *_: built.append("beside"))
     kind: Any = SimpleNamespace(tensors=[SimpleNamespace(is_cuda=on_gpu)], seconds=0.01)
     network = Field()
     with caplog.at_level("INFO", "tpgen"):
-        served.Calls(network, "auto")._begin_build(network, kind)
+        served.Calls(network, "auto")._begin_build_or_put_off(network, kind)
     assert built == ["here" if here else "beside"]
     assert ("traces a program for calls of Field, once" in caplog.text) == here
 

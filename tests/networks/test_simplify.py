@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tpgen.networks.named import _strided_row
+from tpgen.networks.named import _replace_row_view_by_strides
 from tpgen.networks.simplify import rewrite, simplify_graph
-from tpgen.networks.step_trace import _clone_input_views, _shorten_group_sources
+from tpgen.networks.step_trace import _clone_results_that_view_inputs, _shorten_group_sources
 
 aten = torch.ops.aten
 
@@ -130,7 +130,7 @@ def test_rows_that_a_kernel_takes_as_one_are_computed_as_rows(rows: Callable[[Te
     made = make_fx(lambda x: rows(x).view(1, -1), tracing_mode="symbolic")(torch.randn(5, 3))
     output: Any = made.graph.output_node()
     with made.graph.inserting_before(output):
-        memory = _strided_row(made.graph, output.args[0])
+        memory = _replace_row_view_by_strides(made.graph, output.args[0])
     assert (memory.target is aten.as_strided.default) == seen
     output.args = (memory,)
     made.recompile()
@@ -145,7 +145,7 @@ def test_results_that_stand_in_memory_of_inputs_are_copied() -> None:
 
     made, x = make_fx(strained_sources)(torch.randn(5, 3)), torch.randn(5, 3)
     simplify_graph(made.graph)
-    _clone_input_views(made.graph, 2)
+    _clone_results_that_view_inputs(made.graph, 2)
     made.recompile()
     first, _, source = made(x)
     assert source is x

@@ -15,7 +15,7 @@ from tests.machine import needs_compiler
 from tests.networks.deployment.network import Potential, inputs
 from tpgen.base.errors import InputError
 from tpgen.networks import libraries
-from tpgen.networks.named import _named_form
+from tpgen.networks.named import _operator_that_calls_numbered_kernels
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_trace import trace_evaluation
 
@@ -107,7 +107,7 @@ def test_a_step_stays_a_step_in_both_modes() -> None:
 def test_a_name_without_a_kernel_is_an_error() -> None:
     x = torch.ones(2, 3)
     with pytest.raises(RuntimeError, match="a call of a compiled program has no kernel in this process"):
-        _named_form()([x], 7)
+        _operator_that_calls_numbered_kernels()([x], 7)
 
 
 def test_an_example_asks_for_no_gradients_of_parameters() -> None:
@@ -118,7 +118,7 @@ def test_an_example_asks_for_no_gradients_of_parameters() -> None:
         asked.append(network.weight.requires_grad)
         return network(x)
 
-    signature, tensors = Signature.of((torch.ones(5, 3),), {})
+    signature, tensors = Signature.split_call((torch.ones(5, 3),), {})
     trace_evaluation(evaluate, ParameterSlots(network, gradients=False), signature, tensors)
     assert asked == [False, False]  # the example, and while it is written down
     assert network.weight.requires_grad

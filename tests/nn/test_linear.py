@@ -324,7 +324,7 @@ def test_a_usual_call_goes_to_the_kernel_at_once(monkeypatch: pytest.MonkeyPatch
     with monkeypatch.context() as patch:
         patch.setattr(layer, "kernel_text", "")
         wanted = (*training(x), doubled())
-    monkeypatch.setattr(layer, "_runner", None)
+    monkeypatch.setattr(layer, "_get_current_runner", None)
     torch.testing.assert_close((*training(x), doubled()), wanted)
 
 

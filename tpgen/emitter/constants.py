@@ -25,11 +25,11 @@ class Constants(nn.Module):
             self.register_buffer(name, held, persistent=persistent)
         return self
 
-    def _anchor(self) -> Tensor | None:
+    def _find_anchor_of_dtype_and_device(self) -> Tensor | None:
         """Parameter that tells dtype and device, or None."""
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
-    def _adapt_to(self, anchor: Tensor | None) -> None:
+    def _adapt_constants_to_anchor(self, anchor: Tensor | None) -> None:
         """Round the constants for the anchor's dtype and device (None: their own)."""
         exact: dict[str, np.ndarray] = self.__dict__.get("_exact", {})
         for name, values in exact.items():
@@ -40,12 +40,12 @@ class Constants(nn.Module):
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
         """Apply, then round the exact constants anew."""
         super()._apply(fn, recurse)
-        self._adapt_to(None)
+        self._adapt_constants_to_anchor(None)
         return self
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        self._adapt_to(self._anchor())
+        self._adapt_constants_to_anchor(self._find_anchor_of_dtype_and_device())
 
 
 def make_tensor_like(values: np.ndarray, like: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Emission(Shown):
 
     def module(self) -> EmittedModule:
         """Module of the program, in the default dtype."""
-        return EmittedModule.of(self)
+        return EmittedModule.from_emission(self)
 
     def __str__(self) -> str:
         return f"{self.title}\n{table(list_graph_rows(self.graph), widest=_WIDEST)}"
@@ -71,7 +71,7 @@ class EmittedModule(Constants, fx.GraphModule):
     """GraphModule whose constants stay exact after ``.double()``, and out of a state_dict."""
 
     @classmethod
-    def of(cls, emission: Emission) -> EmittedModule:
+    def from_emission(cls, emission: Emission) -> EmittedModule:
         """Make the module of an emission."""
         like = torch.empty(0, device="cpu")
         held: dict[str, Any] = {name: make_tensor_like(values, like) for name, values in emission.constants.items()}

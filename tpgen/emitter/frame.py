@@ -34,7 +34,7 @@ def make_strategy(body: Body) -> Strategy:
     """Make a strategy from a function that writes terms for flat rows."""
 
     @wraps(body)
-    def write(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
+    def write_framed_form(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
         batch, flat, rows = _flatten_batch(form, _gather_indexed_operands(writer, form, given))
         results = body(writer, form, Inputs(writer, form, flat, rows)) if form.live_terms else []
         out = _assemble_segments(writer, form, results, next(iter(flat.values())), rows)
@@ -49,7 +49,7 @@ def make_strategy(body: Body) -> Strategy:
             out = out.unflatten(0, batch.shape[:-1]).squeeze(0)
         return _scatter_open_slot(writer, form, given, out)
 
-    return write
+    return write_framed_form
 
 
 def _gather_indexed_operands(writer: GraphWriter, form: Form, given: GivenOperands) -> dict[SlotNames, Traced]:
@@ -120,29 +120,31 @@ def _assemble_segments(writer: GraphWriter, form: Form, results: list[Result], l
     for result in results:
         by_segment.setdefault(result.segments, []).append(result)
 
-    def assemble(chosen: tuple[int, ...], remaining: tuple[str, ...]) -> Any:
+    def join_segments_of_open_operands(chosen: tuple[int, ...], remaining: tuple[str, ...]) -> Any:
         if not remaining:
             found = by_segment.get(chosen, ())
             served = tuple(sorted({i for r in found for i in r.instructions}))
             with writer.serving(served, "sum"):
                 if not found:
-                    return like.new_zeros((*batch, *_segment_dims(form, chosen)))
+                    return like.new_zeros((*batch, *_list_dims_of_segments(form, chosen)))
                 return reduce(add, (r.tensor for r in found))
         segments = range(len(form.operand(remaining[0]).segments))
         if not any(key[: len(chosen)] == chosen for key in by_segment):
             with writer.serving((), "sum"):
-                return like.new_zeros((*batch, *_segment_dims(form, chosen), *form.shape(remaining)))
+                return like.new_zeros((*batch, *_list_dims_of_segments(form, chosen), *form.shape(remaining)))
         pieces = [
-            assemble((*chosen, s), remaining[1:]) for s in segments if prod(_segment_dims(form, (*chosen, s))) > 0
+            join_segments_of_open_operands((*chosen, s), remaining[1:])
+            for s in segments
+            if prod(_list_dims_of_segments(form, (*chosen, s))) > 0
         ]
         if len(pieces) == 1:
             return pieces[0]
         with writer.serving((), "reshape"):
             return torch.cat(pieces, dim=len(chosen) - len(form.opened))
 
-    return assemble((), form.opened)
+    return join_segments_of_open_operands((), form.opened)
 
 
-def _segment_dims(form: Form, segments: Iterable[int]) -> tuple[int, ...]:
+def _list_dims_of_segments(form: Form, segments: Iterable[int]) -> tuple[int, ...]:
     bounds = (form.operand(name).segments[s] for name, s in zip(form.opened, segments, strict=False))
     return tuple(stop - start for start, stop in bounds)

@@ -38,20 +38,22 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
             prepared.append((term, *write_cross_product(writer, *read_term(writer, form, term, inputs))))
-    prepared = _replace_by_tables(writer, form, inputs, prepared)
+    prepared = _replace_couplings_by_x2_tables(writer, form, inputs, prepared)
     opened, prepared = _x2_gradient_by_one_product(writer, form, inputs, prepared)
     groups, rest = _group_by_output(form, prepared)
-    results = [*opened, *(_write_stacked_weights(writer, form, inputs, group) for group in groups)]
+    results = [*opened, *(_write_product_with_stacked_weights(writer, form, inputs, group) for group in groups)]
     for term, c, given in rest:
         with writer.serving(term.path, "contraction"):
             results.append(write_result(form, term, inputs, write_contraction(writer, c, given)))
     return results
 
 
-def _replace_by_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]) -> list[Prepared]:
+def _replace_couplings_by_x2_tables(
+    writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]
+) -> list[Prepared]:
     if ("x2",) not in form.given:
         return prepared
-    keys = {n: _table_key(term, c) for n, (term, c, _) in enumerate(prepared)}
+    keys = {n: _key_of_x2_table(term, c) for n, (term, c, _) in enumerate(prepared)}
     keyed = {n: key for n, key in keys.items() if key is not None}
     if len(keyed) < 2:
         return prepared
@@ -91,7 +93,9 @@ def _x2_gradient_by_one_product(
         return [], prepared
     blocks = np.concatenate([_coupling_matrix(form, *key) for key in keyed], axis=1)
     every = tuple(sorted(term.path for group in keyed.values() for term, _, _ in group))
-    sums = [reduce(add, (_sum_before_coupling(writer, inputs, *entry) for entry in group)) for group in keyed.values()]
+    sums = [
+        reduce(add, (_contract_all_but_coupling(writer, inputs, *entry) for entry in group)) for group in keyed.values()
+    ]
     with writer.serving(every, "coupling"):
         gradient = torch.cat(sums, dim=-1) @ writer.constant("_open_tables", np.ascontiguousarray(blocks.T))
         bounds = form.operand("x2").segments
@@ -106,7 +110,7 @@ def _x2_gradient_by_one_product(
     return results, rest
 
 
-def _sum_before_coupling(
+def _contract_all_but_coupling(
     writer: GraphWriter, inputs: Inputs, term: Term, c: Contraction, given: dict[str, Labelled]
 ) -> Traced:
     coupling = c.find(Coupling)
@@ -118,7 +122,7 @@ def _sum_before_coupling(
         return tensor.reshape((inputs.rows, c.size("ik")))
 
 
-def _table_key(term: Term, c: Contraction) -> _TableKey | None:
+def _key_of_x2_table(term: Term, c: Contraction) -> _TableKey | None:
     # None for a term that reads no table
     coupling = c.find(Coupling)
     x2 = next((f for f in c.factors if f.source == "x2"), None)
@@ -143,14 +147,14 @@ def _group_by_output(form: Form, prepared: list[Prepared]) -> tuple[list[list[Pr
     by_output: dict[int, list[Prepared]] = {}
     rest = []
     for entry in prepared:
-        if _weights_last_is_cheapest(entry[1]):
+        if _is_contracting_weights_last_cheapest(entry[1]):
             by_output.setdefault(entry[0].segment("out"), []).append(entry)
         else:
             rest.append(entry)
     return list(by_output.values()), rest
 
 
-def _weights_last_is_cheapest(c: Contraction) -> bool:
+def _is_contracting_weights_last_cheapest(c: Contraction) -> bool:
     # and whether weights fill an output axis at all
     w = next((f for f in c.factors if f.source == "w"), None)
     if w is None or not set(w.letters) & set(c.output):
@@ -171,7 +175,9 @@ def _contraction_before_weights_and_summed_copies(c: Contraction) -> tuple[Contr
     return replace(c.without(w), output=BATCH + kept + summed), summed
 
 
-def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, group: list[Prepared]) -> Result:
+def _write_product_with_stacked_weights(
+    writer: GraphWriter, form: Form, inputs: Inputs, group: list[Prepared]
+) -> Result:
     features, weights = [], []
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):
@@ -186,7 +192,7 @@ def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, grou
     first, every = group[0][0], tuple(term.path for term, _, _ in group)
     sizes = dict(first.sizes)
     with writer.serving(every, "weight"):
-        mixed = torch.mm(_concatenated(features, -1), _concatenated(weights, 0))
+        mixed = torch.mm(_concatenate_unless_single(features, -1), _concatenate_unless_single(weights, 0))
     with writer.serving(every, "reshape"):
         mixed = mixed.reshape((inputs.rows, sizes["k"], sizes["w"]))
         if first.legs[-1].letters.endswith("k"):
@@ -195,5 +201,5 @@ def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, grou
     return Result((first.segment("out"),), flat, every)
 
 
-def _concatenated(tensors: list[Traced], dim: int) -> Traced:
+def _concatenate_unless_single(tensors: list[Traced], dim: int) -> Traced:
     return torch.cat(tensors, dim=dim) if len(tensors) > 1 else tensors[0]

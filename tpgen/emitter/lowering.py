@@ -57,13 +57,13 @@ class Inputs:
             if len(shape) == 1:
                 return flat
         else:
-            flat = self._matrix_block(term, slot)
+            flat = self._narrow_to_segments_of_slot(term, slot)
         with self.writer.role("slice"):
             if not shape:
                 return (flat.flatten(-len(slot)) if len(slot) > 1 else flat).squeeze(-1)
             return flat.reshape(((self.rows,) if self.form.row(slot) else ()) + shape)
 
-    def _matrix_block(self, term: Term, slot: SlotNames) -> Traced:
+    def _narrow_to_segments_of_slot(self, term: Term, slot: SlotNames) -> Traced:
         block = self.flat["*".join(slot)]
         with self.writer.role("slice"):
             for axis, name in enumerate(slot, start=-len(slot)):
@@ -87,7 +87,7 @@ def write_contraction(
 
     ``elementwise`` prefers product and sum over einsum, for fusing backends.
     """
-    remaining = _scale_smallest(writer, c, [trace_operand(writer, given, f) for f in c.factors])
+    remaining = _scale_smallest_operand(writer, c, [trace_operand(writer, given, f) for f in c.factors])
     for step in plan_pairwise(tuple(g.letters for g in remaining), c.output, c.sizes):
         taken = [remaining[p] for p in step.positions]
         remaining = [g for p, g in enumerate(remaining) if p not in step.positions]
@@ -106,7 +106,7 @@ def trace_operand(writer: GraphWriter, given: dict[str, Labelled], factor: Facto
         return Labelled(writer.constant(factor.source.name, factor.source.array()), factor.letters, "coupling")
 
 
-def _gather_pairs(
+def _replace_pair_constants_by_gathers(
     writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
 ) -> tuple[Contraction, dict[str, Labelled]]:
     for factor in [f for f in c.factors if isinstance(f.source, Pairs)]:
@@ -154,7 +154,7 @@ def write_cross_product(
     return changed, {**given, "cross": Labelled(crossed, copies + opened)}
 
 
-def _scale_smallest(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[Labelled]:
+def _scale_smallest_operand(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[Labelled]:
     if c.coefficient == 1.0:
         return given
     # the batch is long: operands without it come first
@@ -226,7 +226,7 @@ def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tu
         for f in c.factors
         if isinstance(f.source, str)
     }
-    return _gather_pairs(writer, c, given)
+    return _replace_pair_constants_by_gathers(writer, c, given)
 
 
 def write_result(form: Form, term: Term, inputs: Inputs, result: Labelled) -> Result:

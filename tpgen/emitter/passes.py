@@ -43,13 +43,13 @@ def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
     """
     if type(count) is not int or count < 1:
         raise EmitError(f"streams must be a positive number of CUDA streams (or 0 for none), got {count!r}")
-    before, groups, after = _partition_by_stream(graph, _assign_streams(graph, count))
+    before, groups, after = _partition_nodes_by_stream(graph, _assign_instructions_to_streams(graph, count))
     if len(groups) < 2:
         return graph  # a single group has nothing to run beside
-    return _with_streams(graph, before, groups, after)
+    return _rewrite_graph_on_streams(graph, before, groups, after)
 
 
-def _assign_streams(graph: fx.Graph, count: int) -> dict[int, int]:
+def _assign_instructions_to_streams(graph: fx.Graph, count: int) -> dict[int, int]:
     # largest first to the least loaded; ties by number, so that the result is the same every time
     weights: dict[int, int] = {}
     for node in graph.nodes:
@@ -64,7 +64,7 @@ def _assign_streams(graph: fx.Graph, count: int) -> dict[int, int]:
     return stream_of
 
 
-def _partition_by_stream(
+def _partition_nodes_by_stream(
     graph: fx.Graph, stream_of: dict[int, int]
 ) -> tuple[list[fx.Node], dict[int, list[fx.Node]], list[fx.Node]]:
     place: dict[fx.Node, int | str] = {}
@@ -82,7 +82,7 @@ def _partition_by_stream(
     return [n for n, p in place.items() if p == "before"], groups, [n for n, p in place.items() if p == "after"]
 
 
-def _with_streams(
+def _rewrite_graph_on_streams(
     graph: fx.Graph, before: list[fx.Node], groups: dict[int, list[fx.Node]], after: list[fx.Node]
 ) -> fx.Graph:
     new = fx.Graph()

@@ -67,21 +67,21 @@ def _write_kernel_call(writer: GraphWriter, plan: Plan, given: _Given) -> Traced
         return writer.call(run_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
 
 
-def _write_einsum(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+def _write_einsum_strategy(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
     # for each term: its monomials, a matrix product with its constants, the weights
-    flat = _read_operands(writer, plan, given)
+    flat = _view_operands_by_channel(writer, plan, given)
     total: Traced = None
     for n in plan.by_instruction:
         with writer.serving(n, "contraction"):
-            values = _write_term(writer, plan, n, flat)
+            values = _write_polynomial_term(writer, plan, n, flat)
             total = values if total is None else total + values
     if _has_term_without_channels(plan):
-        total = total + _broadcast_zero(flat).unsqueeze(-1)
+        total = total + _make_zero_of_batch_shape(flat).unsqueeze(-1)
     with writer.serving((), "reshape"):
         return write_operand(plan.out, total)
 
 
-def _write_term(writer: GraphWriter, plan: Plan, n: int, flat: _Given) -> Traced:
+def _write_polynomial_term(writer: GraphWriter, plan: Plan, n: int, flat: _Given) -> Traced:
     term, paths = plan.terms[n], [path.entries or {} for path in plan.by_instruction[n]]
     monomials = sorted({key[1:] for path in paths for key in path})
     constant = np.zeros((len(monomials), plan.out.dim, len(paths)))
@@ -103,8 +103,8 @@ def _write_term(writer: GraphWriter, plan: Plan, n: int, flat: _Given) -> Traced
     return (values * flat[term.weight].unsqueeze(-2)).sum(-1)
 
 
-def _write_unrolled(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
-    flat = _read_operands(writer, plan, given)
+def _write_unrolled_strategy(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+    flat = _view_operands_by_channel(writer, plan, given)
     kernels = describe_polynomial(plan)
     components: dict[Value, Traced] = {
         Component(o.name, 0, i): flat[o.name].select(-1, i)
@@ -114,7 +114,7 @@ def _write_unrolled(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
     }
     opened = run_statements(kernels.sweep(forward_call(plan)).statements, components)
     found: list[Traced] = [opened.get(Component(OUT, 0, k)) for k in range(plan.out.dim)]
-    zero = _broadcast_zero(flat) if len(opened) < len(found) or _has_term_without_channels(plan) else None
+    zero = _make_zero_of_batch_shape(flat) if len(opened) < len(found) or _has_term_without_channels(plan) else None
     parts = found if zero is None else [zero if x is None else x + zero for x in found]
     return write_operand(plan.out, torch.stack(parts, -1))
 
@@ -124,18 +124,18 @@ def _has_term_without_channels(plan: Plan) -> bool:
     return any(not (t.weight or any(plan.operand(name).channels for name in t.inputs)) for t in plan.terms)
 
 
-def _broadcast_zero(flat: _Given) -> Traced:
+def _make_zero_of_batch_shape(flat: _Given) -> Traced:
     return sum(x.narrow(-1, 0, 0).sum(-1) for x in flat.values())
 
 
 POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, Plan, _Given], Traced]] = {
-    "einsum": _write_einsum,
-    "unrolled": _write_unrolled,
+    "einsum": _write_einsum_strategy,
+    "unrolled": _write_unrolled_strategy,
     "kernel": _write_kernel_call,
 }
 
 
-def _read_operands(writer: GraphWriter, plan: Plan, given: _Given) -> dict[str, Traced]:
+def _view_operands_by_channel(writer: GraphWriter, plan: Plan, given: _Given) -> dict[str, Traced]:
     # [row, channel, component]; one channel if all share it, one row if rows do
     found = {}
     for o in plan.operands:

@@ -23,7 +23,7 @@ def scripted_call(
     """
     graph = fx.Graph()
     given = {o.name: graph.placeholder(o.name, Tensor) for o in plan.inputs}
-    last = [graph.call_function(_element_of_rows, (graph.placeholder(index, Tensor),))] if index else []
+    last = [graph.call_function(_element_index_of_rows, (graph.placeholder(index, Tensor),))] if index else []
     if weights is None:
         held = graph.placeholder("weights", List[Tensor])  # noqa: UP006
         used = [graph.call_function(nth, (held, n)) for n in range(len(plan.weights))]
@@ -35,12 +35,12 @@ def scripted_call(
         number = graph.placeholder(NODES, Optional[int], None)  # noqa: UP045
         order = sorted((found[name] != found[OUT], name) for name in found if name != OUT)
         like = given[order[0][1]] if order else next(iter(given.values()))
-        last.append(graph.call_function(_rows_into, (number, like)))
+        last.append(graph.call_function(_count_result_rows, (number, like)))
     graph.output(graph.call_module(program, (*given.values(), *used, *last)))
     return fx.GraphModule(module, graph)
 
 
-def _element_of_rows(index: Tensor) -> Tensor:
+def _element_index_of_rows(index: Tensor) -> Tensor:
     return index if index.dim() == 1 else index.argmax(1)
 
 
@@ -49,5 +49,5 @@ def nth(weights: List[Tensor], n: int) -> Tensor:  # noqa: UP006
     return weights[n]
 
 
-def _rows_into(number: Optional[int], like: Tensor) -> int:  # noqa: UP045
+def _count_result_rows(number: Optional[int], like: Tensor) -> int:  # noqa: UP045
     return like.size(0) if number is None else number

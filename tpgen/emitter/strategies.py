@@ -35,12 +35,12 @@ def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 def kernel(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     """Write the product, or one gradient, as one kernel call; other forms use `grouped`."""
     if form.live_terms and form.opened == ("out",):
-        return _kernel_product(writer, form, given)
+        return _write_kernel_product_call(writer, form, given)
     one_open = form.live_terms and len(form.opened) == 1 and len(form.slots) == len(SLOTS)
-    return make_strategy(_kernel_gradient if one_open else grouped)(writer, form, given)
+    return make_strategy(_write_kernel_gradient_call if one_open else grouped)(writer, form, given)
 
 
-def _kernel_product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
+def _write_kernel_product_call(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     x1, x2, w = (given.operands.get((name,)) for name in SLOTS[:3])
     text = describe(form.plan, form.layout)
     with writer.serving(tuple(term.path for term in form.terms), "kernel"):
@@ -55,7 +55,7 @@ def _kernel_product(writer: GraphWriter, form: Form, given: GivenOperands) -> Tr
         return writer.call(batched_product, x1, x2, w, text, not form.operand("w").row)
 
 
-def _kernel_gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+def _write_kernel_gradient_call(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     # the kernel reads only the shape of the opened operand
     (opened,) = form.opened
     shape = (inputs.rows,) if form.row(form.opened) else ()

@@ -15,7 +15,7 @@ _POOL: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 
 def current_stream(like: Tensor) -> torch.cuda.Stream:
     """Current stream of the CUDA device of ``like``; else `BackendError`."""
-    _need_cuda(like.device)
+    _check_device_is_cuda(like.device)
     return torch.cuda.current_stream(like.device)
 
 
@@ -43,7 +43,7 @@ def hand_over(tensor: Tensor, stream: torch.cuda.Stream) -> None:
     tensor.record_stream(stream)
 
 
-def _need_cuda(device: torch.device) -> None:
+def _check_device_is_cuda(device: torch.device) -> None:
     if device.type != "cuda":
         raise BackendError(
             f"streams are CUDA streams, and the operands are on {device}: move the product and its operands to a "
@@ -54,7 +54,7 @@ def _need_cuda(device: torch.device) -> None:
 @contextmanager
 def restoring_stream(device: torch.device) -> Iterator[None]:
     """Restore the caller's stream after an error.  Raises `BackendError` without CUDA streams."""
-    _need_cuda(device)
+    _check_device_is_cuda(device)
     before = torch.cuda.current_stream(device)
     try:
         yield

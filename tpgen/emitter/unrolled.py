@@ -58,12 +58,14 @@ class _UnrolledTerm:
         order = [coupling.letters.index(x) for x in (self.a, self.b, self.open)]
         assert isinstance(coupling.source, Coupling)
         self.values = np.transpose(coupling.source.array(), order) * contraction.coefficient
-        self.table_is_open = self._copies_of(contraction.output) < self._copies_of(self.table.letters)
+        self.table_is_open = self._count_copies_of_letters(contraction.output) < self._count_copies_of_letters(
+            self.table.letters
+        )
 
     def write(self) -> Labelled:
         return self._couple_products_last() if self.table_is_open else self._couple_table_first()
 
-    def _copies_of(self, letters: str) -> int:
+    def _count_copies_of_letters(self, letters: str) -> int:
         return self.c.size(letters.translate({ord(x): None for x in (self.a, self.b, self.open)}))
 
     def _couple_table_first(self) -> Labelled:
@@ -83,14 +85,14 @@ class _UnrolledTerm:
                 if entry is not None:
                     parts.append(multiply_labelled(vectors[a], Labelled(entry, table[0].letters), letters))
             sums.append(Labelled(reduce(add, parts), letters))
-        return self._contract_weights(sums)
+        return self._contract_sums_with_weights(sums)
 
     def _couple_products_last(self) -> Labelled:
         vectors, table = self._split_components(self.vector, self.a), self._split_components(self.table, self.b)
         output = self.c.output.replace(self.open, "")
         pairs: dict[tuple[int, int], Traced] = {}
         for a, b in zip(*np.nonzero(np.abs(self.values).sum(axis=2)), strict=True):
-            pairs[a, b] = self._contract_rest([vectors[a], table[b]], output)
+            pairs[a, b] = self._contract_with_remaining_factors([vectors[a], table[b]], output)
         with self.writer.role("coupling"):
             layers = np.moveaxis(self.values, 2, 0)
             sums = [
@@ -99,19 +101,22 @@ class _UnrolledTerm:
             ]
         return self._stack_components([Labelled(s, output) for s in sums])
 
-    def _contract_weights(self, sums: list[Labelled]) -> Labelled:
+    def _contract_sums_with_weights(self, sums: list[Labelled]) -> Labelled:
         # one component at a time, or all at once for a matrix product
         fresh = {x for f in self.rest for x in f.letters} - set(sums[0].letters)
         if not fresh:
             output = self.c.output.replace(self.open, "")
-            return self._stack_components([Labelled(self._contract_rest([s], output), output) for s in sums])
+            return self._stack_components(
+                [Labelled(self._contract_with_remaining_factors([s], output), output) for s in sums]
+            )
         with self.writer.role("reshape"):
             stacked = torch.stack([s.tensor for s in sums], -1)
         return Labelled(
-            self._contract_rest([Labelled(stacked, sums[0].letters + self.open)], self.c.output), self.c.output
+            self._contract_with_remaining_factors([Labelled(stacked, sums[0].letters + self.open)], self.c.output),
+            self.c.output,
         )
 
-    def _contract_rest(self, operands: list[Labelled], output: str) -> Traced:
+    def _contract_with_remaining_factors(self, operands: list[Labelled], output: str) -> Traced:
         named = {f"coupled{n}": operand for n, operand in enumerate(operands)}
         factors = (*(Factor(name, operand.letters) for name, operand in named.items()), *self.rest)
         c = replace(self.c, factors=factors, output=output, coefficient=1.0)
@@ -129,6 +134,6 @@ class _UnrolledTerm:
             return [Labelled(parts[n], letters, x.role) for n in range(self.c.size(letter))]
 
 
-def _linear_combination_unless_empty(terms: list[tuple[float, Traced]]) -> Traced | None:
-    parts = [tensor if value == 1.0 else tensor * value for value, tensor in terms]
+def _linear_combination_unless_empty(coefficients_and_tensors: list[tuple[float, Traced]]) -> Traced | None:
+    parts = [tensor if value == 1.0 else tensor * value for value, tensor in coefficients_and_tensors]
     return reduce(add, parts) if parts else None

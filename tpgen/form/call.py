@@ -62,15 +62,17 @@ class Call:
 
     def pulled_back(self, cotangents: Sequence[bool], wanted: Sequence[bool]) -> Call:
         """Call for gradients of the ``wanted`` given slots from cotangents of the flagged opened slots."""
-        raised = self._at_new_level(slot for slot, there in zip(self.opened, cotangents, strict=True) if there)
+        raised = self._raise_slots_by_new_level(
+            slot for slot, there in zip(self.opened, cotangents, strict=True) if there
+        )
         return Call(self.given + raised, tuple(s for s, yes in zip(self.given, wanted, strict=True) if yes))
 
     def pushed_forward(self, tangents: Sequence[bool]) -> Call:
         """Call for tangents of the opened slots from tangents of the flagged given slots."""
-        raised = self._at_new_level(slot for slot, there in zip(self.given, tangents, strict=True) if there)
+        raised = self._raise_slots_by_new_level(slot for slot, there in zip(self.given, tangents, strict=True) if there)
         return Call(self.given + raised, self.opened)
 
-    def _at_new_level(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
+    def _raise_slots_by_new_level(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
         level = self.levels.bit_length()
         if level >= MAX_LEVELS:
             raise PlanError(f"derivatives go up to order {MAX_LEVELS}, and this one is of a higher order")
@@ -115,7 +117,7 @@ class _LevelFreeCall:
     def agrees_with(self, others: dict[str, Slot]) -> bool:
         """Whether ``others`` fit the point: one slot per operand, no level twice."""
         agrees = all(self.point.get(name, slot) == slot for name, slot in others.items())
-        return agrees and _disjoint_levels((self.point | others).values()) is not None
+        return agrees and _union_of_levels_if_disjoint((self.point | others).values()) is not None
 
 
 def split_by_levels(call: Call, operands: Sequence[str]) -> tuple[_LevelFreeCall, ...]:
@@ -129,7 +131,7 @@ def split_by_levels(call: Call, operands: Sequence[str]) -> tuple[_LevelFreeCall
     """
     found: list[_LevelFreeCall] = []
     for slot in call.opened:
-        for others in _ways_to_share_out_levels(
+        for others in _choose_slots_that_cover_levels(
             call, [name for name in operands if name != slot.operand], call.levels & ~slot.levels
         ):
             taker = next((one for one in found if slot not in one.opened and one.agrees_with(others)), None)
@@ -140,14 +142,16 @@ def split_by_levels(call: Call, operands: Sequence[str]) -> tuple[_LevelFreeCall
     return tuple(found)
 
 
-def _ways_to_share_out_levels(call: Call, operands: Sequence[str], levels: int) -> Iterator[dict[str, Slot]]:
+def _choose_slots_that_cover_levels(
+    call: Call, operands: Sequence[str], wanted_levels: int
+) -> Iterator[dict[str, Slot]]:
     given = [[slot for slot in call.given if slot.operand == name] for name in operands]
     for chosen in product(*given):
-        if _disjoint_levels(chosen) == levels:
+        if _union_of_levels_if_disjoint(chosen) == wanted_levels:
             yield dict(zip(operands, chosen, strict=True))
 
 
-def _disjoint_levels(slots: Iterable[Slot]) -> int | None:
+def _union_of_levels_if_disjoint(slots: Iterable[Slot]) -> int | None:
     # all levels of some slots, None where two of them share one
     found = 0
     for slot in slots:

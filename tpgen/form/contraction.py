@@ -131,13 +131,13 @@ class Contraction:
     def rename(self, letters: dict[str, str]) -> Contraction:
         """Replace letters; an empty replacement drops an axis."""
 
-        def renamed(text: str) -> str:
+        def rename_letters(text: str) -> str:
             return "".join(letters.get(a, a) for a in text)
 
         return replace(
             self,
-            factors=tuple(replace(f, letters=renamed(f.letters)) for f in self.factors),
-            output=renamed(self.output),
+            factors=tuple(replace(f, letters=rename_letters(f.letters)) for f in self.factors),
+            output=rename_letters(self.output),
             sizes=tuple((a, n) for a, n in self.sizes if letters.get(a, a) == a),
         )
 
@@ -153,7 +153,9 @@ class _ContractionStep:
 
 
 @remembered("cheapest orders of contraction")
-def _optimal_order(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list, float]:
+def _find_cheapest_order_and_flops(
+    factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]
+) -> tuple[list, float]:
     known = {BATCH: PLANNING_ROWS, **dict(sizes)}
     shapes = [tuple(known[a] for a in letters) for letters in factors]
     equation = ",".join(factors) + "->" + output
@@ -163,7 +165,7 @@ def _optimal_order(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str
 
 def count_flops(c: Contraction) -> float:
     """Operations in the cheapest order, for `PLANNING_ROWS` rows."""
-    return _optimal_order(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
+    return _find_cheapest_order_and_flops(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
 
 
 @remembered("steps of contractions")
@@ -172,7 +174,7 @@ def plan_pairwise(
 ) -> tuple[_ContractionStep, ...]:
     """Cheapest pairwise contractions, for every batch size."""
     # all intermediates that matter carry the batch axis, so all costs grow with the batch in step
-    path, _ = _optimal_order(factors, output, sizes)
+    path, _ = _find_cheapest_order_and_flops(factors, output, sizes)
     remaining, steps = list(factors), []
     for number, positions in enumerate(path):
         taken = [remaining[p] for p in positions]

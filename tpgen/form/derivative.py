@@ -73,14 +73,14 @@ def pull_back(
     if not raised:  # a call without levels, which would be the form itself
         return [None] * len(point)
     given = tuple(n for n, x in enumerate(point) if x is not None)
-    parts = _gradient_parts(len(point), given, tuple(raised), tuple(wanted))
+    parts = _split_gradient_call_into_parts(len(point), given, tuple(raised), tuple(wanted))
     sums = sum_parts(parts, [*(point[n] for n in given), *raised.values()], len(wanted), evaluate, add)
     found = dict(zip(wanted, sums, strict=True))
     return [found.get(n) for n in range(len(point))]
 
 
 @remembered("derivatives of forms")
-def _gradient_parts(
+def _split_gradient_call_into_parts(
     count: int, given: tuple[int, ...], raised: tuple[int, ...], opened: tuple[int, ...]
 ) -> tuple[CallPart, ...]:
     names = [f"x{n}" for n in range(count)]

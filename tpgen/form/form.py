@@ -236,14 +236,18 @@ class Form(Shown):
         for slot in self.given:
             legs = [leg for name in slot if (leg := term.leg(name))]
             if legs:
-                factors.append(Factor("*".join(slot), self._letters(slot, legs, sizes, deltas)))
-        output = self._letters(self.opened, [leg for name in self.opened if (leg := term.leg(name))], sizes, deltas)
+                factors.append(Factor("*".join(slot), self._letters_of_slot(slot, legs, sizes, deltas)))
+        output = self._letters_of_slot(
+            self.opened, [leg for name in self.opened if (leg := term.leg(name))], sizes, deltas
+        )
         constants = [*term.constants, *deltas]
         covered = {a for f in (*factors, *constants) for a in f.letters}
         constants += [Factor(Ones(sizes[a]), a) for a in output if a not in covered and a != BATCH]
         return Contraction((*factors, *constants), output, tuple(sizes.items()), term.coefficient)
 
-    def _letters(self, slot: SlotNames, legs: list[LetteredLeg], sizes: dict[str, int], deltas: list[Factor]) -> str:
+    def _letters_of_slot(
+        self, slot: SlotNames, legs: list[LetteredLeg], sizes: dict[str, int], deltas: list[Factor]
+    ) -> str:
         letters = BATCH if self.row(slot) else ""
         for leg in legs:
             for a in leg.letters:
@@ -254,22 +258,27 @@ class Form(Shown):
                 letters += a
         return letters
 
-    def _summary(self) -> str:
+    def _describe_open_and_given_slots(self) -> str:
         opened = "*".join(f"{name}[{self.operand(name).text}]" for name in self.opened)
         at = "".join(f", {o.name} at {o.index}" for o in self.operands if o.index)
         return f"{opened} of {', '.join('*'.join(s) for s in self.given)}{at}"
 
     def __str__(self) -> str:
-        return "\n".join([self._summary(), *(f"  path {t.path}: {self.contraction(t)}" for t in self.live_terms)])
+        return "\n".join(
+            [
+                self._describe_open_and_given_slots(),
+                *(f"  path {t.path}: {self.contraction(t)}" for t in self.live_terms),
+            ]
+        )
 
     @property
     def path_map(self) -> PathMap:
         """Diagram of paths from given to open segments."""
 
-        def labels(slots: Iterable[SlotNames]) -> dict[str, tuple[str, ...]]:
+        def list_segment_labels_by_operand(slots: Iterable[SlotNames]) -> dict[str, tuple[str, ...]]:
             return {name: self.operand(name).labels for slot in slots for name in slot}
 
-        operands, results = labels(self.given), labels([self.opened])
+        operands, results = list_segment_labels_by_operand(self.given), list_segment_labels_by_operand([self.opened])
         routes = []
         for t in self.live_terms:
             ends = [(leg.operand, leg.segment) for leg in t.legs]
@@ -280,7 +289,7 @@ class Form(Shown):
 
     def _repr_html_(self) -> str:
         rows = [("path", "einsum"), *((t.path, self.contraction(t)) for t in self.live_terms)]
-        said = div_lines(f"{self._summary()} (open: {'*'.join(self.opened)})")
+        said = div_lines(f"{self._describe_open_and_given_slots()} (open: {'*'.join(self.opened)})")
         return said + html_table(rows, left=(1,)) + draw_first_paths(self.path_map)
 
 
@@ -306,7 +315,7 @@ def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
             else FlatOperand(o.name, tuple((s.start, s.stop) for s in o.irreps.slices()), o.rows, str(o.irreps))
             for o in plan.operands
         ),
-        terms=tuple(_make_term(path, layouts, position) for path in plan.paths),
+        terms=tuple(_make_term_of_path(path, layouts, position) for path in plan.paths),
         slots=tuple((o.name,) for o in plan.operands),
         opened=(OUT,),
         plan=plan,
@@ -346,7 +355,7 @@ def expand_layout(plan: Plan, layout: Layout) -> tuple[str, ...]:
     return names
 
 
-def _make_term(path: Path, layouts: tuple[str, ...], weight_position: dict[int, int]) -> Term:
+def _make_term_of_path(path: Path, layouts: tuple[str, ...], weight_position: dict[int, int]) -> Term:
     mode, components = path.mode, "ij"[: len(path.inputs)] + "k"
     # a paired mode reads copies a and b; the pair p selects them
     copies = ("a", "b", mode.out) if mode.paired else tuple(filter(None, (mode.in1, mode.in2, mode.out)))

@@ -78,11 +78,11 @@ def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: f
 
 def can_build_norm(dtype: torch.dtype) -> bool:
     """Whether this machine can build the kernel for a dtype."""
-    return can_build(_batch_norm_kernel, dtype)
+    return can_build(_build_batch_norm_kernel, dtype)
 
 
 @remembered("kernels of batch norms")
-def _batch_norm_kernel(dtype: torch.dtype) -> Callable[..., int]:
+def _build_batch_norm_kernel(dtype: torch.dtype) -> Callable[..., int]:
     return load_kernel(write_source("batch_norm", dtype), addresses=11, numbers=1)
 
 
@@ -102,9 +102,9 @@ class _BatchNorm(torch.autograd.Function):
             out,
             None,
             None,
-            _empty_scratch(x),
+            _allocate_kernel_scratch(x),
         )
-        run_kernel(_batch_norm_kernel(x.dtype), given, len(x))
+        run_kernel(_build_batch_norm_kernel(x.dtype), given, len(x))
         ctx.save_for_backward(x, weight, bias, moments)
         ctx.table, ctx.eps = table, eps
         mean, variance = moments[table.scalars], moments[columns : columns + copies].clone()
@@ -116,34 +116,34 @@ class _BatchNorm(torch.autograd.Function):
         x, weight, bias, moments = ctx.saved_tensors
         table: NormTable = ctx.table
         if torch.is_grad_enabled() or not are_plain(g):  # derivatives of these are to follow, or many cotangents come
-            return None, *_torch_gradients(table, x, weight, bias, g, ctx.eps), None
+            return None, *_batch_norm_gradients_by_torch(table, x, weight, bias, g, ctx.eps), None
         by_x, by_weight, by_bias = (
             empty_tensor(tuple(x.shape), x.dtype),
             torch.empty_like(weight),
             torch.empty_like(bias),
         )
         g = g.contiguous()
-        given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _empty_scratch(x)
-        run_kernel(_batch_norm_kernel(x.dtype), given, len(x))
+        given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _allocate_kernel_scratch(x)
+        run_kernel(_build_batch_norm_kernel(x.dtype), given, len(x))
         return None, by_x, by_weight, by_bias, None
 
 
-def _empty_scratch(x: Tensor) -> Tensor:
+def _allocate_kernel_scratch(x: Tensor) -> Tensor:
     parts = min(-(-len(x) // _ROWS), _PARTS)
     return torch.empty(4 * (parts + 1) * (x.shape[1] + target(x.dtype).lanes), dtype=torch.float64)
 
 
-def _torch_gradients(
+def _batch_norm_gradients_by_torch(
     table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, g: Tensor, eps: float
 ) -> tuple[Tensor, ...]:
     recorded = torch.is_grad_enabled()
     with torch.enable_grad():
         given = [each if each.requires_grad else each.detach().requires_grad_() for each in (x, weight, bias)]
-        out = _torch_batch_norm(table, given[0], given[1], given[2], eps)
+        out = _batch_norm_by_torch(table, given[0], given[1], given[2], eps)
         return torch.autograd.grad(out, given, g, create_graph=recorded)
 
 
-def _torch_batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def _batch_norm_by_torch(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     mean = torch.zeros_like(x[0]).index_copy(0, table.scalars, x.mean(0)[table.scalars])
     y = x - mean
     squares = x.new_zeros(len(weight)).index_add(0, table.copy, y.square().mean(0)) / table.divisor

@@ -66,21 +66,21 @@ def _rows_by_length(r: Tensor, w: Tensor, shape: CutBessel) -> RowsByLength:
 
 def bessel_kernel_takes(r: Tensor, w: Tensor) -> bool:
     """Whether the kernel of Bessel functions takes lengths ``r`` and frequencies ``w``."""
-    usual = not torch.compiler.is_compiling() and _are_usual(r, w) and not is_autocasting(r.device)
+    usual = not torch.compiler.is_compiling() and _are_plain_of_one_dtype(r, w) and not is_autocasting(r.device)
     return usual and can_build(build_function, "bessel", r.dtype)
 
 
-def _are_usual(*tensors: Tensor) -> bool:
+def _are_plain_of_one_dtype(*tensors: Tensor) -> bool:
     return are_plain(*tensors) and len({x.dtype for x in tensors}) == 1
 
 
 def bessel_by_torch(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
     """Compute `cut_bessel` by PyTorch operations."""
-    u = _envelope(r, shape)
+    u = _cutoff_envelope(r, shape)
     return _bessel_waves(r.reshape(-1, 1), w, shape) * u.reshape(-1, 1), u
 
 
-def _envelope(r: Tensor, shape: CutBessel) -> Tensor:
+def _cutoff_envelope(r: Tensor, shape: CutBessel) -> Tensor:
     x, p = r / shape.cutoff, shape.power
     u = 1 - (p + 1) * (p + 2) / 2 * x**p + p * (p + 2) * x ** (p + 1) - p * (p + 1) / 2 * x ** (p + 2)
     return u * (r < shape.cutoff) if shape.ends else u
@@ -104,10 +104,14 @@ class _CutBessel(torch.autograd.Function):
         r, w = ctx.saved_tensors
         by_r, by_w = find_used_gradients(ctx.needs_input_grad[:2], ctx.next_functions)
         there = [x for x in (g, h) if x is not None]
-        slope = _torch_slope if torch.is_grad_enabled() or not _are_usual(r, *there) else bessel_slope
+        slope = (
+            _length_gradient_by_torch
+            if torch.is_grad_enabled() or not _are_plain_of_one_dtype(r, *there)
+            else bessel_slope
+        )
         return (
             slope(r, w, ctx.shape, g, h) if there and by_r else None,
-            _torch_frequency_gradient(r, w, ctx.shape, g) if g is not None and by_w else None,
+            _frequency_gradient_by_torch(r, w, ctx.shape, g) if g is not None and by_w else None,
             None,
         )
 
@@ -115,7 +119,7 @@ class _CutBessel(torch.autograd.Function):
 _recorded = apply_of(_CutBessel)
 
 
-def _torch_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
+def _length_gradient_by_torch(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
     fall = _envelope_slope(r, shape)
     by_alone = fall * (0 if h is None else h)
     if g is None:
@@ -125,7 +129,7 @@ def _torch_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Te
     rise = (shape.prefactor * w.reshape(1, -1) * torch.cos(w.reshape(1, -1) * column) - waves) / column
     if shape.limit:  # functions are even at zero; their second derivatives are no numbers, as those of torch.sinc
         rise = torch.where(column == 0, 0, rise)
-    rows = rise * _envelope(column, shape) + waves * fall.reshape(-1, 1)
+    rows = rise * _cutoff_envelope(column, shape) + waves * fall.reshape(-1, 1)
     return by_alone + (g * rows).sum(-1).reshape(r.shape)
 
 
@@ -135,10 +139,10 @@ def _envelope_slope(r: Tensor, shape: CutBessel) -> Tensor:
     return fall * (r < shape.cutoff) if shape.ends else fall
 
 
-def _torch_frequency_gradient(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor) -> Tensor:
+def _frequency_gradient_by_torch(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor) -> Tensor:
     column = r.reshape(-1, 1)
     one = 1 if shape.limit else column / column  # no number of no length
-    rows = torch.cos(w.reshape(1, -1) * column) * (shape.prefactor * _envelope(column, shape) * one)
+    rows = torch.cos(w.reshape(1, -1) * column) * (shape.prefactor * _cutoff_envelope(column, shape) * one)
     return (g * rows).sum(0).reshape(w.shape)
 
 
@@ -174,7 +178,11 @@ def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Te
     """Compute the gradient by ``r``, for cotangents ``g`` of the functions and ``h`` of the cutoff."""
     r, w, found = r.contiguous(), w.contiguous(), torch.empty(r.shape, dtype=r.dtype)
     given = [None if x is None else x.contiguous() for x in (g, h)]
-    return found if _run_bessel_kernel(r, w, shape, *given, None, None, found) else _torch_slope(r, w, shape, g, h)
+    return (
+        found
+        if _run_bessel_kernel(r, w, shape, *given, None, None, found)
+        else _length_gradient_by_torch(r, w, shape, g, h)
+    )
 
 
 def _run_bessel_kernel(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> bool:

@@ -84,7 +84,7 @@ _GateRun(function='tanh', scale=2.0, copies=2, scalar=1, gated=3, width=3, out=1
     return GateTable(sum(1 + width for *_, width in copies), out, tuple(runs))
 
 
-def _gate_text(table: GateTable, dtype: torch.dtype) -> str:
+def _write_gate_kernel_source(table: GateTable, dtype: torch.dtype) -> str:
     at = target(dtype)
     tiles = [
         "template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items",
@@ -101,8 +101,8 @@ def _gate_text(table: GateTable, dtype: torch.dtype) -> str:
 
 
 @remembered("kernels of gates")
-def _gate_kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
-    return load_kernel(_gate_text(table, dtype), addresses=8, numbers=1)
+def _build_gate_kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
+    return load_kernel(_write_gate_kernel_source(table, dtype), addresses=8, numbers=1)
 
 
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:
@@ -129,7 +129,7 @@ def gate_second_grad(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple
 def _run_gate_kernel(table: GateTable, given: Sequence[Tensor], results: Sequence[Tensor | None]) -> None:
     held = [x.contiguous() for x in given]  # as long as the kernel reads them
     operands = (*held, *[None] * (4 - len(held)), *results)
-    run_kernel(_gate_kernel(table, given[0].dtype), operands, given[0].shape[:-1].numel())
+    run_kernel(_build_gate_kernel(table, given[0].dtype), operands, given[0].shape[:-1].numel())
 
 
 def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
@@ -145,7 +145,9 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
     asked = isinstance(x, Tensor) and not torch.jit.is_tracing()
     if asked and (x.dim() == 0 or x.shape[-1] != table.dim_in):
         raise InputError(f"features: the gate takes rows of {table.dim_in} numbers, got shape {tuple(x.shape)}")
-    if torch.compiler.is_compiling() or not (kernels and are_plain(x) and can_build(_gate_kernel, table, x.dtype)):
+    if torch.compiler.is_compiling() or not (
+        kernels and are_plain(x) and can_build(_build_gate_kernel, table, x.dtype)
+    ):
         return gate_by_torch(table, x)
     recorded = x.requires_grad and torch.is_grad_enabled()
     (made,) = recorded_function(_GATE, table, 0, x) if recorded else gate_value(table, x)

@@ -35,13 +35,13 @@ def write_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> s
     return "\n".join(part.strip("\n") for part in (*parts, *before, *tables, own))
 
 
-def can_build(kernel: Callable[..., Any] | None = None, *of: Any) -> bool:
+def can_build(kernel: Callable[..., Any] | None = None, *arguments: Any) -> bool:
     """Whether a compiler exists and ``kernel(*of)`` compiles; warn once of failure."""
     if find_compiler() is None:
         return False
     try:
         if kernel is not None:
-            kernel(*of)
+            kernel(*arguments)
     except KernelError as error:
         _warn_not_built(error.reason)
         return False

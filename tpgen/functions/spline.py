@@ -86,12 +86,14 @@ def _fit_spline(function: Callable[[Tensor], Tensor], start: float, end: float, 
     spline = Spline(start, step, torch.stack([f[:-1], m[:-1], 3 * d - e, e - 2 * d], 1), 0.0, 0.0)
     return replace(
         spline,
-        values_error=_largest_error(function, spline, 0.5, 0),
-        slopes_error=_largest_error(function, spline, _WORST, 1),
+        values_error=_largest_relative_spline_error(function, spline, 0.5, 0),
+        slopes_error=_largest_relative_spline_error(function, spline, _WORST, 1),
     )
 
 
-def _largest_error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, derivative_order: int) -> float:
+def _largest_relative_spline_error(
+    function: Callable[[Tensor], Tensor], spline: Spline, part: float, derivative_order: int
+) -> float:
     # the largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest
     between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
     wanted, found = (_values_and_slopes(f, between)[derivative_order] for f in (function, make_interpolant(spline)))
@@ -109,9 +111,9 @@ def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple
 
 
 def make_interpolant(spline: Spline) -> Callable[[Tensor], Tensor]:
-    """Return the splines as a function of ``(n, 1)``, differentiable to any order."""
+    """Splines as a function of ``(n, 1)``, differentiable to any order."""
 
-    def interpolate(r: Tensor) -> Tensor:
+    def interpolate_between_steps(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
         which = at.detach().nan_to_num().floor().clamp(0, len(spline.table) - 1).long()
         t = at - which
@@ -119,7 +121,7 @@ def make_interpolant(spline: Spline) -> Callable[[Tensor], Tensor]:
         one, by_t, by_square, by_cube = spline.table[which.flatten()].unbind(1)
         return one + t * (by_t + t * (by_square + t * by_cube))
 
-    return interpolate
+    return interpolate_between_steps
 
 
 def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:

@@ -60,7 +60,7 @@ class ProgramBuilder:
             self._process.wait()
 
     def failure(self) -> str:
-        """Return the last stderr line of a failed process, else ""."""
+        """Last stderr line of a failed process, or ""."""
         if not self._process.returncode:
             return ""
         lines = (self._folder / _NAMES[1]).read_text(errors="replace").strip().splitlines()
@@ -84,15 +84,15 @@ def _kill_and_delete(process: subprocess.Popen[bytes], folder: Path, owner: int)
 
 def build(network: nn.Module, grad: bool, args: tuple, options: dict[str, Any], requests: Requests = ()) -> Program:
     """Build the program of a network, and of requested gradients, for calls like this example."""
-    title, (signature, tensors) = type(network).__name__, Signature.of(args, options)
+    title, (signature, tensors) = type(network).__name__, Signature.split_call(args, options)
     slots = ParameterSlots(network, gradients=bool(requests))
     if not requests:
-        return Program.of(title, evaluation(network, grad), slots, signature, tensors)
+        return Program.build_from_example(title, evaluation(network, grad), slots, signature, tensors)
     cotangents = example_cotangents(network, requests, signature, tensors)
-    return Program.of(title, with_gradients(network, requests), slots, signature, tensors, cotangents)
+    return Program.build_from_example(title, with_gradients(network, requests), slots, signature, tensors, cotangents)
 
 
-def _build_from_folder(folder: Path) -> None:
+def _build_program_from_folder(folder: Path) -> None:
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     here = torch.load(folder / "here.pt", weights_only=False)
@@ -106,4 +106,4 @@ def _build_from_folder(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _build_from_folder(Path(sys.argv[1]))
+    _build_program_from_folder(Path(sys.argv[1]))

@@ -13,11 +13,11 @@ from tpgen.base._torch import is_tracing
 from tpgen.networks.recording import recorded_program
 
 
-class _Thread(local):
+class _BypassFlagOfThread(local):
     inside = False
 
 
-_thread = _Thread()
+_thread = _BypassFlagOfThread()
 
 
 @contextmanager

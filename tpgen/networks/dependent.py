@@ -55,7 +55,7 @@ class Dependent(DispatchMode):
         options = kwargs or {}
         if draws_by_shape(function):
             return _record_draw_as_finding(self, function, *args, **options)
-        rule = _RULES.get(function) or (_record_as_finding if _is_dependent(function) else None)
+        rule = _RULES.get(function) or (_record_as_finding if _is_data_dependent(function) else None)
         if rule is None or not _caller_location():
             return function(*args, **options)
         return rule(self, function, *args, **options)
@@ -68,22 +68,22 @@ class Dependent(DispatchMode):
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
         if name in program.given:
-            program.sources[name] = _cloned(sources)
-            return _cloned(program.given[name])
+            program.sources[name] = _clone_tensors_in(sources)
+            return _clone_tensors_in(program.given[name])
         made = compute(*sources)
         if not program.traced:
-            program.sources[name], program.findings[name] = _cloned(sources), finding(made)
+            program.sources[name], program.findings[name] = _clone_tensors_in(sources), finding(made)
         return made
 
     def columns(self, mask: Tensor) -> Sequence[Tensor]:
-        """Return indices of a mask's true entries, by axis."""
+        """Indices of a mask's true entries, by axis."""
         key = id(mask), mask._version
         if key not in self._columns:
             self._columns[key] = mask, _record_as_finding(self, _aten.nonzero.default, mask).unbind(1)
         return self._columns[key][1]
 
 
-def _cloned(values: Any) -> Any:
+def _clone_tensors_in(values: Any) -> Any:
     # the network may write into its own
     return pytree.tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, values)
 
@@ -93,24 +93,26 @@ def _record_as_finding(mode: Dependent, function: Any, *args: Any, **options: An
     places = [n for n, x in enumerate(leaves) if isinstance(x, Tensor)]
     rest = [None if isinstance(x, Tensor) else int(x) if isinstance(x, SymInt) else x for x in leaves]
 
-    def compute(*tensors: Tensor) -> Any:
+    def call_on_tensors(*tensors: Tensor) -> Any:
         whole = list(rest)
         for n, x in zip(places, tensors, strict=True):
             whole[n] = x
         given, named = pytree.tree_unflatten(whole, spec)
         return function(*given, **named)
 
-    def finding(made: Any) -> Finding:
+    def make_finding(made: Any) -> Finding:
         _, results = pytree.tree_flatten(made)
         return Finding(
-            lambda *tensors: pytree.tree_leaves(compute(*tensors)),
+            lambda *tensors: pytree.tree_leaves(call_on_tensors(*tensors)),
             lambda *tensors: pytree.tree_unflatten(list(tensors), results),
         )
 
-    return mode.find(function, compute, [leaves[n] for n in places], finding)
+    return mode.find(function, call_on_tensors, [leaves[n] for n in places], make_finding)
 
 
-def _index_by_mask(mode: Dependent, function: Any, x: Tensor, indices: Sequence[Tensor | None], *rest: Any) -> Any:
+def _index_by_recorded_mask(
+    mode: Dependent, function: Any, x: Tensor, indices: Sequence[Tensor | None], *rest: Any
+) -> Any:
     # rows by a mask as rows by indices
     whole: list[Tensor | None] = []
     for index in indices:
@@ -119,7 +121,7 @@ def _index_by_mask(mode: Dependent, function: Any, x: Tensor, indices: Sequence[
     return function(x, whole, *rest)
 
 
-def _masked_select(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> Tensor:
+def _select_by_recorded_mask(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> Tensor:
     x, mask = torch.broadcast_tensors(x, mask)
     return _aten.index.Tensor(x, list(mode.columns(mask)))
 
@@ -127,14 +129,14 @@ def _masked_select(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> 
 def _record_number_as_finding(mode: Dependent, function: Any, x: Tensor) -> Any:
     # a count as a size of a tensor, any other number as it was
 
-    def number_as_finding(value: Any) -> Finding:
+    def make_finding_of_number(value: Any) -> Finding:
         if type(value) is int and value >= 0:
-            return Finding(lambda x: _sized_tensor_unless_negative(function(x)), lambda sized: sized.shape[0] - _LEAST)
+            return Finding(lambda x: _encode_count_as_tensor_size(function(x)), lambda sized: sized.shape[0] - _LEAST)
         fixed = not isinstance(value, int)  # else it hardly ever is that of the example
-        line = _shown_line(*_caller_location().rsplit(":", 1))
+        line = _format_source_line(*_caller_location().rsplit(":", 1))
         return Finding(lambda x: [] if function(x) == value else None, lambda: value, fixed=fixed, line=line)
 
-    return mode.find(function, function, (x,), number_as_finding)
+    return mode.find(function, function, (x,), make_finding_of_number)
 
 
 def _record_draw_as_finding(mode: Dependent, function: Any, *args: Any, **options: Any) -> Tensor:
@@ -145,7 +147,9 @@ def _record_draw_as_finding(mode: Dependent, function: Any, *args: Any, **option
     return args[0].copy_(numbers) if function._schema.is_mutable else numbers
 
 
-def _drop_out(mode: Dependent, _function: Any, x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+def _record_dropout_as_finding(
+    mode: Dependent, _function: Any, x: Tensor, p: float, train: bool | None
+) -> tuple[Tensor, Tensor]:
     # the mask that torch draws outside of a trace
     if not train:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
@@ -153,22 +157,22 @@ def _drop_out(mode: Dependent, _function: Any, x: Tensor, p: float, train: bool 
     return x * (mask / (1 - p)), mask.bool()
 
 
-def _sized_tensor_unless_negative(count: int) -> list[Tensor] | None:
+def _encode_count_as_tensor_size(count: int) -> list[Tensor] | None:
     return [torch.zeros((), dtype=torch.uint8).expand(count + _LEAST)] if count >= 0 else None
 
 
 _RULES: dict[Any, Callable[..., Any]] = {
-    _aten.index.Tensor: _index_by_mask,
-    _aten.index_put.default: _index_by_mask,
-    _aten.index_put_.default: _index_by_mask,
-    _aten._index_put_impl_.default: _index_by_mask,
-    _aten.masked_select.default: _masked_select,
-    _aten.native_dropout.default: _drop_out,
+    _aten.index.Tensor: _index_by_recorded_mask,
+    _aten.index_put.default: _index_by_recorded_mask,
+    _aten.index_put_.default: _index_by_recorded_mask,
+    _aten._index_put_impl_.default: _index_by_recorded_mask,
+    _aten.masked_select.default: _select_by_recorded_mask,
+    _aten.native_dropout.default: _record_dropout_as_finding,
     _aten._local_scalar_dense.default: _record_number_as_finding,
 }
 
 
-def _is_dependent(function: Any) -> bool:
+def _is_data_dependent(function: Any) -> bool:
     # whether sizes of results depend on numbers, or torch does not know them
     if torch.Tag.dynamic_output_shape in function.tags:
         return True
@@ -192,10 +196,10 @@ def user_line(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith((TORCH_CODE, OWN_CODE))
     ]
-    return _shown_line(found[-1].filename, found[-1].lineno) if found else ""
+    return _format_source_line(found[-1].filename, found[-1].lineno) if found else ""
 
 
-def _shown_line(file: str, number: Any) -> str:
+def _format_source_line(file: str, number: Any) -> str:
     return f" (at {Path(file).name}, line {number}: {linecache.getline(file, int(number)).strip()})"
 
 

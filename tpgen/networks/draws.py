@@ -28,11 +28,11 @@ def draws_by_shape(function: Any) -> bool:
     """
     if torch.Tag.nondeterministic_seeded not in function.tags:
         return False
-    tensors, name = _tensor_names(function), function._opname
+    tensors, name = _names_of_tensor_arguments(function), function._opname
     return not tensors or (len(tensors) == 1 and (function._schema.is_mutable or name.endswith("_like")))
 
 
-def _tensor_names(function: Any) -> list[str]:
+def _names_of_tensor_arguments(function: Any) -> list[str]:
     return [x.name for x in function._schema.arguments if "Tensor" in str(x.type)]
 
 
@@ -42,7 +42,7 @@ class Draw:
     def __init__(self, function: Any, args: Sequence[Any], options: dict[str, Any]) -> None:
         names = [x.name for x in function._schema.arguments]
         self._function, self._named = function, dict(zip(names, args, strict=False)) | options
-        like = next((self._named.pop(name) for name in _tensor_names(function)), None)
+        like = next((self._named.pop(name) for name in _names_of_tensor_arguments(function)), None)
         self._like = None if like is None else {"dtype": like.dtype, "device": like.device}
         self._size = next((name for name in _SIZES if like is None and name in self._named), "")
         self._shape = like.shape if like is not None else self._named.pop(self._size)
@@ -51,19 +51,19 @@ class Draw:
             raise DeployError(_UNFOLLOWED)
 
     def source(self) -> Tensor:
-        """Return a tensor without elements that has the shape of the numbers behind its first dimension."""
+        """Tensor of shape (0, *shape of the numbers)."""
         sizes = [self._shape] if isinstance(self._shape, int | SymInt) else self._shape
         return torch.empty((0, *sizes), dtype=torch.uint8)
 
     def numbers(self, source: Tensor) -> Tensor:
-        """Draw numbers of a source's shape."""
+        """Draw numbers of a `source`'s shape."""
         shape = source.shape[1:]
         if self._like is not None:
             return self._function(torch.empty(shape, **self._like), **self._named)
         return self._function(**{self._size: shape if self._size == "size" else shape[0]}, **self._named)
 
     def finding(self) -> Finding:
-        """Return the finding of numbers that each call draws."""
+        """Finding whose numbers each call draws."""
         return Finding(lambda source: [self.numbers(source)], lambda numbers: numbers, is_drawn=True)
 
 

@@ -18,7 +18,7 @@ from tpgen.networks.simplify import insert_call, sizes_as_text
 _aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
 
 
-class _RowTransfer(NamedTuple):
+class _GatherOrSum(NamedTuple):
     """Gather or sum: edge rows, node rows, index, number of nodes."""
 
     rows: fx.Node
@@ -40,22 +40,22 @@ def find_rows(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=_form):
         call = FormCall.from_arguments(*node.args, **node.kwargs)
         if not kernels_of(call.description).description.any_level:
-            _fuse_gathers_and_sums(graph, node, call)
+            _fuse_gathers_and_sums_into_call(graph, node, call)
     graph.eliminate_dead_code()
 
 
-def _fuse_gathers_and_sums(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
+def _fuse_gathers_and_sums_into_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
     known = {index.rule: index for index in call.indices}
     dtype = call.tensors[0].meta["val"].dtype  # type: ignore[attr-defined]
     taken = [rule for rule in EDGES if not kernels_of(call.description).unsupported_rules((rule,), dtype, "cpu")]
-    found = [x for rule in taken if rule not in known if (x := _match_rule(node, call, rule)) is not None]
+    found = [x for rule in taken if rule not in known if (x := _match_row_rule(node, call, rule)) is not None]
     if not found:
         return
     gathered = {slot: x for each in found for slot, x in each.gathered.items()}
     tensors: Any = [gathered.get(slot, x) for slot, x in zip(call.slots.given, call.tensors, strict=True)]
     known.update({each.by.rule: each.by for each in found})
     indices = [known[rule] for rule in RULES.values() if rule in known]
-    with graph.inserting_before(_first_use(node)):
+    with graph.inserting_before(_first_use_of_results(node)):
         made = insert_call(graph, _form, *call._replace(tensors=tensors).with_indices(indices).to_arguments())
         results = [insert_call(graph, getitem, made, n) for n in range(len(call.slots.opened))]
     totals = {slot: total for each in found for slot, total in each.summed.items()}
@@ -65,7 +65,7 @@ def _fuse_gathers_and_sums(graph: fx.Graph, node: fx.Node, call: FormCall) -> No
         totals.get(call.slots.opened[place], user).replace_all_uses_with(results[place])
 
 
-def _first_use(node: fx.Node) -> fx.Node:
+def _first_use_of_results(node: fx.Node) -> fx.Node:
     # the first node that reads numbers of a call's results: where all that a sum needs is there
     users = (user for result in node.users for user in result.users if not _reads_only_metadata(user))
     return min(users, default=node)
@@ -83,7 +83,7 @@ def _reads_only_metadata(node: fx.Node) -> bool:
     return node.target is _aten.new_zeros.default or bool(node.target is _aten.sym_size.int and node.args[1] == 0)
 
 
-def _match_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _RuleMatch | None:
+def _match_row_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _RuleMatch | None:
     # how a rule finds all rows of its operand in a call; None where it does not
     given: dict[Slot, Any] = {
         slot: _match_gather(x)
@@ -96,12 +96,12 @@ def _match_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _RuleMatch | No
     moved: list[Any] = [*given.values(), *sums.values()]
     if not moved or None in moved or len({x.at for x in moved}) > 1:
         return None
-    index, count = moved[0].at, _row_count(given, sums)
-    first = _first_use(node)
+    index, count = moved[0].at, _node_count_if_rows_agree(given, sums)
+    first = _first_use_of_results(node)
     if (
         count is None
         or index.meta["val"].dtype not in rule.dtypes
-        or any(_comes_after(x, first) for x in (index, count))
+        or any(_is_defined_after(x, first) for x in (index, count))
     ):
         return None
     wanted = RowIndex(rule, index, count)
@@ -110,7 +110,7 @@ def _match_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _RuleMatch | No
     )
 
 
-def _row_count(given: dict[Slot, Any], sums: dict[Slot, Any]) -> Any:
+def _node_count_if_rows_agree(given: dict[Slot, Any], sums: dict[Slot, Any]) -> Any:
     # how many rows the index points into, where no tensor that is given says so; None where not all agree
     sizes = {str(x.others.meta["val"].shape[0]) for x in (*given.values(), *sums.values())}
     if len(sizes) > 1:
@@ -118,25 +118,25 @@ def _row_count(given: dict[Slot, Any], sums: dict[Slot, Any]) -> Any:
     return 0 if given else next(x.count for x in sums.values())
 
 
-def _comes_after(x: Any, node: fx.Node) -> bool:
+def _is_defined_after(x: Any, node: fx.Node) -> bool:
     return isinstance(x, fx.Node) and not bool(x < node)
 
 
-def _match_gather(x: Any) -> _RowTransfer | None:
+def _match_gather(x: Any) -> _GatherOrSum | None:
     found = _GATHERS[x.target](x) if x.op == "call_function" and x.target in _GATHERS else None
-    return found if found is not None and _moves_whole_rows(found) else None
+    return found if found is not None and _is_transfer_of_whole_rows(found) else None
 
 
-def _match_sum(node: fx.Node, place: int) -> _RowTransfer | None:
+def _match_sum(node: fx.Node, result_number: int) -> _GatherOrSum | None:
     # the only use of a result, where that is a sum; for its kind, or how many rows there are, others may ask too
-    uses = [user for result in node.users if result.args[1] == place for user in result.users]
+    uses = [user for result in node.users if result.args[1] == result_number for user in result.users]
     reads = [user for user in uses if not _reads_only_metadata(user)]
     (only,) = reads if len(reads) == 1 else (None,)
     found = _SUMS[only.target](only) if only is not None and only.target in _SUMS else None
-    return found if found is not None and _moves_whole_rows(found) else None
+    return found if found is not None and _is_transfer_of_whole_rows(found) else None
 
 
-def _moves_whole_rows(found: _RowTransfer) -> bool:
+def _is_transfer_of_whole_rows(found: _GatherOrSum) -> bool:
     # whether the index moves each row once, with all of its numbers
     values = [node.meta["val"] for node in (found.at, found.rows, found.others)]
     index = values[0]
@@ -149,67 +149,71 @@ def _moves_whole_rows(found: _RowTransfer) -> bool:
 # -- how torch writes them ---------------------------------------------------------------------------------------------
 
 
-def _gather_by_index(node: fx.Node) -> _RowTransfer | None:
+def _match_gather_by_index(node: fx.Node) -> _GatherOrSum | None:
     x, indices = node.args[:2]
-    return _RowTransfer(node, x, indices[0]) if len(indices) == 1 else None  # type: ignore[arg-type,index]
+    return _GatherOrSum(node, x, indices[0]) if len(indices) == 1 else None  # type: ignore[arg-type,index]
 
 
-def _gather_by_select(node: fx.Node) -> _RowTransfer | None:
+def _match_gather_by_index_select(node: fx.Node) -> _GatherOrSum | None:
     x, axis, index = node.args[:3]
-    return _RowTransfer(node, x, index) if axis == 0 else None  # type: ignore[arg-type]
+    return _GatherOrSum(node, x, index) if axis == 0 else None  # type: ignore[arg-type]
 
 
-def _gather_by_gather(node: fx.Node) -> _RowTransfer | None:
+def _match_gather_by_torch_gather(node: fx.Node) -> _GatherOrSum | None:
     x, axis, index = node.args[:3]
-    column = _index_of_columns(index, node)
-    return _RowTransfer(node, x, column) if axis == 0 and column is not None else None  # type: ignore[arg-type]
+    column = _row_index_behind_expanded_index(index, node)
+    return _GatherOrSum(node, x, column) if axis == 0 and column is not None else None  # type: ignore[arg-type]
 
 
-def _gather_by_embedding(node: fx.Node) -> _RowTransfer | None:
+def _match_gather_by_embedding(node: fx.Node) -> _GatherOrSum | None:
     table, index = node.args[:2]
-    return _RowTransfer(node, table, index) if len(node.args) == 2 else None  # type: ignore[arg-type]
+    return _GatherOrSum(node, table, index) if len(node.args) == 2 else None  # type: ignore[arg-type]
 
 
-def _sum_into_zeros(node: fx.Node, zeros: Any, index: Any, rows: Any) -> _RowTransfer | None:
-    count = _rows_of_zeros_node(zeros)
-    return None if count is None or index is None else _RowTransfer(rows, node, index, count)
+def _match_sum_into_zeros(node: fx.Node, zeros: Any, index: Any, rows: Any) -> _GatherOrSum | None:
+    count = _row_count_of_zeros_node(zeros)
+    return None if count is None or index is None else _GatherOrSum(rows, node, index, count)
 
 
-def _sum_by_index_add(node: fx.Node) -> _RowTransfer | None:
-    zeros, axis, index, rows = node.args
-    return _sum_into_zeros(node, zeros, index, rows) if axis == 0 and not node.kwargs else None
+def _match_sum_by_index_add(index_add: fx.Node) -> _GatherOrSum | None:
+    zeros, axis, index, rows = index_add.args
+    return _match_sum_into_zeros(index_add, zeros, index, rows) if axis == 0 and not index_add.kwargs else None
 
 
-def _sum_by_scatter_add(node: fx.Node) -> _RowTransfer | None:
-    zeros, axis, index, rows = node.args
-    return _sum_into_zeros(node, zeros, _index_of_columns(index, rows), rows) if axis == 0 else None
+def _match_sum_by_scatter_add(scatter_add: fx.Node) -> _GatherOrSum | None:
+    zeros, axis, index, rows = scatter_add.args
+    return (
+        _match_sum_into_zeros(scatter_add, zeros, _row_index_behind_expanded_index(index, rows), rows)
+        if axis == 0
+        else None
+    )
 
 
-def _sum_by_index_put(node: fx.Node) -> _RowTransfer | None:
+def _match_sum_by_index_put(node: fx.Node) -> _GatherOrSum | None:
     zeros, indices, rows, adds = (*node.args, False)[:4]
-    return _sum_into_zeros(node, zeros, indices[0], rows) if adds is True and len(indices) == 1 else None  # type: ignore[arg-type,index]
+    return _match_sum_into_zeros(node, zeros, indices[0], rows) if adds is True and len(indices) == 1 else None  # type: ignore[arg-type,index]
 
 
-def _sum_by_embedding_gradient(node: fx.Node) -> _RowTransfer | None:
+def _match_sum_by_embedding_gradient(node: fx.Node) -> _GatherOrSum | None:
     rows, index, count, missing, scaled = node.args
-    return None if scaled or missing != -1 else _RowTransfer(rows, node, index, count)  # type: ignore[arg-type]
+    return None if scaled or missing != -1 else _GatherOrSum(rows, node, index, count)  # type: ignore[arg-type]
 
 
-_GATHERS: dict[Any, Callable[[fx.Node], _RowTransfer | None]] = {
-    _aten.index.Tensor: _gather_by_index,
-    _aten.index_select.default: _gather_by_select,
-    _aten.gather.default: _gather_by_gather,
-    _aten.embedding.default: _gather_by_embedding,
+_GATHERS: dict[Any, Callable[[fx.Node], _GatherOrSum | None]] = {
+    _aten.index.Tensor: _match_gather_by_index,
+    _aten.index_select.default: _match_gather_by_index_select,
+    _aten.gather.default: _match_gather_by_torch_gather,
+    _aten.embedding.default: _match_gather_by_embedding,
 }
-_SUMS: dict[Any, Callable[[fx.Node], _RowTransfer | None]] = {
-    _aten.index_add.default: _sum_by_index_add,
-    _aten.scatter_add.default: _sum_by_scatter_add,
-    _aten.index_put.default: _sum_by_index_put,
-    _aten.embedding_dense_backward.default: _sum_by_embedding_gradient,
+_SUMS: dict[Any, Callable[[fx.Node], _GatherOrSum | None]] = {
+    _aten.index_add.default: _match_sum_by_index_add,
+    _aten.scatter_add.default: _match_sum_by_scatter_add,
+    _aten.index_put.default: _match_sum_by_index_put,
+    _aten.embedding_dense_backward.default: _match_sum_by_embedding_gradient,
 }
 
 
-def _index_of_columns(index: Any, rows: Any) -> Any:
+def _row_index_behind_expanded_index(index: Any, rows: Any) -> Any:
     # the index of which a matrix has a copy in each column, of as many columns as the rows
     if index.target is not _aten.expand.default or sizes_as_text(index) != sizes_as_text(rows):
         return None
@@ -222,7 +226,7 @@ def _index_of_columns(index: Any, rows: Any) -> Any:
     return None
 
 
-def _rows_of_zeros_node(node: Any) -> Any:
+def _row_count_of_zeros_node(node: Any) -> Any:
     # how many rows zeros have, as a number or a node; None where a tensor is something else
     if node.target is _aten.zeros.default:
         return node.args[0][0]

@@ -23,14 +23,14 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
     seen = _ShapeRecorder(module)
     seen.run(*inputs)
     order = {node: n for n, node in enumerate(module.graph.nodes)}
-    rows = _RowClasses(seen.shapes, order)
+    rows = _MatricesByRowCount(seen.shapes, order)
     origin: dict[fx.Node, fx.Node] = {}
     for node in list(module.graph.nodes):
         if "tpgen" not in node.meta:
             continue
         if node.target is torch.broadcast_tensors:
             rows.join([origin.get(n, n) for n in node.args])
-        source = _reshaped_operand(node, seen.shapes)
+        source = _operand_of_reshape_without_effect(node, seen.shapes)
         if source is None:
             continue
         origin[node] = origin.get(source, source)
@@ -74,7 +74,7 @@ class _ShapeRecorder(fx.Interpreter):
         return result
 
 
-def _reshaped_operand(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
+def _operand_of_reshape_without_effect(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
     if node not in shapes:
         return None
     source: Any = None
@@ -89,7 +89,7 @@ def _reshaped_operand(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> 
     return source if prod(shapes[node]) == prod(shapes[source]) else None
 
 
-class _RowClasses:
+class _MatricesByRowCount:
     """Union-find of matrices with equal numbers of rows."""
 
     def __init__(self, shapes: dict[fx.Node, tuple[int, ...]], position_of_node: dict[fx.Node, int]) -> None:

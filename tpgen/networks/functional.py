@@ -25,14 +25,14 @@ def fake_mode(**options: Any) -> Any:
 
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     """Trace a function at example inputs into a graph without writes."""
-    graph = _make_graph(function, inputs)
+    graph = _trace_with_symbolic_sizes(function, inputs)
     if make_functional(graph.graph):
         return graph
     flat, spec = pytree.tree_flatten(inputs)  # torch does any graph, by tracing it again
-    return _make_graph(functionalize(lambda *given: graph(*pytree.tree_unflatten(given, spec))), flat)
+    return _trace_with_symbolic_sizes(functionalize(lambda *given: graph(*pytree.tree_unflatten(given, spec))), flat)
 
 
-def _make_graph(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+def _trace_with_symbolic_sizes(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     with without_stack_traces(), texts_as_long_as_graphs():
         return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
 
@@ -57,7 +57,11 @@ def make_functional(graph: fx.Graph) -> bool:
     """Make a graph's in-place operations functional; return False if other readers see a write."""
     order = {node: n for n, node in enumerate(graph.nodes)}
     for node in order:
-        if node.op == "call_function" and _schema(node) is not None and _schema(node).is_mutable:
+        if (
+            node.op == "call_function"
+            and _operator_schema_of_node(node) is not None
+            and _operator_schema_of_node(node).is_mutable
+        ):
             plain: Any = _functional_counterpart(node)
             if plain is None or any(
                 order[user] > order[node] for view in _views_of_written(node) for user in view.users
@@ -75,7 +79,7 @@ def _functional_counterpart(node: fx.Node) -> Any:
     written: Any = node.args[0] if node.args else None
     if space != "aten" or not operation.endswith("_") or not isinstance(written, fx.Node):
         return None
-    if written.op != "call_function" or _schema(written) is None or aliases(written):
+    if written.op != "call_function" or _operator_schema_of_node(written) is None or aliases(written):
         return None
     dtype = written.meta["val"].dtype
     for operand in node.all_input_nodes:
@@ -99,9 +103,9 @@ def _views_of_written(write: fx.Node) -> set[fx.Node]:
 
 def aliases(node: fx.Node) -> bool:
     """Whether a node may return an operand's memory."""
-    schema = _schema(node)
+    schema = _operator_schema_of_node(node)
     return node.op == "call_function" and (schema is None or any(x.alias_info is not None for x in schema.returns))
 
 
-def _schema(node: fx.Node) -> Any:
+def _operator_schema_of_node(node: fx.Node) -> Any:
     return getattr(node.target, "_schema", None)

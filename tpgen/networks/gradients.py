@@ -37,8 +37,8 @@ class GradientRequest:
     wanted: frozenset[int]
 
     @staticmethod
-    def of(given: Iterable[int], wanted: Iterable[int]) -> GradientRequest:
-        """Collect leaves and sources."""
+    def from_numbers(given: Iterable[int], wanted: Iterable[int]) -> GradientRequest:
+        """Request of numbered leaves ``given`` and sources ``wanted``."""
         return GradientRequest(frozenset(given), frozenset(wanted))
 
     def __or__(self, other: GradientRequest) -> GradientRequest:
@@ -65,7 +65,7 @@ class BackwardPass:
 Recompute = Callable[["ServedCall", BackwardPass], tuple[Sequence[Any], Sequence[Tensor]]]
 
 
-def with_pass(requests: Requests, found: BackwardPass) -> Requests:
+def add_pass_to_requests(requests: Requests, found: BackwardPass) -> Requests:
     """Extend requests to another pass."""
     if found.again:  # the pass through its graph may ask for anything
         first = found.request | requests[0] if requests else found.request
@@ -77,29 +77,29 @@ def with_pass(requests: Requests, found: BackwardPass) -> Requests:
 
 
 def with_gradients(network: nn.Module, requests: Requests) -> Evaluate:
-    """Return a function from cotangents and the network's arguments to outcome and gradients."""
+    """Function from cotangents and the network's arguments to outcome and gradients."""
 
-    def evaluate(cotangents: Sequence[Sequence[Tensor]], *args: Any, **options: Any) -> tuple[Any, ...]:
-        outcome, _, gradients = _differentiate(network, requests, args, options, cotangents)
+    def call_and_differentiate(cotangents: Sequence[Sequence[Tensor]], *args: Any, **options: Any) -> tuple[Any, ...]:
+        outcome, _, gradients = _call_and_serve_gradient_requests(network, requests, args, options, cotangents)
         return outcome, *gradients
 
-    return evaluate
+    return call_and_differentiate
 
 
 def example_cotangents(
     network: nn.Module, requests: Requests, signature: Signature, tensors: Sequence[Tensor]
 ) -> list[list[Tensor]]:
-    """Return cotangents of an example's sizes."""
+    """Cotangents of an example's sizes."""
     args, options = signature.arguments([x.detach().requires_grad_(x.requires_grad) for x in tensors])
     with ParameterSlots(network, gradients=True).restored():
-        return _differentiate(network, requests, args, options)[1]
+        return _call_and_serve_gradient_requests(network, requests, args, options)[1]
 
 
-def _differentiate(
+def _call_and_serve_gradient_requests(
     network: nn.Module, requests: Requests, args: tuple, options: dict[str, Any], cotangents: Any = None
 ) -> tuple[tuple, list[list[Tensor]], list[list[Tensor | None]]]:
     # outcome, cotangents (by default the results) and gradients of each pass
-    _, tensors = Signature.of(args, options)
+    _, tensors = Signature.split_call(args, options)
     slopes, found = [], list[Any]()
     with torch.enable_grad(), bypassing_programs():
         outcome = outcome_of(network, args, options)[1]
@@ -110,14 +110,14 @@ def _differentiate(
             slopes.append([x.detach() for x in results] if cotangents is None else cotangents[n])
             wanted = [sources[k] for k in sorted(request.wanted)]
             asked, again = [x for x in wanted if x.requires_grad], n + 1 < len(requests)
-            with _without_hooks(asked):
+            with _without_tensor_hooks(asked):
                 made = iter(torch.autograd.grad(results, asked, slopes[-1], create_graph=again, allow_unused=True))
             found.append([next(made) if x.requires_grad else None for x in wanted])
     return outcome, slopes, found
 
 
 @contextmanager
-def _without_hooks(leaves: Sequence[Tensor]) -> Iterator[None]:
+def _without_tensor_hooks(leaves: Sequence[Tensor]) -> Iterator[None]:
     # which run in the caller's pass alone
     tables = [(x._backward_hooks, dict(x._backward_hooks)) for x in leaves if x._backward_hooks]
     for now, _ in tables:
@@ -173,7 +173,7 @@ class ServedCall:
     def gradients(
         self, stage: int, known: dict[int, Tensor], slopes: Sequence[Tensor | None], like: Sequence[Any]
     ) -> tuple[dict[int, Tensor], dict[int, Tensor]] | None:
-        """Return gradients by place, and tensors for the next stage by number; None if the program fails.
+        """Gradients by place, and tensors for the next stage by number; None if the program fails.
 
         None among cotangents ``slopes`` is zero, of shape and dtype ``like``.
         """
@@ -201,7 +201,7 @@ class ServedCall:
 
 
 def apart(found: dict[int, Tensor], others: Iterable[Tensor]) -> dict[int, Tensor]:
-    """Give tensors memory of their own."""
+    """Copy tensors that share memory with others."""
     taken = set(map(memory_address, others))
     for n, x in found.items():
         found[n] = x.clone() if memory_address(x) in taken else x
@@ -218,7 +218,7 @@ class _InnerPass(NamedTuple):
 
 
 def differentiated_by() -> list[Tensor]:
-    """Computed tensors that a pass asks for."""
+    """Computed tensors by which the running pass differentiates."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code not in _PASSES:
         frame = frame.f_back
@@ -230,26 +230,26 @@ def attach_graph(call: ServedCall, known: dict[int, Tensor], made: dict[int, Ten
     """Make results ``made`` differentiable to any order by the call's sources; stages read ``known``."""
     own, sources = apart(made, known.values()), [call.sources[n] for n in call.places]
     with torch.enable_grad():
-        *found, _ = _Results.apply(call, list(own.values()), known, *sources)
+        *found, _ = _ResultsOfServedCall.apply(call, list(own.values()), known, *sources)
     within = {n: ref(x) for n, x in zip(made, found, strict=True) if n in call.graphs.within}
     found[0].grad_fn.within = within
     return found
 
 
-class _Holder(Tensor):
+class _CallHolder(Tensor):
     """A tensor of nothing that carries a call."""
 
     call: ServedCall
 
 
-class _Results(torch.autograd.Function):
+class _ResultsOfServedCall(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, call: ServedCall, made: list[Tensor], known: dict[int, Tensor], *_sources: Tensor
     ) -> tuple[Tensor, ...]:
         # the last result leads gradients of gradients here; the call is freed with what is saved
         ctx.set_materialize_grads(False)
-        link, holder = torch.zeros(()), _Holder()
+        link, holder = torch.zeros(()), _CallHolder()
         holder.call = call
         ctx.save_for_backward(link, holder, *known.values())
         ctx.numbers, ctx.inner = list(known), {}
@@ -263,14 +263,14 @@ class _Results(torch.autograd.Function):
         call = holder.call
         known = dict(zip(ctx.numbers, saved, strict=True))
         given = {n: g for n, g in zip(call.graphs.led, cotangents, strict=False) if g is not None}
-        _need_direct_gradients(ctx, given)
+        _refuse_gradients_by_inner_results(ctx, given)
         found: Any = _gradients_by_programs(ctx, call, given, inner, known, link)
         if found is None:
             found = _gradients_by_network(ctx, call, given, inner)
         return None, None, None, *(found.get(n) for n in call.places)
 
 
-def _need_direct_gradients(ctx: Any, given: dict[int, Tensor]) -> None:
+def _refuse_gradients_by_inner_results(ctx: Any, given: dict[int, Tensor]) -> None:
     results = {n: x for n, of in ctx.within.items() if (x := of()) is not None and x.grad_fn is ctx}
     asked = [id(x) for x in differentiated_by()] if results else ()
     for n, x in results.items():
@@ -305,7 +305,7 @@ def _gradients_by_programs(
     if made is None or not again:
         return made and made[0]
     found, kept = made
-    return dict(zip(found, _Gradients.apply(ctx.inner, kept, list(found.values()), link), strict=True))
+    return dict(zip(found, _GradientsOfServedCall.apply(ctx.inner, kept, list(found.values()), link), strict=True))
 
 
 def _gradients_by_network(
@@ -313,7 +313,7 @@ def _gradients_by_network(
 ) -> dict[int, Tensor | None]:
     again, asking, programs = torch.is_grad_enabled(), call.graphs.asking, call.program.gradients
     wanted = compress(call.places, find_used_gradients(repeat(True), ctx.next_functions))
-    request, plain = GradientRequest.of(given, wanted), not inner and is_served(given.values())
+    request, plain = GradientRequest.from_numbers(given, wanted), not inner and is_served(given.values())
     with torch.enable_grad():
         leaves, known = call.recompute(call, BackwardPass(request, frozenset(call.places), again, plain))
         known = [*known, *(leaves[n] for n in asking)]
@@ -325,26 +325,26 @@ def _gradients_by_network(
             slopes = [one.known[n] for n in programs.cotangents[0]]
             within = {n: sources[n] for n in call.stage_places(0)}
             outer = dict(zip(within, one.cotangents, strict=True))
-            pairs += [(x, outer[n]) for n, x in _gradients_by_place(first, slopes, within, True).items()]
+            pairs += [(x, outer[n]) for n, x in _differentiate_by_sources(first, slopes, within, True).items()]
     pairs = [(x, g) for x, g in pairs if x is not None and x.requires_grad and g is not None]
     if not pairs:
         return {}
     results, cotangents = zip(*pairs, strict=True)
-    return _gradients_by_place(results, cotangents, sources, again)
+    return _differentiate_by_sources(results, cotangents, sources, again)
 
 
-def _gradients_by_place(
+def _differentiate_by_sources(
     results: Sequence[Tensor], slopes: Sequence[Tensor], sources: dict[int, Tensor], again: bool
 ) -> dict[int, Tensor | None]:
     # of a tensor in several places, in one of these; of none that has been frozen since
     places = list({id(x): n for n, x in sources.items() if x.requires_grad}.values())
     wanted = [sources[n] for n in places]
-    with _without_hooks(wanted):
+    with _without_tensor_hooks(wanted):
         found = torch.autograd.grad(results, wanted, slopes, create_graph=again, allow_unused=True)
     return dict(zip(places, found, strict=True))
 
 
-class _Gradients(torch.autograd.Function):
+class _GradientsOfServedCall(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, inner: dict[int, list[_InnerPass]], known: dict[int, Tensor], found: list[Tensor], _link: Tensor

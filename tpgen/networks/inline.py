@@ -83,19 +83,19 @@ def inline_products(
         example with at least two rows, to share more.  The flat network then takes only batches of this form, with any
         number of rows.
     """
-    _check_runs(graph_module, inputs)
-    flat = _Inliner(graph_module, predicate, strategy).run()
+    _check_graph_runs_on_inputs(graph_module, inputs)
+    flat = _ProductInliner(graph_module, predicate, strategy).run()
     before = len(flat.graph.nodes)
     flops_before = None
     if inputs is not None:
-        flops_before = _flops(flat.module(), inputs)
+        flops_before = _count_flops_of_call(flat.module(), inputs)
         drop_frames(flat.module(), inputs)
     cse(flat.graph, graph_module)
     dce(flat.graph, graph_module)
     flat.graph.lint()
     module = flat.module()
-    constants = _constants_read(flat.graph, flat.constants)
-    flops = _flops(module, inputs) if inputs is not None else None
+    constants = _select_constants_that_graph_reads(flat.graph, flat.constants)
+    flops = _count_flops_of_call(module, inputs) if inputs is not None else None
     module.meta["gain"] = Gain(
         flat.products, before, len(flat.graph.nodes), flat.constants_before, len(constants), flops_before, flops
     )
@@ -108,7 +108,7 @@ def product_of(module: nn.Module) -> TensorProduct | None:
     return found if isinstance(found, PlannedModule) and found.directions else None  # type: ignore[return-value]
 
 
-def _check_runs(graph_module: object, inputs: Sequence[Any] | None) -> None:
+def _check_graph_runs_on_inputs(graph_module: object, inputs: Sequence[Any] | None) -> None:
     if not isinstance(graph_module, fx.GraphModule):
         raise TraceError(
             f"inline_products reads the graph of a traced network, got {type(graph_module).__name__}: "
@@ -125,7 +125,7 @@ def _check_runs(graph_module: object, inputs: Sequence[Any] | None) -> None:
         ) from error
 
 
-class _Inliner:
+class _ProductInliner:
     def __init__(
         self, original: fx.GraphModule, predicate: Callable[[TensorProduct, str], bool], strategy: str | None
     ) -> None:
@@ -139,7 +139,7 @@ class _Inliner:
         self.products = 0
         self.constants_before = 0
 
-    def run(self) -> _Inliner:
+    def run(self) -> _ProductInliner:
         """Copy the graph, with programs for products."""
         copies: dict[fx.Node, Any] = {}
         for node in self.original.graph.nodes:
@@ -147,7 +147,7 @@ class _Inliner:
             if product is None:
                 copies[node] = self.graph.node_copy(node, lambda n: copies[n])
             else:
-                copies[node] = self._inline(product, node, copies)
+                copies[node] = self._inline_product_call(product, node, copies)
         self.graph.lint()
         return self
 
@@ -158,7 +158,7 @@ class _Inliner:
             if node.op in ("get_attr", "call_module"):
                 name = str(node.target)
                 held[name] = self.tensors[name] if name in self.tensors else attrgetter(name)(self.original)
-        exact = _constants_read(self.graph, self.constants)
+        exact = _select_constants_that_graph_reads(self.graph, self.constants)
         name = f"{type(self.original).__name__}_flat"
         return FlatNetwork(held, self.graph, class_name=name)._register_exact(exact)
 
@@ -168,15 +168,15 @@ class _Inliner:
         product = product_of(self.original.get_submodule(str(node.target)))
         return product if product is not None and self.predicate(product, str(node.target)) else None
 
-    def _inline(self, product: TensorProduct, call: fx.Node, copies: dict[fx.Node, Any]) -> fx.Node:
+    def _inline_product_call(self, product: TensorProduct, call: fx.Node, copies: dict[fx.Node, Any]) -> fx.Node:
         path = str(call.target)
         args = fx.map_arg(call.args, lambda n: copies[n])
         kwargs = fx.map_arg(call.kwargs, lambda n: copies[n])
         first = len(self.graph.nodes)
-        given = _arguments_of_call(self.original.get_submodule(path), path, args, kwargs)
+        given = _bind_arguments_of_product_call(self.original.get_submodule(path), path, args, kwargs)
         if given["weight"] is None:
             given["weight"] = self.graph.get_attr(f"{path}.weight")
-        out = self._copy_program(product, self._operands_of_call(product, given), path)
+        out = self._copy_program_into_graph(product, self._operands_of_call(product, given), path)
         for node in list(self.graph.nodes)[first:]:
             node.meta = {**call.meta, **node.meta, "module_path": call.meta.get("module_path", path)}
         self.products += 1
@@ -194,7 +194,7 @@ class _Inliner:
             operands += [given["edge_src"], given["edge_dst"], nodes]
         return operands
 
-    def _copy_program(self, product: TensorProduct, operands: list[Any], path: str) -> fx.Node:
+    def _copy_program_into_graph(self, product: TensorProduct, operands: list[Any], path: str) -> fx.Node:
         strategy = self.strategy or product.choice.strategy
         emission = emit_plan(product.plan, product.directions["forward"], strategy, product.layout)
         copies: dict[fx.Node, Any] = dict(zip(emission.graph.find_nodes(op="placeholder"), operands, strict=True))
@@ -230,7 +230,7 @@ class _Inliner:
         return self.graph.get_attr(self.names[key])
 
 
-def _arguments_of_call(module: nn.Module, path: str, args: Any, kwargs: Any) -> dict[str, Any]:
+def _bind_arguments_of_product_call(module: nn.Module, path: str, args: Any, kwargs: Any) -> dict[str, Any]:
     bound = inspect.signature(type(module).forward).bind(module, *args, **kwargs)
     bound.apply_defaults()
     names = [*bound.arguments][1:]
@@ -244,12 +244,12 @@ def _arguments_of_call(module: nn.Module, path: str, args: Any, kwargs: Any) -> 
     return given
 
 
-def _constants_read(graph: fx.Graph, constants: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _select_constants_that_graph_reads(graph: fx.Graph, constants: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     read = {node.target for node in graph.nodes if node.op == "get_attr"}
     return {name: values for name, values in constants.items() if name in read}
 
 
-def _flops(module: nn.Module, inputs: Sequence[Any]) -> int:
+def _count_flops_of_call(module: nn.Module, inputs: Sequence[Any]) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     with undisturbed(module), FlopCounterMode(display=False) as counter:

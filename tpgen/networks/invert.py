@@ -136,7 +136,7 @@ class _GraphInverter:
         for node, place, inverse in steps:
             written = len(self.graph.nodes)
             constants = [self._copy_constant(a) for n, a in enumerate(node.args) if n != place]
-            self._check_constants(node, inverse, constants)
+            self._check_inverse_takes_constants(node, inverse, constants)
             current = inverse(current, place, *constants)
             for new in list(self.graph.nodes)[written:]:
                 new.meta["inverse_of"] = node.name
@@ -168,7 +168,7 @@ class _GraphInverter:
             keywords = [a for a in pytree.tree_leaves(current.kwargs) if isinstance(a, fx.Node)]
             if len(places) != 1 or not depends.isdisjoint(keywords):
                 raise InverseError(
-                    f"{self._node_text(current)} reads the input in more than one place or in a list or keyword, so it "
+                    f"{self._name_node(current)} reads the input in more than one place or in a list or keyword, so it "
                     "cannot be undone by itself: trace that part as one function (functions=...), and pass its inverse "
                     "(inverses={function: inverse})"
                 )
@@ -180,7 +180,7 @@ class _GraphInverter:
         name, keys = _name_and_keys_of_step(node, self.original)
         if node.kwargs and set(node.kwargs) - _HARMLESS:
             raise InverseError(
-                f"{self._node_text(node)} is called with {', '.join(node.kwargs)}, which its inverse would not know: "
+                f"{self._name_node(node)} is called with {', '.join(node.kwargs)}, which its inverse would not know: "
                 "write it without keywords, as steps of their own"
             )
         for key in keys:
@@ -188,33 +188,33 @@ class _GraphInverter:
                 return self.given[key]
         if name not in INVERSES or not _is_of_torch_or_python(node, self.original):
             raise InverseError(
-                f"{self._node_text(node)} has no inverse here; if it has one, pass it: "
+                f"{self._name_node(node)} has no inverse here; if it has one, pass it: "
                 f"inverses={{{name!r}: lambda y, place, *constants: ...}}; known steps: {', '.join(INVERSES)}"
             )
         return INVERSES[name]
 
-    def _check_constants(self, node: fx.Node, inverse: Inverse, constants: list[Any]) -> None:
+    def _check_inverse_takes_constants(self, node: fx.Node, inverse: Inverse, constants: list[Any]) -> None:
         try:
             inspect.signature(inverse).bind(None, 0, *constants)
         except ValueError:  # a function that does not tell its signature
             return
         except TypeError:
             raise InverseError(
-                f"{self._node_text(node)} is called with {len(constants)} further arguments, which its inverse does "
+                f"{self._name_node(node)} is called with {len(constants)} further arguments, which its inverse does "
                 "not take: write it without them, as steps of their own, or pass an inverse that takes them "
                 f"(inverses={{{_name_and_keys_of_step(node, self.original)[0]!r}: lambda y, place, *constants: ...}})"
             ) from None
 
-    def _node_text(self, node: fx.Node) -> str:
+    def _name_node(self, node: fx.Node) -> str:
         return f"node {node.name!r} ({_name_and_keys_of_step(node, self.original)[0]})"
 
     def _copy_constant(self, argument: Any) -> Any:
-        copied = fx.map_arg(argument, self._copy_node)
+        copied = fx.map_arg(argument, self._copy_constant_node)
         return fx.Proxy(copied, self.tracer) if isinstance(copied, fx.Node) else copied
 
-    def _copy_node(self, node: fx.Node) -> fx.Node:
+    def _copy_constant_node(self, node: fx.Node) -> fx.Node:
         if node not in self.constants:
-            self.constants[node] = self.graph.node_copy(node, self._copy_node)
+            self.constants[node] = self.graph.node_copy(node, self._copy_constant_node)
         return self.constants[node]
 
 

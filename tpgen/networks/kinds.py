@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import is_functorch_wrapped_tensor
 from tpgen.base.errors import DeployError
 from tpgen.networks.beside import ProgramBuilder
-from tpgen.networks.gradients import BackwardPass, Recompute, Requests, ServedCall, attach_graph, with_pass
+from tpgen.networks.gradients import BackwardPass, Recompute, Requests, ServedCall, add_pass_to_requests, attach_graph
 from tpgen.networks.objects import objects_with_dicts
 from tpgen.networks.outcome import LeavesWithGraphs
 from tpgen.networks.passes import watch_passes
@@ -23,7 +23,7 @@ from tpgen.networks.results import Given, unflatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.sizes import tensor_guards
 from tpgen.networks.step_program import Program
-from tpgen.networks.step_trace import need_parameters
+from tpgen.networks.step_trace import refuse_tensors_that_require_grad
 from tpgen.networks.trial import is_floating
 
 ENOUGH_CALLS = 10  # that a program is built after
@@ -55,7 +55,7 @@ class CallKind:
         self._asks: list[bool] = []
 
     def example(self) -> tuple[tuple, dict[str, Any], list[Tensor]]:
-        """Return an example's arguments, keywords and detached tensors."""
+        """Arguments, keywords and detached tensors of an example."""
         tensors = [x.detach().requires_grad_(x.requires_grad) for x in self.tensors]
         return *self.signature.arguments(tensors), tensors
 
@@ -78,7 +78,7 @@ class CallKind:
         if not found.is_plain or found.is_observed or on_gpu(self.tensors):
             self.refuse(DIFFERENTIATED)
             return
-        requests = with_pass(self.requests, found) if found.request.given else self.requests
+        requests = add_pass_to_requests(self.requests, found) if found.request.given else self.requests
         if requests != self.requests:
             if self.program is not None or self.builder is not None:
                 self.put_off() if self.requests else self.drop()
@@ -110,7 +110,7 @@ class CallKind:
         if program.written.result != graphs.spec:
             raise DeployError("its program returns something else")
         if graphs.led:
-            need_parameters(program.written.reads.tensors())
+            refuse_tensors_that_require_grad(program.written.reads.tensors())
         self._asks, self._alike = [x.requires_grad for x in program.slots.tensors()], None
         self.program, self._graphs = program, graphs
         self._served = requests

@@ -27,13 +27,13 @@ def _int_or_symbolic_size(*x: Any, **base: Any) -> Any:
 
 
 def _fill_diagonal_of_symbolic_size(fill_diagonal: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def fill(x: Tensor, value: Any, wrap: bool = False) -> Tensor:
+    def fill_diagonal_by_mask(x: Tensor, value: Any, wrap: bool = False) -> Tensor:
         if wrap or x.dim() != 2 or not any(isinstance(n, SymInt) for n in x.shape):
             return fill_diagonal(x, value, wrap)
         rows, columns = (torch.arange(n, device=x.device) for n in x.shape)
         return x.masked_fill_(rows[:, None] == columns, value)
 
-    return fill
+    return fill_diagonal_by_mask
 
 
 _REPLACEMENTS: dict[str, Callable[..., Any]] = {"len": _len_or_symbolic_size, "int": _int_or_symbolic_size}

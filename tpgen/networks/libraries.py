@@ -65,7 +65,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
         key = _library_key(graph, [key, like, sizes.conditions])
         given = tuple(x.contiguous() for x in program.given([*inputs, *saved]))
-        found = cache.finished_entry(key, cache.PROGRAM) or _compiled_entry(key, graph, given)
+        found = cache.finished_entry(key, cache.PROGRAM) or _find_or_compile_cache_entry(key, graph, given)
         loader = _torch.PackageLoader(str(found.library), "model", False, 1, -1)
         held = sizes.and_also(conditions_of(loader.get_metadata()))
         if held.hold(inputs):
@@ -73,7 +73,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
     return (lambda given: loader.boxed_run([x.contiguous() for x in given])), held  # it does not look at strides
 
 
-def _compiled_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
+def _find_or_compile_cache_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
     entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
     with entry.hold_lock():
         if not entry.is_intact():
@@ -104,11 +104,11 @@ def _library_key(graph: fx.GraphModule, more_of_key: Any) -> str:
         more_of_key,
         graph.code,
         [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
-        [_hash_of_tensor(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
+        [_hash_of_tensor_values(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
         [__version__, torch.__version__, need_compiler().identity, cpu_features(), _OPTIONS],
     ]
     return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()[:32]
 
 
-def _hash_of_tensor(x: Any) -> str:
+def _hash_of_tensor_values(x: Any) -> str:
     return hashlib.sha256(x.detach().contiguous().numpy().tobytes()).hexdigest() if isinstance(x, Tensor) else str(x)

@@ -31,21 +31,24 @@ def call_by_name(graph: fx.Graph) -> None:
     """
     for node in list(graph.nodes):
         if node.target is torch.ops.tpgen.form.default:
-            _replace_by_named_calls(graph, node, FormCall.from_arguments(*node.args, **node.kwargs))
+            _replace_by_numbered_kernel_calls(graph, node, FormCall.from_arguments(*node.args, **node.kwargs))
     graph.eliminate_dead_code()
 
 
-def _replace_by_named_calls(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
+def _replace_by_numbered_kernel_calls(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
     signature, names = _build_numbered_kernels(call)
     found, values = list[fx.Node](), dict(zip(signature.call.opened, node.meta["val"], strict=True))
     indices = [index.tensor for index in call.indices if index.tensor is not None]
     with graph.inserting_before(node):
-        given = {slot: _strided_row(graph, x) for slot, x in zip(signature.call.given, call.tensors, strict=True)}
+        given = {
+            slot: _replace_row_view_by_strides(graph, x)
+            for slot, x in zip(signature.call.given, call.tensors, strict=True)
+        }
         g = given.get(Slot(OUT)) if find_index(call.indices, OUT) else None
         nodes = call.nodes if g is None else insert_call(graph, torch.ops.aten.sym_size.int, g, 0)
         for part, name in zip(signature.parts, names, strict=True):
             arguments = ([*(given[slot] for slot in part.given), *indices], name, nodes)
-            made = graph.call_function(_named_form(), arguments)
+            made = graph.call_function(_operator_that_calls_numbered_kernels(), arguments)
             made.meta.update(node.meta, val=[values[slot] for slot in part.opened])
             for n, slot in enumerate(part.opened):
                 found.append(graph.call_function(operator.getitem, (made, n)))
@@ -73,7 +76,7 @@ def _build_numbered_kernels(call: FormCall) -> tuple[CallSignature, list[int]]:
     return signature, names
 
 
-def _strided_row(graph: fx.Graph, x: Any) -> Any:
+def _replace_row_view_by_strides(graph: fx.Graph, x: Any) -> Any:
     if x.target is not torch.ops.aten.view.default or x.meta["val"].dim() != 2 or x.meta["val"].shape[0] != 1:
         return x
     rows = x.args[0]
@@ -86,18 +89,20 @@ def _strided_row(graph: fx.Graph, x: Any) -> Any:
 
 
 @cache
-def _named_form() -> Any:
+def _operator_that_calls_numbered_kernels() -> Any:
     # the operator in C++, whose results' shapes are known from here on
     if runtime() is None:
         raise BackendError(
             "compiled programs call kernels by the runtime in C++, which is not there: unset TPGEN_NATIVE"
         )
     operator = torch.ops.tpgen_native.form.named
-    torch.library.register_fake(operator, _fake_form)
+    torch.library.register_fake(operator, _fake_results_of_numbered_kernel)
     return operator
 
 
-def _fake_form(tensors: list[Tensor], name: int, nodes: int = 0, _sorted: int = -1, _stream: int = -1) -> list[Tensor]:
+def _fake_results_of_numbered_kernel(
+    tensors: list[Tensor], name: int, nodes: int = 0, _sorted: int = -1, _stream: int = -1
+) -> list[Tensor]:
     kernels, text, rules = _named[name]
     signature = kernels.signature(text, rules)
     count = len(signature.given)

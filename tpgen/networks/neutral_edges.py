@@ -1,7 +1,7 @@
 """Edges longer than any cutoff, which change no result: a program on a GPU then meets few sizes, and replays them.
 
 A step of dynamics changes the number of edges, and a CUDA graph serves one number.  `EdgePadding` adds edges, from an
-atom to its image `NEUTRAL_LENGTH` away, up to the next of 16 sizes in an octave, and takes their rows out of results.
+atom to its image `NEUTRAL_LENGTH` away, up to the next of 16 sizes in an octave.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEUTRAL_LENGTH = 100.0  # length of an edge, in the unit of positions
 _LONGEST_CELL = 100.0  # times the shortest one: a cutoff's polynomial of lengths stays finite in float32
 
 
-class _Kind(Enum):
+class _EdgeKind(Enum):
     INDEX = auto()  # (2, edges), numbers of atoms
     VECTOR = auto()  # (edges, 3), in the unit of positions
     SHIFT = auto()  # (edges, 3), in cells
@@ -29,15 +29,15 @@ class _Kind(Enum):
     @property
     def axis(self) -> int:
         """Axis of edges."""
-        return int(self is _Kind.INDEX)
+        return int(self is _EdgeKind.INDEX)
 
 
 # Names of tensors of edges in MACE, NequIP and Allegro.  SevenNet's cutoffs grow again beyond the cutoff.
 _KINDS = {
-    "edge_index": _Kind.INDEX,
-    "shifts": _Kind.VECTOR,
-    "unit_shifts": _Kind.SHIFT,
-    "edge_cell_shift": _Kind.SHIFT,
+    "edge_index": _EdgeKind.INDEX,
+    "shifts": _EdgeKind.VECTOR,
+    "unit_shifts": _EdgeKind.SHIFT,
+    "edge_cell_shift": _EdgeKind.SHIFT,
 }
 _POSITIONS = "positions", "pos"
 
@@ -54,39 +54,46 @@ def padded_size(edges: int) -> int:
 
 @dataclass(frozen=True)
 class EdgePadding:
-    """Adds neutral edges to the tensors of a call, and takes these out of the program's results."""
+    """Adds neutral edges to a call's tensors, and removes their rows from results."""
 
-    edges: Mapping[int, _Kind]  # tensors of edges, by their number
+    edges: Mapping[int, _EdgeKind]  # tensors of edges, by their number
     positions: int
     cell: int | None
     results: tuple[tuple[int, int], ...]  # results of edges, and the axis of these
 
     @staticmethod
-    def of(signature: Signature, given: Sequence[Tensor], results: Sequence[Tensor]) -> EdgePadding | None:
-        """Read tensors of a trace; None if a tensor with an axis of edges is unknown, or no vector is known."""
+    def read_from_trace(signature: Signature, given: Sequence[Tensor], results: Sequence[Tensor]) -> EdgePadding | None:
+        """Find tensors of edges in a trace; None if one is unknown, or without vectors."""
         numbers = tensors_by_name(signature)
-        index, positions, cell = (_first(numbers, names) for names in (("edge_index",), _POSITIONS, ("cell",)))
+        index, positions, cell = (
+            _number_of_first_known_tensor(numbers, names) for names in (("edge_index",), _POSITIONS, ("cell",))
+        )
         if index is None or positions is None:
             return None
         size = open_sizes(given[index])[-1]
         known = {numbers[name]: kind for name, kind in _KINDS.items() if name in numbers}
-        axes = _axes_of_size(size, given)
+        axes = _list_tensor_axes_of_open_size(size, given)
         edges = {n: kind for n, kind in known.items() if (n, kind.axis) in axes}
-        if size is None or len(edges) < 2 or len(axes) > len(edges) or (_Kind.SHIFT in edges.values() and cell is None):
+        if (
+            size is None
+            or len(edges) < 2
+            or len(axes) > len(edges)
+            or (_EdgeKind.SHIFT in edges.values() and cell is None)
+        ):
             return None
-        return EdgePadding(edges, positions, cell, tuple(_axes_of_size(size, results)))
+        return EdgePadding(edges, positions, cell, tuple(_list_tensor_axes_of_open_size(size, results)))
 
     def add(self, tensors: Sequence[Tensor], size: int | None = None) -> list[Tensor] | None:
-        """Return tensors of ``size`` edges, by default the next size; None if the cell's images are not far."""
-        count = self._count(tensors)
-        missing, cells = (padded_size(count) if size is None else size) - count, self._cells_away(tensors)
+        """Tensors of ``size`` edges, by default the next size; None if the cell's images are not far."""
+        count = self._count_edges(tensors)
+        missing, cells = (padded_size(count) if size is None else size) - count, self._cells_to_neutral_length(tensors)
         if cells is None or not len(tensors[self.positions]):
             return None
-        away = {_Kind.VECTOR: NEUTRAL_LENGTH, _Kind.SHIFT: float(cells)}
+        away = {_EdgeKind.VECTOR: NEUTRAL_LENGTH, _EdgeKind.SHIFT: float(cells)}
         made = list(tensors)
         for n, kind in self.edges.items():
             x = tensors[n].detach()
-            if kind is _Kind.INDEX:  # all atoms in turn, as a kernel takes the edges of one atom one after another
+            if kind is _EdgeKind.INDEX:  # all atoms in turn, as a kernel takes the edges of one atom one after another
                 atoms = torch.arange(missing, dtype=x.dtype, device=x.device) % len(tensors[self.positions])
                 made[n] = torch.cat([x, atoms.expand(2, missing)], 1)
             else:
@@ -96,15 +103,15 @@ class EdgePadding:
         return made
 
     def doubled(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """As `add`, with as many added edges as there are: a trial that sees a mean over edges."""
-        return self.add(tensors, 2 * self._count(tensors))
+        """As `add`, doubling edges: a trial that detects means over edges."""
+        return self.add(tensors, 2 * self._count_edges(tensors))
 
-    def _count(self, tensors: Sequence[Tensor]) -> int:
+    def _count_edges(self, tensors: Sequence[Tensor]) -> int:
         return next(tensors[n].shape[kind.axis] for n, kind in self.edges.items())
 
-    def _cells_away(self, tensors: Sequence[Tensor]) -> int | None:
+    def _cells_to_neutral_length(self, tensors: Sequence[Tensor]) -> int | None:
         # how many cells along its first vector are far; 0 if no tensor counts in cells
-        if _Kind.SHIFT not in self.edges.values():
+        if _EdgeKind.SHIFT not in self.edges.values():
             return 0
         assert self.cell is not None
         sides = tensors[self.cell].detach().reshape(-1, 3, 3)[:, 0].norm(dim=1)
@@ -112,17 +119,17 @@ class EdgePadding:
         return ceil(NEUTRAL_LENGTH / least) if least > 0 and most <= _LONGEST_CELL * least else None
 
     def take_out(self, results: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return results without the rows of added edges, from the ``tensors`` before these were added."""
-        count = self._count(tensors)
+        """Results without rows of added edges; ``tensors`` are the call's own."""
+        count = self._count_edges(tensors)
         made = list(results)
         for n, axis in self.results:
             made[n] = made[n].narrow(axis, 0, count)
         return made
 
 
-def _axes_of_size(size: str | None, tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+def _list_tensor_axes_of_open_size(size: str | None, tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
     return [(n, axis) for n, x in enumerate(tensors) for axis, other in enumerate(open_sizes(x)) if other == size]
 
 
-def _first(numbers: Mapping[str, int], names: Sequence[str]) -> int | None:
+def _number_of_first_known_tensor(numbers: Mapping[str, int], names: Sequence[str]) -> int | None:
     return next((numbers[name] for name in names if name in numbers), None)

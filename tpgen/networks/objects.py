@@ -53,11 +53,11 @@ def has_attributes(x: Any) -> bool:
     (True, False, False)
     """
     kind: Any = type(x)
-    return _has_attributes(kind)
+    return _is_class_of_plain_attributes(kind)
 
 
 @lru_cache(256)
-def _has_attributes(kind: type) -> bool:
+def _is_class_of_plain_attributes(kind: type) -> bool:
     if issubclass(kind, (Tensor, nn.Module, type, BaseException)) or kind.__module__.partition(".")[0] == "torch":
         return False
     if kind in _OF_PYTHON:

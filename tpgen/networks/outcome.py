@@ -36,7 +36,7 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
     >>> outcome
     (0, None, [{'y': tensor([2.])}], [()], {})
     """
-    before = StateBefore.of(call, args, options)
+    before = StateBefore.copy_state(call, args, options)
     found = call(*args, **options)
     return found, before.outcome(found)
 
@@ -51,24 +51,24 @@ class StateBefore:
     attributes: _Tables
 
     @staticmethod
-    def of(call: Any, args: tuple, options: dict[str, Any]) -> StateBefore:
-        """Note the state."""
-        held, (_, tensors) = objects_with_dicts(args, options), Signature.of(args, options)
+    def copy_state(call: Any, args: tuple, options: dict[str, Any]) -> StateBefore:
+        """Copy the state."""
+        held, (_, tensors) = objects_with_dicts(args, options), Signature.split_call(args, options)
         parameters = ParameterSlots(call, gradients=False).tensors() if isinstance(call, nn.Module) else []
         places = {id(x): Given(n) for n, x in enumerate([*parameters, *tensors])}
-        return StateBefore(held, [dict(names) for _, names in held], places, _attribute_tables(call))
+        return StateBefore(held, [dict(names) for _, names in held], places, _attributes_of_modules_and_copies(call))
 
     def outcome(self, found: Any) -> tuple:
-        """Return the outcome of the call, whose result is ``found``."""
+        """Outcome of the call, whose result is ``found``."""
         whole = next((n for n, (x, _) in enumerate(self.held) if x is found), None)
-        changes = [_changes(now, was) for (_, now), was in zip(self.held, self.contents, strict=True)]
+        changes = [_changed_entries(now, was) for (_, now), was in zip(self.held, self.contents, strict=True)]
         pairs = zip(self.held, self.contents, strict=True)
         lost = [tuple(name for name in was if name not in now) for (_, now), was in pairs]
         within = (None if whole is not None else found, *changes)
         inner = [x for x, _ in objects_with_dicts(within, {}) if not isinstance(x, dict)]
         if any(x is one for x in inner for one, _ in self.held):
             raise DeployError("the network gives an object back that it was given, inside of another value")
-        written = {n: _changes(*of) for n, of in enumerate(self.attributes)}
+        written = {n: _changed_entries(*of) for n, of in enumerate(self.attributes)}
         aside = {n: names for n, names in written.items() if names}
         leaves, spec = flatten((whole, None if whole is not None else found, changes, lost, aside))
         marked = [self.places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
@@ -85,20 +85,20 @@ def own_leaves(leaves: Sequence[Any]) -> list[Tensor]:
     return [x for x in leaves if isinstance(x, Tensor) and x.requires_grad and x.grad_fn is None]
 
 
-def _user_modules(call: Any) -> list[nn.Module]:
+def _modules_of_user_code(call: Any) -> list[nn.Module]:
     # modules whose attributes are no caches of tpgen's
     modules = call.modules() if isinstance(call, nn.Module) else ()
     return [module for module in modules if not type(module).__module__.startswith(_OURS)]
 
 
-def _attribute_tables(call: Any) -> _Tables:
-    return [(vars(module), dict(vars(module))) for module in _user_modules(call)]
+def _attributes_of_modules_and_copies(call: Any) -> _Tables:
+    return [(vars(module), dict(vars(module))) for module in _modules_of_user_code(call)]
 
 
 @contextmanager
 def restored_attributes(network: nn.Module) -> Iterator[None]:
     """Undo the block's writes into attributes, lists and dicts of modules."""
-    tables = _attribute_tables(network)
+    tables = _attributes_of_modules_and_copies(network)
     containers = [(x, x.copy()) for _, was in tables for x in was.values() if type(x) in _CONTAINERS]
     try:
         yield
@@ -107,21 +107,21 @@ def restored_attributes(network: nn.Module) -> Iterator[None]:
             if isinstance(now, dict):
                 for name in now.keys() - was.keys():
                     del now[name]
-                now.update(_changes(was, now))
+                now.update(_changed_entries(was, now))
             elif len(now) != len(was) or not all(map(is_, now, was)):
                 now.clear()
                 now += was
 
 
-def _changes(now: dict[str, Any], was: dict[str, Any]) -> dict[str, Any]:
-    return {name: x for name, x in now.items() if name not in was or was[name] is not x}
+def _changed_entries(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in now.items() if name not in before or before[name] is not x}
 
 
 def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any], network: Any = None) -> Any:
     """Repeat an outcome on a call's arguments, and tensors that ``network`` keeps; return the result."""
     whole, found, changes, lost, aside = outcome
     if aside:
-        modules = _user_modules(network)
+        modules = _modules_of_user_code(network)
         for n, names in aside.items():
             vars(modules[n]).update(names)
     if whole is not None or any(changes) or any(lost):
@@ -148,7 +148,9 @@ class LeavesWithGraphs:
     within: tuple[int, ...]  # leaves that others were computed of
 
     @staticmethod
-    def of(network: nn.Module, outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> LeavesWithGraphs:
+    def classify_leaves(
+        network: nn.Module, outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]
+    ) -> LeavesWithGraphs:
         """Classify an outcome's leaves; ``flags`` are the tensors' requires_grad before the call."""
         leaves, spec = flatten(outcome)
         live = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad}
@@ -179,10 +181,10 @@ def nodes_behind(node: Any, ends: Iterable[Any] = ()) -> Iterator[Any]:
 
 
 def evaluation(network: nn.Module, grad: bool) -> Evaluate:
-    """Return a function from the network's arguments to the outcome."""
+    """Function from the network's arguments to the outcome."""
 
-    def evaluate(*args: Any, **options: Any) -> tuple:
+    def call_for_outcome(*args: Any, **options: Any) -> tuple:
         with torch.set_grad_enabled(grad), bypassing_programs():
             return outcome_of(network, args, options)[1]
 
-    return evaluate
+    return call_for_outcome

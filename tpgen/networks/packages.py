@@ -28,7 +28,9 @@ def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] |
 
     The package rejects sizes that trace or compiler excluded.
     """
-    checks = _torch.replaced_attribute(_torch.CppWrapper, "generate_input_output_runtime_checks", _with_size_checks)
+    checks = _torch.replaced_attribute(
+        _torch.CppWrapper, "generate_input_output_runtime_checks", _wrap_writer_to_check_sizes
+    )
     with _patched_inductor(), checks, _torch.with_small_sizes():
         _torch.compile_package(program, package_path=file, inductor_configs=options)
 
@@ -42,7 +44,9 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
     before = set(size_guards(values))
     with (
         _patched_inductor(),
-        _torch.replaced_attribute(_torch.CppWrapper, "generate_input_output_runtime_checks", _without_input_checks),
+        _torch.replaced_attribute(
+            _torch.CppWrapper, "generate_input_output_runtime_checks", _wrap_writer_to_omit_input_checks
+        ),
     ):
         files = _torch.compile_files(graph, tuple(inputs), options={**options, "aot_inductor.package": True})
     conditions = [text for text in size_guards(values) if text not in before]
@@ -62,7 +66,7 @@ def conditions_of(metadata: Mapping[str, str]) -> list[str]:
 def _patched_inductor() -> Iterator[None]:
     with (
         texts_as_long_as_graphs(),
-        _torch.replaced_attribute(_torch.CppKernel, "need_use_acc_helper", _sum_any_length),
+        _torch.replaced_attribute(_torch.CppKernel, "need_use_acc_helper", _wrap_to_sum_open_sizes_directly),
         _wrapper_compiled_on_another_thread(),
         _torch.without_stack_traces(),
         warnings.catch_warnings(),
@@ -71,17 +75,17 @@ def _patched_inductor() -> Iterator[None]:
         try:
             yield
         finally:
-            _clear_shape_caches()
+            _clear_torch_shape_caches()
 
 
-def _clear_shape_caches() -> None:
+def _clear_torch_shape_caches() -> None:
     _torch.FakeTensorMode.cache_clear()
     for method in vars(ShapeEnv).values():
         if hasattr(method, "cache_clear"):
             method.cache_clear()
 
 
-def _sum_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
+def _wrap_to_sum_open_sizes_directly(asked: Callable[..., bool]) -> Callable[..., bool]:
     def needs_steps(self: Any, reduction: str, *rest: Any) -> bool:
         is_open = any(not size.is_number for size in self.call_ranges[self.reduction_depth :])
         return not (is_open and reduction == "sum") and asked(self, reduction, *rest)
@@ -89,15 +93,15 @@ def _sum_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
     return needs_steps
 
 
-def _without_input_checks(written: Callable[[Any], None]) -> Callable[[Any], None]:
+def _wrap_writer_to_omit_input_checks(write_source: Callable[[Any], None]) -> Callable[[Any], None]:
     def write_without_input_checks(self: Any) -> None:
         with _torch.replaced_attribute(_torch.inductor_graph.graph, "graph_inputs", lambda _: {}):
-            written(self)
+            write_source(self)
 
     return write_without_input_checks
 
 
-def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
+def _wrap_writer_to_check_sizes(write_checks: Callable[[Any], None]) -> Callable[[Any], None]:
 
     def write_with_size_checks(self: Any) -> None:
         graph = _torch.inductor_graph.graph
@@ -105,7 +109,7 @@ def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
         with _torch.replaced_attribute(
             graph, "graph_inputs", lambda inputs: {name: _BufferWithoutStrides(x) for name, x in inputs.items()}
         ):
-            checks(self)
+            write_checks(self)
         self.prefix.splice("#undef __check_inputs_outputs")
         self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_cpp_lines_that_check_inputs(graph))))
 
@@ -124,7 +128,7 @@ class _BufferWithoutStrides:
         return getattr(self._held, name)
 
     def get_stride(self) -> tuple:
-        """Return no strides."""
+        """No strides."""
         return ()
 
 

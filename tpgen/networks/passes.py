@@ -32,7 +32,7 @@ class Watcher(Protocol):
 
 def watch_passes(watcher: Watcher, network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> None:
     """Tell ``watcher`` of backward passes that reach leaves."""
-    edges = list(map(_edge_of, (*tensors, *own_leaves(leaves))))
+    edges = list(map(_gradient_edge_of, (*tensors, *own_leaves(leaves))))
     for n, x in enumerate(leaves):
         if isinstance(x, Tensor) and x.grad_fn is not None:
             node: Any = x.grad_fn
@@ -42,7 +42,7 @@ def watch_passes(watcher: Watcher, network: nn.Module, tensors: Sequence[Tensor]
             held.append((n, x.output_nr, ref(x)))
 
 
-def _edge_of(x: Tensor) -> Any:
+def _gradient_edge_of(x: Tensor) -> Any:
     return tuple(get_gradient_edge(x))[:2] if x.requires_grad else None
 
 
@@ -66,9 +66,13 @@ def _note_present_pass(
     hooked |= not asked.isdisjoint(inside)
     if known and not hooked:
         return
-    edges = {n: edge for n, edge in enumerate((*map(_edge_of, sources_of(network, ())), *others)) if edge is not None}
+    edges = {
+        n: edge
+        for n, edge in enumerate((*map(_gradient_edge_of, sources_of(network, ())), *others))
+        if edge is not None
+    }
     wanted = list(compress(edges, find_used_gradients(repeat(True), list(edges.values()))))
     served = is_served(x for x in gradients if x is not None)
     behind = frozenset(n for of in inside for n, _, _ in of.metadata.get(_LEAVES, ()))
-    request, plain = GradientRequest.of(results, wanted), served and bool(wanted)
+    request, plain = GradientRequest.from_numbers(results, wanted), served and bool(wanted)
     watcher.note_pass(BackwardPass(request, frozenset(edges), again, plain, hooked, behind))

@@ -80,42 +80,46 @@ def _exchanges_axes(node: fx.Node) -> bool:
     return bool((first - second) % 2 if exchanges else first % 2)
 
 
-def _layer_call(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
+def _insert_layer_call(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
     x = layer.rows
-    return _kernel_call(graph, [x, _empty_columns(graph, x), _flat_weights(graph, layer)], text, "out")
+    return _insert_kernel_call(
+        graph, [x, _insert_slice_without_columns(graph, x), _insert_flat_weights(graph, layer)], text, "out"
+    )
 
 
-def _rows_gradient(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
+def _insert_rows_gradient_call(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
     g = layer.rows
     rows = insert_call(graph, _aten.sym_size.int, g, 0)
     x = insert_call(graph, _aten.new_empty.default, g, [rows, layer.sizes[0]])  # of which the shape alone is read
-    return _kernel_call(graph, [x, _empty_columns(graph, g), _flat_weights(graph, layer), g], text, "x1")
+    return _insert_kernel_call(
+        graph, [x, _insert_slice_without_columns(graph, g), _insert_flat_weights(graph, layer), g], text, "x1"
+    )
 
 
-def _weights_gradient(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
+def _insert_weights_gradient_call(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
     x, g = layer.rows, layer.other
     w = insert_call(
         graph, _aten.new_empty.default, x, [layer.sizes[0] * layer.sizes[1]]
     )  # of which the shape alone is read
-    made = _kernel_call(graph, [x, _empty_columns(graph, x), w, g], text, "w")
+    made = _insert_kernel_call(graph, [x, _insert_slice_without_columns(graph, x), w, g], text, "w")
     return insert_call(graph, _aten.view.default, made, list(layer.sizes))
 
 
-def _kernel_call(graph: fx.Graph, tensors: list[fx.Node], text: str, opened: str) -> fx.Node:
+def _insert_kernel_call(graph: fx.Graph, tensors: list[fx.Node], text: str, opened: str) -> fx.Node:
     return insert_call(
         graph, _getitem, insert_call(graph, _tpgen.form.default, tensors, [], text, opening_text(opened)), 0
     )
 
 
-_WRITERS = {"out": _layer_call, "x1": _rows_gradient, "w": _weights_gradient}
+_WRITERS = {"out": _insert_layer_call, "x1": _insert_rows_gradient_call, "w": _insert_weights_gradient_call}
 
 
-def _empty_columns(graph: fx.Graph, rows: fx.Node) -> fx.Node:
+def _insert_slice_without_columns(graph: fx.Graph, rows: fx.Node) -> fx.Node:
     # rows of the second input, which a linear layer has not
     return insert_call(graph, _aten.slice.Tensor, rows, 1, 0, 0)
 
 
-def _flat_weights(graph: fx.Graph, layer: _LayerCall) -> fx.Node:
+def _insert_flat_weights(graph: fx.Graph, layer: _LayerCall) -> fx.Node:
     w = layer.other
     if not w.meta["val"].is_contiguous():
         w = insert_call(graph, _aten.clone.default, w, memory_format=torch.contiguous_format)

@@ -60,12 +60,12 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
             with torch.no_grad():
                 graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _fake_inputs(mode, given))
             if not few_alike:
-                _guard_squeezes(graph.graph)
+                _record_sizes_of_squeezes_as_guards(graph.graph)
             simplify_graph(graph.graph)
             for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
                 multiply_column(graph.graph, node)
             if any(getattr(node.target, "namespace", "") == "tpgen" for node in graph.graph.nodes):
-                _fake_constants(graph, mode)
+                _note_fake_values_of_constants(graph, mode)
                 find_rows(graph.graph)
                 products_by_kernels(graph.graph)
             graph.recompile()
@@ -91,7 +91,7 @@ class _WithSizeConditions(nn.Module):
         self.traced = graph
         placeholders = graph.graph.find_nodes(op="placeholder")
         self.tensors = [n for n, x in enumerate(placeholders) if isinstance(x.meta.get("val"), Tensor)]
-        self.sizes = InputSizes.of([placeholders[n].meta["val"] for n in self.tensors], least=0)
+        self.sizes = InputSizes.read_from_trace([placeholders[n].meta["val"] for n in self.tensors], least=0)
 
     def forward(self, *inputs: Any) -> Any:
         """Assert the size conditions, and run the graph."""
@@ -100,7 +100,7 @@ class _WithSizeConditions(nn.Module):
         return self.traced(*leaves)
 
 
-def _guard_squeezes(graph: fx.Graph) -> None:
+def _record_sizes_of_squeezes_as_guards(graph: fx.Graph) -> None:
     # let programs with open sizes that a squeeze would leave out be for others than 1: torch asks no more of it
     for node in graph.nodes:
         if node.target in _SQUEEZES:
@@ -111,7 +111,7 @@ def _guard_squeezes(graph: fx.Graph) -> None:
                     bool(x.shape[dim] != 1)  # which is a condition from here on
 
 
-def _fake_constants(graph: fx.GraphModule, mode: Any) -> None:
+def _note_fake_values_of_constants(graph: fx.GraphModule, mode: Any) -> None:
     # give constants values beside those of all other nodes: a trace gives each a mode of its own
     for node in graph.graph.find_nodes(op="get_attr"):
         if isinstance(held := getattr(graph, node.target), Tensor):

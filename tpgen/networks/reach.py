@@ -84,20 +84,20 @@ def executed_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
     """Record code and globals of user functions that this thread runs inside the block."""
     codes: dict[CodeType, dict[str, Any]] = {}
 
-    def note(frame: FrameType, _event: str, _argument: Any) -> None:  # none of the lines
-        if frame.f_code not in codes and not (is_library_code(frame.f_code) or _is_kernel_build(frame)):
+    def note_code_of_frame(frame: FrameType, _event: str, _argument: Any) -> None:  # none of the lines
+        if frame.f_code not in codes and not (is_library_code(frame.f_code) or _is_inside_kernel_build(frame)):
             codes[frame.f_code] = frame.f_globals
 
     before = sys.gettrace()
     with no_collection():
-        sys.settrace(note)
+        sys.settrace(note_code_of_frame)
         try:
             yield codes
         finally:
             sys.settrace(before)
 
 
-def _is_kernel_build(frame: FrameType | None) -> bool:
+def _is_inside_kernel_build(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.startswith(_BUILDERS):
             return True
@@ -109,7 +109,7 @@ class Reach:
     """Places, objects and tensors that functions reach, except the modules' parameters and buffers."""
 
     def __init__(self, codes: Mapping[CodeType, dict[str, Any]], modules: Iterable[nn.Module]) -> None:
-        self._codes = {code: names for code, names in codes.items() if not _is_of_library(names)}
+        self._codes = {code: names for code, names in codes.items() if not _are_globals_of_library(names)}
         self._names = {name for code in self._codes for name in _names_in_code(code)}
         self._own = {id(module) for module in modules}
         self._seen: dict[int, Any] = {}
@@ -118,8 +118,8 @@ class Reach:
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self._pending: list[tuple[str, Any]] = []
         for code, table in self._codes.items():
-            for name in _global_names(code):
-                self._add_place(f"the global {name}", table, name)
+            for name in _names_of_globals_read(code):
+                self._record_and_queue_place(f"the global {name}", table, name)
         self._follow_pending_objects()
 
     def add(self, name: str, x: Any) -> None:
@@ -127,10 +127,10 @@ class Reach:
         self._pending.append((name, x))
         self._follow_pending_objects()
 
-    def _add_place(self, what: str, table: dict[str, Any], name: str) -> None:
+    def _record_and_queue_place(self, path: str, table: dict[str, Any], name: str) -> None:
         if (id(table), name) not in self.places:
             self.places[id(table), name] = NamedPlace(table, name, table.get(name, ABSENT))
-            self._pending.append((what, table.get(name)))
+            self._pending.append((path, table.get(name)))
 
     def _follow_pending_objects(self) -> None:
         while self._pending:
@@ -143,81 +143,81 @@ class Reach:
             if isinstance(x, Tensor):
                 self.tensors[id(x)] = name, x
             elif isinstance(x, nn.Module):
-                self._add_module(name, x)
+                self._follow_module(name, x)
             elif isinstance(x, type):
-                self._add_class(x)
+                self._follow_class(x)
             elif isinstance(x, ModuleType):
-                self._add_python_module(x)
+                self._follow_python_module(x)
             else:
-                self._add_object(name, x)
+                self._follow_object(name, x)
 
-    def _add_module(self, name: str, module: nn.Module) -> None:
+    def _follow_module(self, name: str, module: nn.Module) -> None:
         if type(module).__module__.startswith("torch.jit"):
             return
         self._pending.append((name, type(module)))
         for table in () if id(module) in self._own else (module._parameters, module._buffers, module._modules):
             for key in table:
-                self._add_place(f"{name}.{key}", table, key)
+                self._record_and_queue_place(f"{name}.{key}", table, key)
 
-    def _add_class(self, kind: type) -> None:
-        self._watch_parts(kind.__name__, kind, bases_of, id(kind))
+    def _follow_class(self, kind: type) -> None:
+        self._record_parts_of_object(kind.__name__, kind, bases_of, id(kind))
         tables = [(of, class_table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
         for n, (of, table) in enumerate(tables):
-            if _package_of(of) not in _FIXED:
-                self._watch_parts(of.__name__, of, names_of_class, id(of) + 1)
-            for name in self._code_names_of(of, table):
+            if _package_name_of_class(of) not in _FIXED:
+                self._record_parts_of_object(of.__name__, of, names_of_class, id(of) + 1)
+            for name in self._names_of_executed_methods(of, table):
                 for _, before in tables[: n + 1]:
-                    self._add_place(f"{of.__name__}.{name}", before, name)
+                    self._record_and_queue_place(f"{of.__name__}.{name}", before, name)
 
-    def _code_names_of(self, kind: type, table: Mapping[str, Any]) -> list[str]:
-        if _package_of(kind) in _FIXED:
+    def _names_of_executed_methods(self, kind: type, table: Mapping[str, Any]) -> list[str]:
+        if _package_name_of_class(kind) in _FIXED:
             return ["forward"] if "forward" in table and issubclass(kind, nn.Module) else []
         return [name for name, x in table.items() if name in self._names or self._is_executed(x)]
 
     def _is_executed(self, x: Any) -> bool:
         return getattr(x, "__code__", None) in self._codes
 
-    def _add_python_module(self, module: ModuleType) -> None:
+    def _follow_python_module(self, module: ModuleType) -> None:
         table, fixed = vars(module), module.__name__.split(".")[0] in _FIXED
         for name in sorted(self._names & table.keys()):
             if not (fixed and (callable(table[name]) or isinstance(table[name], (ModuleType, *PLAIN_KINDS)))):
-                self._add_place(f"{module.__name__}.{name}", table, name)
+                self._record_and_queue_place(f"{module.__name__}.{name}", table, name)
 
-    def _add_object(self, name: str, x: Any) -> None:
+    def _follow_object(self, name: str, x: Any) -> None:
         kept = parts_function_of(KEPT, x)
         if kept:
             self._pending += [(name, part) for part in kept(x)]
         elif isinstance(x, FunctionType):
-            self._add_function(name, x)
+            self._follow_function(name, x)
         elif parts := parts_function_of(CHANGED, x):
-            self._watch_and_follow_parts(name, x, parts)
+            self._record_and_follow_parts(name, x, parts)
         if "__wrapped__" in getattr(x, "__dict__", {}):
             self._pending.append((name, x.__wrapped__))
         if type(x) not in CHANGED and type(x) not in KEPT:
-            self._add_instance(name, x, parts_function_of(CHANGED, x) or kept)
+            self._follow_instance(name, x, parts_function_of(CHANGED, x) or kept)
 
-    def _add_function(self, name: str, x: FunctionType) -> None:
+    def _follow_function(self, name: str, x: FunctionType) -> None:
         if x.__code__ not in self._codes:
             return
-        self._watch_and_follow_parts(name, x, FUNCTION)
+        self._record_and_follow_parts(name, x, FUNCTION)
         for key, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
             if key != "__class__":
-                self._watch_and_follow_parts(f"{name}.{key}", cell, content_of)
+                self._record_and_follow_parts(f"{name}.{key}", cell, content_of)
         if vars(x):
-            self._watch_parts(name, x, body_of, id(x) + 1)
+            self._record_parts_of_object(name, x, body_of, id(x) + 1)
         for key in sorted(self._names & vars(x).keys()):
-            self._add_place(f"{name}.{key}", vars(x), key)
+            self._record_and_queue_place(f"{name}.{key}", vars(x), key)
 
-    def _add_instance(self, name: str, x: Any, parts: PartsOf | None) -> None:
+    def _follow_instance(self, name: str, x: Any, parts: PartsOf | None) -> None:
         kind = type(x)
         if hasattr(kind, "__next__"):
             raise DeployError(
                 f"{name}: forward reads a {kind.__name__}, which every call moves on: give what it gives as an argument"
             )
-        if _package_of(kind) in _FIXED and not isinstance(x, _OPENED):
+        if _package_name_of_class(kind) in _FIXED and not isinstance(x, _OPENED):
             return
         if hasattr(x, "__dict__") or slot_names(kind):
-            self._add_attributes(name, x)
+            self._follow_attributes(name, x)
         elif parts is None and not callable(x):
             raise DeployError(
                 f"{name}: forward reads an object of class {kind.__name__}, of which nobody sees when it changes: read "
@@ -225,26 +225,26 @@ class Reach:
             )
         self._pending.append((name, kind))
 
-    def _add_attributes(self, name: str, x: Any) -> None:
-        value = self._watch_parts(name, x, attributes_of, id(x) + 1)
+    def _follow_attributes(self, name: str, x: Any) -> None:
+        value = self._record_parts_of_object(name, x, attributes_of, id(x) + 1)
         if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
             self._pending += [(name, part) for part in value]
         else:
             named = sorted(self._names & {*getattr(x, "__dict__", ()), *slot_names(type(x))})
             self._pending += [(f"{name}.{key}", getattr(x, key)) for key in named if hasattr(x, key)]
 
-    def _watch_and_follow_parts(self, name: str, x: Any, parts: PartsOf) -> None:
-        value = self._watch_parts(name, x, parts, id(x))
+    def _record_and_follow_parts(self, name: str, x: Any, parts: PartsOf) -> None:
+        value = self._record_parts_of_object(name, x, parts, id(x))
         names = value[: len(value) // 2] if isinstance(x, dict) else ()
         keys = [f"{name}[{part!r}]" for part in names] * 2 or [name] * len(value)
         self._pending += list(zip(keys, value, strict=True))
 
-    def _watch_parts(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
+    def _record_parts_of_object(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
         self.wholes[key] = Whole(name, x, parts, parts(x), key)
         return self.wholes[key].value
 
 
-def _package_of(kind: type) -> str:
+def _package_name_of_class(kind: type) -> str:
     return kind.__module__.split(".")[0]
 
 
@@ -256,7 +256,7 @@ def is_library_code(code: CodeType) -> bool:
     return file.startswith(_PYTHON) and not any(name in file for name in ("site-packages", "dist-packages"))
 
 
-def _is_of_library(names: Mapping[str, Any]) -> bool:
+def _are_globals_of_library(names: Mapping[str, Any]) -> bool:
     home = str(names.get("__name__", ""))
     return home.split(".")[0] in _FIXED - {"__main__"} or home.startswith("namedtuple_")
 
@@ -266,5 +266,5 @@ def _names_in_code(code: CodeType) -> Iterator[str]:
     yield from (x for x in code.co_consts if isinstance(x, str) and x.isidentifier())
 
 
-def _global_names(code: CodeType) -> list[str]:
+def _names_of_globals_read(code: CodeType) -> list[str]:
     return list(dict.fromkeys(x.argval for x in dis.get_instructions(code) if x.opname in ("LOAD_GLOBAL", "LOAD_NAME")))

@@ -46,16 +46,16 @@ class Reads:
         held = object.__getattribute__(module, "__dict__")
         table = held.get("_modules", {})
         if name == "__dict__":
-            self._watch_object(module, attribute_names)
+            self._record_parts_once(module, attribute_names)
             for each in held.keys() - _TABLES:
-                self._add_place(held, each)
+                self._record_place_in_dict(held, each)
         elif name == "_modules":  # as a sequence does
-            self._watch_object(table, items_of)
+            self._record_parts_once(table, items_of)
         elif name in held:
             if name not in _TABLES:
-                self._add_place(held, name)
+                self._record_place_in_dict(held, name)
         elif name == "forward" or not hasattr(nn.Module, name):
-            self._add_place(held, name)
+            self._record_place_in_dict(held, name)
             if not hasattr(type(module), name):
                 self._add_place_in_tables(held, name)
 
@@ -63,14 +63,14 @@ class Reads:
         # note a name that a module looks up in its tables: where it is absent, and what is no input of a program
         for table in (held.get(of, {}) for of in _HELD):
             if not isinstance(table.get(name), Tensor):
-                self._add_place(table, name)
+                self._record_place_in_dict(table, name)
             if name in table:
                 return
 
-    def _add_place(self, table: dict[str, Any], name: str) -> None:
+    def _record_place_in_dict(self, table: dict[str, Any], name: str) -> None:
         self._found.setdefault((id(table), name), NamedPlace(table, name, table.get(name, ABSENT)))
 
-    def _watch_object(self, x: Any, parts: PartsOf) -> None:
+    def _record_parts_once(self, x: Any, parts: PartsOf) -> None:
         self._wholes.setdefault(id(x), Whole(type(x).__name__, x, parts, parts(x), 0))
 
     def watch(self, modules: Sequence[nn.Module]) -> None:
@@ -84,12 +84,12 @@ class Reads:
             self._hooks += [Whole(_HOOK, table, items_of, items_of(table), 0) for table in hooks]
 
     def settle(self, before: dict[int, dict[str, Any]] | None = None) -> None:
-        """Drop attributes that code wrote; `DeployError` if code read the value from ``before``."""
+        """Drop attributes that code wrote; `DeployError` if code read values from ``before``."""
         for place in self._found.values() if before else ():
             earlier = (before or {}).get(id(place.table), {}).get(place.name, self)
             if not is_unchanged(place) and place.value is earlier:
                 if not isinstance(earlier, Tensor):
-                    raise _error_of_change(f"reads {place.name} and changes it")
+                    raise _error_of_value_that_calls_change(f"reads {place.name} and changes it")
                 self._replaced.append((place.name, earlier))  # as of a cache, of which only the shape is read
         self._found = {key: place for key, place in self._found.items() if is_unchanged(place)}
 
@@ -109,23 +109,23 @@ class Reads:
         self._watch = Watch(places, wholes, [x for _, x in reach.tensors.values()])
 
     def keep(self, graph: fx.GraphModule) -> None:
-        """Watch a graph's tensor constants; `DeployError` for a replaced one."""
+        """Watch a graph's constants; `DeployError` for a replaced one."""
         found = [getattr(graph, str(node.target), None) for node in graph.graph.find_nodes(op="get_attr")]
         tensors = {id(x): x for x in found if isinstance(x, Tensor) and not x.is_inference()}
         for name, x in self._replaced:
             if id(x) in tensors:
-                raise _error_of_change(f"computes with {name} and changes it")
+                raise _error_of_value_that_calls_change(f"computes with {name} and changes it")
         self._constants = [(x, x._version) for x in tensors.values()]
 
     def settle_objects(self, reach: Reach) -> None:
         """Drop objects changed by hooks; `DeployError` for other changed objects."""
         for name, key in self._watch.changed():
             if not name.startswith(_HOOK):
-                raise _error_of_change(f"changes {name}")
+                raise _error_of_value_that_calls_change(f"changes {name}")
             reach.wholes.pop(key, None)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """Return reached tensors with names, without parameters and buffers."""
+        """Reached tensors with names, without parameters and buffers."""
         return list(self._reach.tensors.values())
 
     def is_unchanged(self) -> bool:
@@ -141,7 +141,7 @@ class Reads:
         return self._handles == handles
 
 
-def _error_of_change(what: str) -> DeployError:
+def _error_of_value_that_calls_change(what: str) -> DeployError:
     return DeployError(f"forward {what} in every call, which a program would not: take what changes out of forward")
 
 

@@ -52,7 +52,7 @@ def _species_groups_of_bytes(numbers: bytes) -> tuple[Tensor, ...]:
     return species, there, group
 
 
-def _pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
+def _find_edge_pair_tensors(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
     found = find_pairs(edge_index, vectors, vectors[:, :0])
     if found is None or found.numbers != found.pairs:
         return None
@@ -81,7 +81,9 @@ def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
     return None if species is None else species_groups(species)
 
 
-def _edge_pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, second: Tensor) -> EdgePairs:
+def _make_edge_pairs_from_tensors(
+    order: Tensor, place: Tensor, number: Tensor, first: Tensor, second: Tensor
+) -> EdgePairs:
     return EdgePairs(order, place, number, first.shape[0], first, second)  # in which each edge has another one
 
 
@@ -101,7 +103,7 @@ class Finding(NamedTuple):
 
 
 FINDINGS = {
-    "pairs": Finding(_pairs_among, _edge_pairs, deviation_from_opposites),
+    "pairs": Finding(_find_edge_pair_tensors, _make_edge_pairs_from_tensors, deviation_from_opposites),
     "groups": Finding(groups_among, Groups),
 }
 

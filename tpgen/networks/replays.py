@@ -49,7 +49,7 @@ class CudaGraphs:
     _sides: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # a stream to record on, and a pool of memory
 
     def stream(self) -> int:
-        """Return CUDA's current stream as a number."""
+        """CUDA's current stream as a number."""
         return torch.cuda.current_stream(self.device).cuda_stream
 
     def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
@@ -69,11 +69,11 @@ class CudaGraphs:
             ):
                 outputs = run(*inputs)
 
-        def repeat() -> None:
+        def replay_graph() -> None:
             with torch.cuda.device(self.device):
                 graph.replay()
 
-        return RecordedRun(inputs, outputs, repeat)
+        return RecordedRun(inputs, outputs, replay_graph)
 
 
 @dataclass(eq=False)
@@ -93,7 +93,7 @@ class ReplayedRun:
     def __call__(self, given: list[Tensor]) -> list[Tensor]:
         """Compute the results."""
         with self._lock:
-            recording = self._recording_for(given)
+            recording = self._find_or_make_recording(given)
             if recording is not None:
                 for own, x in zip(recording.inputs[self.parameters :], given[self.parameters :], strict=True):
                     own.copy_(x)
@@ -101,7 +101,7 @@ class ReplayedRun:
                 return [x.clone() for x in recording.outputs]
         return list(self.run(*given))
 
-    def _recording_for(self, given: Sequence[Tensor]) -> RecordedRun | None:
+    def _find_or_make_recording(self, given: Sequence[Tensor]) -> RecordedRun | None:
         places = ((x.data_ptr(), x.stride()) for x in given[: self.parameters])
         fixed = *places, torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
         if fixed != self._fixed:
@@ -112,14 +112,14 @@ class ReplayedRun:
         self._last = key
         found = self._recordings.pop(key, None)
         if found is None and self._in_a_row >= _IN_A_ROW and self._left:
-            found = self._record(given)
+            found = self._record_or_give_up(given)
         if found is not None:
             self._recordings[key] = found
             if len(self._recordings) > _KEPT:
                 del self._recordings[next(iter(self._recordings))]
         return found
 
-    def _record(self, given: Sequence[Tensor]) -> RecordedRun | None:
+    def _record_or_give_up(self, given: Sequence[Tensor]) -> RecordedRun | None:
         self._left -= 1
         inputs = [*given[: self.parameters], *(x.clone() for x in given[self.parameters :])]
         try:

@@ -29,7 +29,7 @@ class Given:
         return f"Given({self.place})"
 
 
-class _Fields:
+class _DataclassFields:
     """Pytree node of a dataclass instance."""
 
     def __init__(
@@ -39,9 +39,9 @@ class _Fields:
 
 
 pytree.register_pytree_node(
-    _Fields,
+    _DataclassFields,
     lambda x: (list(x.values.values()), (x.kind, tuple(x.values), x.beside)),
-    lambda values, context: _Fields(context[0], dict(zip(context[1], values, strict=True)), context[2]),
+    lambda values, context: _DataclassFields(context[0], dict(zip(context[1], values, strict=True)), context[2]),
     flatten_with_keys_fn=lambda x: (
         [(pytree.MappingKey(name), value) for name, value in x.values.items()],
         (x.kind, tuple(x.values), x.beside),
@@ -51,7 +51,7 @@ pytree.register_pytree_node(
 
 def are_equal_results(leaves: Sequence[Any], wanted: Sequence[Any]) -> bool:
     """Test whether floating tensors among leaves agree to half their digits; dtypes may differ."""
-    pairs = [(x, y) for x, y in zip(leaves, wanted, strict=True) if _is_floating(y)]
+    pairs = [(x, y) for x, y in zip(leaves, wanted, strict=True) if _has_floating_numbers(y)]
     largest = max((float(y.abs().max()) for _, y in pairs), default=0.0)
     for x, y in pairs:
         eps = torch.finfo(y.dtype).eps
@@ -61,25 +61,27 @@ def are_equal_results(leaves: Sequence[Any], wanted: Sequence[Any]) -> bool:
     return True
 
 
-def _is_floating(x: Any) -> bool:
+def _has_floating_numbers(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_floating_point() and x.numel() > 0
 
 
 def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
     """Flatten nested containers, dataclasses and objects into leaves and structure."""
-    return pytree.tree_flatten(pytree.tree_map(_open_result, result))
+    return pytree.tree_flatten(pytree.tree_map(_convert_object_to_pytree_node, result))
 
 
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
     """Rebuild a result from leaves."""
     whole = pytree.tree_unflatten(leaves, spec)
-    if _is_of_containers(spec):  # as most networks return
+    if _is_structure_of_containers_alone(spec):  # as most networks return
         return whole
     return pytree.tree_map(rebuild_objects, closed_fields(whole), is_leaf=_is_object_parts)
 
 
-def _is_of_containers(spec: pytree.TreeSpec) -> bool:
-    return spec.type not in (_Fields, ObjectParts) and all(map(_is_of_containers, spec.children()))
+def _is_structure_of_containers_alone(spec: pytree.TreeSpec) -> bool:
+    return spec.type not in (_DataclassFields, ObjectParts) and all(
+        map(_is_structure_of_containers_alone, spec.children())
+    )
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
@@ -117,12 +119,12 @@ def memory_address(x: Tensor) -> int:
 
 def opened_fields(value: Any) -> Any:
     """Replace dataclasses by pytree nodes; `closed_fields` inverts."""
-    return pytree.tree_map(_open_dataclass, value, is_leaf=_is_dataclass)
+    return pytree.tree_map(_convert_dataclass_to_pytree_node, value, is_leaf=_is_dataclass)
 
 
 def closed_fields(value: Any) -> Any:
     """Rebuild dataclasses of `opened_fields`."""
-    return pytree.tree_map(_rebuild_dataclass, value, is_leaf=lambda x: isinstance(x, _Fields))
+    return pytree.tree_map(_rebuild_dataclass, value, is_leaf=lambda x: isinstance(x, _DataclassFields))
 
 
 def _is_object_parts(x: Any) -> bool:
@@ -133,20 +135,20 @@ def _is_dataclass(x: Any) -> bool:
     return is_dataclass(x) and not isinstance(x, (type, nn.Module))
 
 
-def _open_dataclass(leaf: Any) -> Any:
+def _convert_dataclass_to_pytree_node(leaf: Any) -> Any:
     if not _is_dataclass(leaf):
         return leaf
     held = {field.name: getattr(leaf, field.name) for field in fields(leaf)}
     beside = tuple((name, x) for name, x in getattr(leaf, "__dict__", {}).items() if name not in held)
-    return _Fields(type(leaf), {name: opened_fields(x) for name, x in held.items()}, beside)
+    return _DataclassFields(type(leaf), {name: opened_fields(x) for name, x in held.items()}, beside)
 
 
-def _open_result(leaf: Any) -> Any:
-    found = _open_dataclass(leaf)
+def _convert_object_to_pytree_node(leaf: Any) -> Any:
+    found = _convert_dataclass_to_pytree_node(leaf)
     if found is leaf:
         return split_objects(leaf) if has_attributes(leaf) else leaf
-    for each in pytree.tree_leaves(found, is_leaf=lambda x: isinstance(x, _Fields) and bool(x.beside)):
-        if isinstance(each, _Fields):
+    for each in pytree.tree_leaves(found, is_leaf=lambda x: isinstance(x, _DataclassFields) and bool(x.beside)):
+        if isinstance(each, _DataclassFields):
             raise DeployError(
                 f"the network returns a {each.kind.__name__} with {', '.join(sorted(dict(each.beside)))} beside its "
                 "fields, which a program would lose: make a field of each"
@@ -155,7 +157,7 @@ def _open_result(leaf: Any) -> Any:
 
 
 def _rebuild_dataclass(x: Any) -> Any:
-    if not isinstance(x, _Fields):
+    if not isinstance(x, _DataclassFields):
         return x
     # a frozen one has no other way, and one with an __init__ has computed its fields
     instance: Any = object.__new__(x.kind)

@@ -68,12 +68,12 @@ class Calls:
         self.when: When = state["when"]
         self._network: Any = state["network"]
         self._said = self._handed = False
-        self._reset()
+        self._forget_kinds_and_renew_lock()
         _all.add(self)
         ignored = [*getattr(type(self._network), _UNSCRIPTED, ()), *_NAMES]
         vars(self._network).update({_PLACE: self, "_compiled_call_impl": self, _UNSCRIPTED: ignored})
 
-    def _reset(self) -> None:
+    def _forget_kinds_and_renew_lock(self) -> None:
         self._kinds: dict[tuple, list[CallKind]] = {}
         self._gate = Gate()
 
@@ -82,18 +82,18 @@ class Calls:
         if must_run_eagerly():
             return network._call_impl(*args, **options)
         try:
-            signature, tensors = Signature.of(args, options)
+            signature, tensors = Signature.split_call(args, options)
         except InputError:  # an object that nobody sees into
             self._serve_wrapped_network(network)
             return network._call_impl(*args, **options)
-        kind = None if is_transformed(tensors) else self._kind_of(network, signature, tensors)
+        kind = None if is_transformed(tensors) else self._find_or_add_kind_of_call(network, signature, tensors)
         if kind is None or kind.refused:
             if kind is not None and kind.is_of_objects:
                 self._serve_wrapped_network(network)
             with self._gate.calling():
                 return network._call_impl(*args, **options)
         if kind.program is not None:
-            outcome = kind.served(tensors, partial(self._recompute, kind, tensors))
+            outcome = kind.served(tensors, partial(self._recompute_by_network, kind, tensors))
             if outcome is not None:
                 return apply_outcome(outcome, args, options, network)
         return self._call_network_and_count(network, kind, tensors, args, options)
@@ -105,7 +105,9 @@ class Calls:
                 if len(list(child.parameters())) == own and _PLACE not in vars(child):
                     Calls(child, self.when)
 
-    def _kind_of(self, network: nn.Module, signature: Signature, tensors: Sequence[Tensor]) -> CallKind:
+    def _find_or_add_kind_of_call(
+        self, network: nn.Module, signature: Signature, tensors: Sequence[Tensor]
+    ) -> CallKind:
         key = signature.constants, signature.beside, torch.is_grad_enabled(), network.training
         for kind in self._kinds.get(key, ()):
             if kind.signature.spec == signature.spec:
@@ -116,7 +118,9 @@ class Calls:
         self._kinds.setdefault(key, []).append(kind)
         return kind
 
-    def _recompute(self, kind: CallKind, tensors: list[Tensor], call: ServedCall, found: BackwardPass) -> Any:
+    def _recompute_by_network(
+        self, kind: CallKind, tensors: list[Tensor], call: ServedCall, found: BackwardPass
+    ) -> Any:
         network, program = self._network, call.program
         if not (program.is_unchanged() and call.is_unchanged([*program.slots.tensors(), *tensors])):
             raise InputError(
@@ -124,7 +128,9 @@ class Calls:
                 "that call is differentiated now: differentiate before you change it, or convert it with program=False"
             )
         kind.note_pass(found)
-        sources = _own_views([*program.slots.tensors(), *tensors], any(x.grad_fn is not None for x in tensors))
+        sources = _views_of_tensors_with_gradients(
+            [*program.slots.tensors(), *tensors], any(x.grad_fn is not None for x in tensors)
+        )
         parameters, tensors = sources[: -len(tensors) or None], sources[len(sources) - len(tensors) :]
         args, options = kind.signature.arguments(tensors)
         with (
@@ -146,9 +152,9 @@ class Calls:
         if kind.program is not None:  # it does not hold for this call
             with self._gate.calling(), bypassing_programs():
                 return network._call_impl(*args, **options)
-        given, written = StateBefore.of(network, args, options), [*tensors, *network.parameters()]
+        given, written = StateBefore.copy_state(network, args, options), [*tensors, *network.parameters()]
         versions, begun = list(map(count_writes, written)), perf_counter()
-        with self._gate.calling(), bypassing_programs(), self._parallel_compilation(network, kind):
+        with self._gate.calling(), bypassing_programs(), self._compile_kernels_in_parallel(network, kind):
             result = network._call_impl(*args, **options)
         kind.count, kind.seconds = kind.count + 1, min(kind.seconds, perf_counter() - begun)
         if versions != list(map(count_writes, written)):
@@ -172,17 +178,17 @@ class Calls:
             finally:
                 kind.busy.release()
 
-    def _parallel_compilation(self, network: nn.Module, kind: CallKind) -> AbstractContextManager[Any]:
-        if kind.count or _is_hooked(network) or torch.is_autocast_enabled("cpu"):
+    def _compile_kernels_in_parallel(self, network: nn.Module, kind: CallKind) -> AbstractContextManager[Any]:
+        if kind.count or _has_module_or_global_hooks(network) or torch.is_autocast_enabled("cpu"):
             return nullcontext()
         return rehearsed_by(partial(_run_call_on_copies, network, kind), count_cores() + 1)
 
     def _build_if_due(self, network: nn.Module, kind: CallKind, valued: bool) -> None:
         if kind.builder is not None:
             if not kind.builder.works():
-                self._build(network, kind, only_cached)
+                self._build_and_check_program(network, kind, only_cached)
         elif kind.program is None and ((self.when is True and valued) or kind.count >= kind.need):
-            self._begin_build(network, kind)
+            self._begin_build_or_put_off(network, kind)
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
@@ -196,25 +202,25 @@ class Calls:
             with kind.busy:
                 if kind.builder is not None:
                     kind.builder.wait()
-                    self._build(network, kind, only_cached)
-                elif not kind.refused and kind.program is None and not _is_hooked(network):
-                    self._build(network, kind)
+                    self._build_and_check_program(network, kind, only_cached)
+                elif not kind.refused and kind.program is None and not _has_module_or_global_hooks(network):
+                    self._build_and_check_program(network, kind)
 
-    def _is_wanted(self, network: nn.Module, kind: CallKind) -> bool:
-        return not _is_hooked(network) and (self.when is True or kind.seconds < LONGEST_CALL)
+    def _is_program_wanted(self, network: nn.Module, kind: CallKind) -> bool:
+        return not _has_module_or_global_hooks(network) and (self.when is True or kind.seconds < LONGEST_CALL)
 
-    def _begin_build(self, network: nn.Module, kind: CallKind) -> None:
+    def _begin_build_or_put_off(self, network: nn.Module, kind: CallKind) -> None:
         if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
             kind.refuse("TPGEN_PROGRAM=0 asks for none")
         elif self.when == "auto" and torch.are_deterministic_algorithms_enabled():
             kind.refuse("torch.use_deterministic_algorithms asks for equal bits, of a program too")
-        elif not self._is_wanted(network, kind):
+        elif not self._is_program_wanted(network, kind):
             kind.put_off()
         elif self.when is True:
-            self._build(network, kind)
+            self._build_and_check_program(network, kind)
         elif on_gpu((*network.parameters(), *kind.tensors)):  # which is traced alone, within seconds
             self._announce_once(_BUILDS.format("traces", type(network).__name__, "once"))
-            self._build(network, kind)
+            self._build_and_check_program(network, kind)
         else:
             self._build_in_background(network, kind)
 
@@ -230,39 +236,41 @@ class Calls:
             return
         self._announce_once(_BUILDS.format("builds", type(network).__name__, "beside them"))
 
-    def _build(self, network: nn.Module, kind: CallKind, how: Callable[[], Any] = nullcontext) -> None:
+    def _build_and_check_program(
+        self, network: nn.Module, kind: CallKind, how: Callable[[], Any] = nullcontext
+    ) -> None:
         failure = kind.builder.failure() if kind.builder is not None else ""
         if failure:
-            self._refuse(network, kind, failure)
+            self._refuse_program_and_log(network, kind, failure)
             return
         with self._gate.writing() as free, restored_attributes(network), torch.random.fork_rng(devices=[]):
             if not free or kind.program is not None:
                 return
             try:
-                requests, (outcome, graphs) = kind.requests, self._example_outcome(network, kind)
+                requests, (outcome, graphs) = kind.requests, self._run_example_for_outcome(network, kind)
                 args, options, tensors = kind.example()
                 with how():
                     program = build(network, kind.grad, args, options, requests)
                 if not program.serves:
                     raise DeployError("its program does not compile")
                 if on_gpu((*network.parameters(), *tensors)):
-                    _need_equal_results(program, tensors, outcome)
+                    _check_program_equals_network(program, tensors, outcome)
                 kind.drop()
                 kind.adopt(program, graphs, requests)
             except Exception as error:
-                self._refuse(network, kind, str(error))
+                self._refuse_program_and_log(network, kind, str(error))
                 return
         _log.info("a program serves calls of %s", type(network).__name__)
 
-    def _example_outcome(self, network: nn.Module, kind: CallKind) -> tuple[tuple, LeavesWithGraphs]:
+    def _run_example_for_outcome(self, network: nn.Module, kind: CallKind) -> tuple[tuple, LeavesWithGraphs]:
         args, options, tensors = kind.example()
         flags = [x.requires_grad for x in tensors]
         held = ParameterSlots(network, gradients=False).restored(parameters=True)
         with bypassing_programs(), torch.set_grad_enabled(kind.grad), held:
             outcome = outcome_of(network, args, options)[1]
-        return outcome, LeavesWithGraphs.of(network, outcome, flags, tensors)
+        return outcome, LeavesWithGraphs.classify_leaves(network, outcome, flags, tensors)
 
-    def _refuse(self, network: nn.Module, kind: CallKind, why: str) -> None:
+    def _refuse_program_and_log(self, network: nn.Module, kind: CallKind, why: str) -> None:
         kind.refuse(why)
         _log.info("the network %s serves its calls itself: %s", type(network).__name__, why)
 
@@ -273,12 +281,12 @@ class Calls:
             announce(what)
 
 
-def _own_views(sources: Sequence[Tensor], connected: bool) -> list[Tensor]:
+def _views_of_tensors_with_gradients(sources: Sequence[Tensor], connected: bool) -> list[Tensor]:
     # of tensors that were computed from others, or from parameters: gradients by these leave out what the former do
     return [x.view_as(x) if connected and x.requires_grad else x for x in sources]
 
 
-def _need_equal_results(program: Program, tensors: list[Tensor], outcome: tuple) -> None:
+def _check_program_equals_network(program: Program, tensors: list[Tensor], outcome: tuple) -> None:
     with torch.no_grad():
         made = program.run_tensors(tensors)
     if made is None:
@@ -296,7 +304,7 @@ def _run_call_on_copies(network: nn.Module, kind: CallKind) -> None:
         torch.set_rng_state(numbers)
 
 
-def _is_hooked(network: nn.Module) -> bool:
+def _has_module_or_global_hooks(network: nn.Module) -> bool:
     return any(HOOKS_OF_ALL) or any(vars(module).get(name) for module in network.modules() for name in _HOOKS)
 
 
@@ -305,13 +313,13 @@ HOOKS_OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith(
 _all: WeakSet[Calls] = WeakSet()
 
 
-def _reset_all() -> None:
+def _reset_all_served_networks() -> None:
     for calls in list(_all):
-        calls._reset()
+        calls._forget_kinds_and_renew_lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_all)
+    os.register_at_fork(after_in_child=_reset_all_served_networks)
 
 
 def check_when(when: Any) -> None:

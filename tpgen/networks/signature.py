@@ -38,8 +38,8 @@ class Signature:
     beside: tuple = field(compare=False, repr=False)  # what a network can decide by, too
 
     @staticmethod
-    def of(args: tuple, options: dict[str, Any]) -> tuple[Signature, list[Tensor]]:
-        """Return a call's signature and distinct tensors."""
+    def split_call(args: tuple, options: dict[str, Any]) -> tuple[Signature, list[Tensor]]:
+        """Split a call into signature and distinct tensors."""
         leaves, spec = _flatten_arguments(args, options)
         constants = tuple((n, type(x), x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
         for _, kind, x in constants:
@@ -51,20 +51,24 @@ class Signature:
         tensors = {id(x): x for x in leaves if isinstance(x, Tensor)}
         order = {place: n for n, place in enumerate(tensors)}
         places = tuple(order[id(x)] for x in leaves if isinstance(x, Tensor))
-        return Signature(spec, constants, (places, *_default_dtype_and_flags(tensors.values()))), list(tensors.values())
+        return Signature(spec, constants, (places, *_list_default_dtype_and_tensor_flags(tensors.values()))), list(
+            tensors.values()
+        )
 
     def in_order(self, tensors: list[Tensor], like: Signature) -> tuple[Signature, list[Tensor]]:
-        """Return signature and tensors, with dict keys ordered as in ``like``."""
+        """Signature and tensors, with dict keys ordered as in ``like``."""
         if self.spec == like.spec:
             return self, tensors
-        return Signature.of(*_reorder_dicts(self.arguments(tensors), like.arguments(range(like.spec.num_leaves))))
+        return Signature.split_call(
+            *_reorder_dicts(self.arguments(tensors), like.arguments(range(like.spec.num_leaves)))
+        )
 
     def need(self, like: Signature) -> None:
         """Raise `InputError` unless nesting, names, constants and types equal those of ``like``."""
         if self != like:
             raise InputError(
-                f"a step is for calls like its example, but this one {_difference(self, like)}: give the same names "
-                "and constants, or compile another step"
+                f"a step is for calls like its example, but this one {_describe_difference_of_calls(self, like)}: give "
+                "the same names and constants, or compile another step"
             )
 
     def asks_otherwise(self, like: Signature) -> bool:
@@ -90,7 +94,7 @@ def _reorder_dicts(x: Any, like: Any) -> Any:
     return x
 
 
-def _difference(one: Signature, like: Signature) -> str:
+def _describe_difference_of_calls(one: Signature, like: Signature) -> str:
     given, wanted = _leaves_by_path(one), _leaves_by_path(like)
     lacks, more = ([path for path in of if path not in other] for of, other in ((wanted, given), (given, wanted)))
     said = [f"{word} {', '.join(paths)}" for word, paths in (("lacks", lacks), ("has also", more)) if paths]
@@ -103,30 +107,30 @@ def _leaves_by_path(signature: Signature) -> dict[str, str]:
     known = {n: f"{x!r} ({kind.__name__})" for n, kind, x in signature.constants}
     leaves = [known.get(n, "a tensor") for n in range(signature.spec.num_leaves)]
     pairs, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec))
-    return {_path_text(path): said for path, said in pairs}
+    return {_write_argument_path(path): said for path, said in pairs}
 
 
-def _path_text(path: Sequence[Any]) -> str:
+def _write_argument_path(path: Sequence[Any]) -> str:
     _, first, *rest = path
     name = f"argument {first.idx}" if isinstance(first, pytree.SequenceKey) else str(first.key)
     return name + pytree.keystr(tuple(rest))
 
 
 def tensors_by_name(signature: Signature) -> dict[str, int]:
-    """Return numbers of a call's tensors by their last key or position, if both occur once."""
+    """Numbers of a call's tensors by their last key or position, if both occur once."""
     rest, constants = iter(signature.beside[0]), {n for n, _, _ in signature.constants}
     leaves = [None if n in constants else next(rest) for n in range(signature.spec.num_leaves)]
     pairs, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec), lambda x: x is None)
-    keys = [(_last_key(path[-1]), n) for path, n in pairs if n is not None]
+    keys = [(_name_of_last_key(path[-1]), n) for path, n in pairs if n is not None]
     counts = Counter(x for pair in keys for x in pair)
     return {name: n for name, n in keys if counts[name] == counts[n] == 1}
 
 
-def _last_key(key: Any) -> str:
+def _name_of_last_key(path_entry: Any) -> str:
     return (
-        f"argument {key.idx}"
-        if isinstance(key, pytree.SequenceKey)
-        else str(getattr(key, "key", getattr(key, "name", "")))
+        f"argument {path_entry.idx}"
+        if isinstance(path_entry, pytree.SequenceKey)
+        else str(getattr(path_entry, "key", getattr(path_entry, "name", "")))
     )
 
 
@@ -189,7 +193,7 @@ def _spec_of_nodes_in_preorder(nested: tuple[tuple[type, Sequence[Any]] | None, 
     return pytree.tree_structure((build_next_argument(), build_next_argument()))
 
 
-def _default_dtype_and_flags(tensors: Any) -> Iterator[Any]:
+def _list_default_dtype_and_tensor_flags(tensors: Any) -> Iterator[Any]:
     yield torch.get_default_dtype()
     for x in tensors:
         yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)
@@ -230,20 +234,20 @@ class ParameterSlots:
         looked = (
             make_identity_test((), read_names(self._tables)) if can_test_identity() else None
         )  # before places are compared
-        if not self._compare_slots():
+        if not self._are_slots_unchanged():
             return False
         last = self._read_slots()
         if looked is not None and looked():
             self._unmoved, self._last = looked, last
         return True
 
-    def _compare_slots(self) -> bool:
+    def _are_slots_unchanged(self) -> bool:
         if not all(map(is_not, map(dict.get, *self._first), repeat(None))):
             return False
         return all(held.get(name) is of[0][0][of[0][1]] for of in self._tied for held, name in of)
 
     def tensors(self) -> list[Tensor]:
-        """Return the slots' current tensors."""
+        """Current tensors of the slots."""
         return list(self._last) if self._unmoved is not None and self._unmoved() else self._read_slots()
 
     def _read_slots(self) -> list[Tensor]:

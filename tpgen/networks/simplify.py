@@ -34,7 +34,7 @@ def simplify_graph(graph: fx.Graph) -> None:
     zeros: set[fx.Node] = set()
     for node in list(graph.nodes):
         if node.op == "call_function":
-            if _is_zero(node, zeros):
+            if _is_always_zero(node, zeros):
                 zeros.add(node)
             elif (same := _equal_operand(node, zeros)) is not None:
                 node.replace_all_uses_with(same)
@@ -81,7 +81,7 @@ def fold_constants(graph: fx.GraphModule) -> None:
     graph.graph.eliminate_dead_code()
 
 
-def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
+def _is_always_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
     # whether a result is zero wherever it is finite
     first = node.args[0] if node.args else None
     if node.target in _ZEROS:
@@ -131,7 +131,7 @@ def _expand_determinant(graph: fx.Graph, node: fx.Node) -> None:
 
     call = partial(insert_call, graph)
 
-    def entry(i: int, j: int) -> fx.Node:
+    def insert_matrix_entry(i: int, j: int) -> fx.Node:
         return call(_aten.select.int, call(_aten.select.int, matrix, -2, i), -1, j)
 
     with graph.inserting_before(node):
@@ -140,10 +140,10 @@ def _expand_determinant(graph: fx.Graph, node: fx.Node) -> None:
             after, last = (n + 1) % 3, (n + 2) % 3
             minor = call(
                 _aten.sub.Tensor,
-                call(_aten.mul.Tensor, entry(1, after), entry(2, last)),
-                call(_aten.mul.Tensor, entry(1, last), entry(2, after)),
+                call(_aten.mul.Tensor, insert_matrix_entry(1, after), insert_matrix_entry(2, last)),
+                call(_aten.mul.Tensor, insert_matrix_entry(1, last), insert_matrix_entry(2, after)),
             )
-            terms.append(call(_aten.mul.Tensor, entry(0, n), minor))
+            terms.append(call(_aten.mul.Tensor, insert_matrix_entry(0, n), minor))
         found = call(_aten.add.Tensor, call(_aten.add.Tensor, *terms[:2]), terms[2])
     for user in list(node.users):
         user.replace_all_uses_with(found)
@@ -168,7 +168,7 @@ def multiply_column(_graph: fx.Graph, node: fx.Node) -> None:
         node.target = _aten.mul.Tensor
 
 
-def _index_put_as_index_add(graph: fx.Graph, node: fx.Node) -> None:
+def _replace_index_put_by_index_add(graph: fx.Graph, node: fx.Node) -> None:
     # sums of rows by `index_put` sort the rows on a GPU
     given: Any = (*node.args, False)[:4]
     into, indices, rows, adds = given
@@ -214,7 +214,9 @@ _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
     _aten.mm.default: multiply_column,
 }
 _ON_GPU = (_aten._linalg_det.default, _aten.bmm.default, _aten.baddbmm.default)
-_WRITTEN_ON_GPU = {target: _WRITTEN[target] for target in _ON_GPU} | {_aten.index_put.default: _index_put_as_index_add}
+_WRITTEN_ON_GPU = {target: _WRITTEN[target] for target in _ON_GPU} | {
+    _aten.index_put.default: _replace_index_put_by_index_add
+}
 _COPIES = {_aten._to_copy.default, _aten.lift_fresh_copy.default}
 
 

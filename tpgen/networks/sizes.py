@@ -30,7 +30,7 @@ class InputSizes:
     least: int = 2  # of open sizes
 
     @staticmethod
-    def of(values: Sequence[Tensor], least: int = 2) -> InputSizes:
+    def read_from_trace(values: Sequence[Tensor], least: int = 2) -> InputSizes:
         """Read shapes and current guards of a trace's inputs."""
         shapes = tuple(tuple(map(_size_name, x.shape)) for x in values)
         return InputSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
@@ -54,7 +54,7 @@ class InputSizes:
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
         """Whether inputs satisfy shapes, dtypes, devices and conditions."""
-        begin = self._static_count
+        begin = self._count_inputs_before_open_size
         if not self._make_static_matcher(inputs[:begin]):
             return False
         rest, (kinds, fixed, opened) = inputs[begin:], self._split_input_sizes
@@ -83,19 +83,22 @@ class InputSizes:
         for (text, n), size in pairs:
             if isinstance(size, int) and n != size:
                 return f"{text} == {size}"
-        open_names, conditions = self._named_conditions
+        open_names, conditions = self._size_names_and_conditions
         found = dict(zip(open_names, (place for place, size in pairs if isinstance(size, str)), strict=True))
         values = {name: n for name, (_, n) in found.items()}
         broken = next((text for text in conditions if not eval(text, _WORDS | values)), "")
         return re.sub(r"\w+", lambda word: found.get(word[0], (word[0], 0))[0], broken)
 
     @cached_property
-    def _static_count(self) -> int:
+    def _count_inputs_before_open_size(self) -> int:
         return next((n for n, shape in enumerate(self.shapes) if str in map(type, shape)), len(self.shapes))
 
     @cached_property
     def _make_static_matcher(self) -> Callable[[Sequence[Tensor]], bool]:
-        wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._static_count], self.like, strict=False)]
+        wanted = [
+            (*like, shape)
+            for shape, like in zip(self.shapes[: self._count_inputs_before_open_size], self.like, strict=False)
+        ]
         like_last: Any = None
 
         def matches(inputs: Sequence[Tensor]) -> bool:
@@ -112,14 +115,17 @@ class InputSizes:
     @cached_property
     def _split_input_sizes(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
         # kinds of all other inputs; of their sizes in a row, fixed ones with their places, and places of open ones
-        shapes = self.shapes[self._static_count :]
+        shapes = self.shapes[self._count_inputs_before_open_size :]
         sizes = [n for shape in shapes for n in shape]
-        kinds = [(*like, len(shape)) for shape, like in zip(shapes, self.like[self._static_count :], strict=True)]
+        kinds = [
+            (*like, len(shape))
+            for shape, like in zip(shapes, self.like[self._count_inputs_before_open_size :], strict=True)
+        ]
         fixed = [(n, size) for n, size in enumerate(sizes) if isinstance(size, int)]
         return kinds, fixed, [n for n, size in enumerate(sizes) if isinstance(size, str)]
 
     @cached_property
-    def _named_conditions(self) -> tuple[list[str], tuple[str, ...]]:
+    def _size_names_and_conditions(self) -> tuple[list[str], tuple[str, ...]]:
         # a name for each open size in a row, and all conditions by these names
         names: list[str] = []
         equal: list[str] = []
@@ -131,11 +137,11 @@ class InputSizes:
 
     @cached_property
     def _make_condition_check(self) -> Callable[[tuple[int, ...]], bool]:
-        names, texts = self._named_conditions
+        names, texts = self._size_names_and_conditions
         asks = eval(f"lambda {', '.join(names)}: {' and '.join(f'({text})' for text in texts) or True}", _WORDS)
         last: list[tuple[int, ...]] = []
 
-        def satisfied(found: tuple[int, ...]) -> bool:
+        def are_conditions_met(found: tuple[int, ...]) -> bool:
             if last and last[0] == found:
                 return True
             if asks(*found):
@@ -143,7 +149,7 @@ class InputSizes:
                 return True
             return False
 
-        return satisfied
+        return are_conditions_met
 
 
 def size_guards(values: Sequence[Tensor]) -> list[str]:

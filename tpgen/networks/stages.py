@@ -71,7 +71,7 @@ def split(
     """
     if not cotangents:
         return Parts(subgraph(graph, returned_nodes(graph)[:count]), spec, constants)
-    _clean(graph.graph, graph)
+    _remove_detach_and_dead_nodes(graph.graph, graph)
     outputs, leaves = iter(returned_nodes(graph)[:count]), iter(range(spec.num_leaves))
     places = [[n for n, x in enumerate(islice(leaves, of.num_leaves)) if x not in constants] for of in spec.children()]
     results, *gradients = ([next(outputs) for _ in of] for of in places)
@@ -83,14 +83,18 @@ def split(
         saves.append(range(len(inputs) + len(known), len(inputs) + len(known) + len(kept)))
         known += kept
     slopes = iter(list(enumerate(inputs))[len(inputs) - sum(cotangents) :])
-    depends = [_dependences(of, dict(islice(slopes, n))) for of, n in zip(gradients, cotangents, strict=True)]
+    depends = [
+        _cotangents_behind_gradients(of, dict(islice(slopes, n))) for of, n in zip(gradients, cotangents, strict=True)
+    ]
     stages = tuple(GradientStage(*of) for of in zip(parts[1:], map(tuple, places[1:]), depends, saves[1:], strict=True))
     result = spec.children()[0]
     return Parts(parts[0], result, {n: x for n, x in constants.items() if n < result.num_leaves}, saves[0], stages)
 
 
-def _dependences(gradients: Sequence[fx.Node], cotangents: dict[int, fx.Node]) -> tuple[frozenset[int], ...]:
-    known = [_ancestors([node]) for node in gradients]
+def _cotangents_behind_gradients(
+    gradients: Sequence[fx.Node], cotangents: dict[int, fx.Node]
+) -> tuple[frozenset[int], ...]:
+    known = [_find_ancestor_nodes_up_to([node]) for node in gradients]
     return tuple(frozenset(n for n, x in cotangents.items() if x in of) for of in known)
 
 
@@ -99,18 +103,18 @@ def _saved_nodes(outputs: Sequence[Sequence[fx.Node]]) -> list[list[fx.Node]]:
 
     Stages save outputs of kernels, matrix products and sums, and repeat pointwise operations and gathers.
     """
-    known = [_ancestors([node for of in outputs[: n + 1] for node in of]) for n in range(len(outputs))]
+    known = [_find_ancestor_nodes_up_to([node for of in outputs[: n + 1] for node in of]) for n in range(len(outputs))]
     saved: list[list[fx.Node]] = [[] for _ in outputs]
     for n in reversed(range(1, len(outputs))):
-        ends = {node for node in known[n - 1] if _is_saved(node)}
-        for node in _ancestors([*outputs[n], *saved[n]], ends):
+        ends = {node for node in known[n - 1] if _is_worth_saving(node)}
+        for node in _find_ancestor_nodes_up_to([*outputs[n], *saved[n]], ends):
             if node in ends:
                 of = next(stage for stage, nodes in zip(saved, known, strict=True) if node in nodes)
                 of += [node] if node not in of else []
     return saved
 
 
-def _ancestors(nodes: Iterable[fx.Node], ends: Collection[fx.Node] = ()) -> dict[fx.Node, None]:
+def _find_ancestor_nodes_up_to(nodes: Iterable[fx.Node], ends: Collection[fx.Node] = ()) -> dict[fx.Node, None]:
     # these nodes and all that they are computed from, but not beyond an end
     found: dict[fx.Node, None] = {}
     pending = list(nodes)
@@ -122,7 +126,7 @@ def _ancestors(nodes: Iterable[fx.Node], ends: Collection[fx.Node] = ()) -> dict
     return found
 
 
-def _is_saved(node: fx.Node) -> bool:
+def _is_worth_saving(node: fx.Node) -> bool:
     if node.op != "call_function" or not node.all_input_nodes or not isinstance(node.meta.get("val"), Tensor):
         return False
     by: Any = node.args[0] if node.target is getitem else node
@@ -148,7 +152,7 @@ def subgraph(graph: fx.GraphModule, outputs: Sequence[fx.Node], given: Sequence[
         copies[node].meta["val"] = node.meta["val"].contiguous()
     made.graph_copy(graph.graph, copies)
     made.output([copies[node] for node in outputs])
-    _clean(made, graph)
+    _remove_detach_and_dead_nodes(made, graph)
     placeholders = list(made.find_nodes(op="placeholder"))
     takes = tuple(n for n, x in enumerate(placeholders) if x.users)
     for x in placeholders:
@@ -159,7 +163,7 @@ def subgraph(graph: fx.GraphModule, outputs: Sequence[fx.Node], given: Sequence[
     return GraphPart(fx.GraphModule(graph, made), takes)  # with the constants of the graph
 
 
-def _clean(graph: fx.Graph, module: fx.GraphModule) -> None:
+def _remove_detach_and_dead_nodes(graph: fx.Graph, module: fx.GraphModule) -> None:
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         node.replace_all_uses_with(node.args[0])
     graph.eliminate_dead_code()

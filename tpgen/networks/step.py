@@ -84,28 +84,30 @@ class Step(BuiltOnce, nn.Module):
 
     def build(self, *args: Any, **options: Any) -> None:
         """Build the program for calls like an example."""
-        signature, tensors = Signature.of(args, options)
+        signature, tensors = Signature.split_call(args, options)
         slots = ParameterSlots(self._network, gradients=False)
-        self._program = Program.of(type(self._network).__name__, self._evaluate, slots, signature, tensors)
+        self._program = Program.build_from_example(
+            type(self._network).__name__, self._evaluate_network_outputs, slots, signature, tensors
+        )
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        signature, tensors = Signature.of(args, options)
+        signature, tensors = Signature.split_call(args, options)
         recorded, found = is_recorded(tensors), None
         if not (recorded and self._program is None):
             with torch.no_grad():
-                found = self._current_program(*args, **options).run(signature, tensors, recorded)
+                found = self._build_or_reuse_program(*args, **options).run(signature, tensors, recorded)
         if found is not None:
             return found
-        self._log_once(signature, tensors, recorded)
+        self._log_first_unserved_call(signature, tensors, recorded)
         with WRITING.lock, torch.enable_grad():  # else stand-ins of another thread are in the places of parameters
-            found = self._evaluate(*args, **options)
+            found = self._evaluate_network_outputs(*args, **options)
         return found if recorded else values(found, [*tensors, *self._slot_tensors()])
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """Call the step."""
         return self(*args, **options)
 
-    def _log_once(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> None:
+    def _log_first_unserved_call(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> None:
         if self._program is None or recorded or self._logged:
             return
         self._logged = True
@@ -116,7 +118,7 @@ class Step(BuiltOnce, nn.Module):
     def _slot_tensors(self) -> list[Tensor]:
         return [] if self._program is None else self._program.slots.tensors()
 
-    def _evaluate(self, *args: Any, **options: Any) -> Any:
+    def _evaluate_network_outputs(self, *args: Any, **options: Any) -> Any:
         with bypassing_programs():
             found = self._network(*args, **options)
         if self._outputs is None:
@@ -128,15 +130,15 @@ class Step(BuiltOnce, nn.Module):
 
     def _with_network_replaced_by_step(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
-        def call_step(*args: Any, **options: Any) -> Any:
+        def call_and_return_step(*args: Any, **options: Any) -> Any:
             found = method(*args, **options)
             return self if found is self._network else found
 
-        return call_step
+        return call_and_return_step
 
 
 _log = getLogger("tpgen")
-_OWN = {"_network", "_outputs", "_program", "_evaluate", "_logged"}
+_OWN = {"_network", "_outputs", "_program", "_evaluate_network_outputs", "_logged"}
 _TABLES = tuple(vars(nn.Module()))  # parameters, modules, hooks, the mode: those of the network
 
 

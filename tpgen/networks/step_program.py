@@ -55,16 +55,16 @@ class GradientPrograms:
         """Select what stages need of a run."""
         slopes = range(len(ran.inputs), self.written.saves.start)
         known = [*ran.inputs, *(None for _ in slopes), *self.written.saved(ran.outputs)]
-        needed = {n: x for n in self._needed if (x := known[n]) is not None}
+        needed = {n: x for n in self._numbers_of_needed_tensors if (x := known[n]) is not None}
         return needed | {n: x for n, x in before.items() if n in needed}
 
     @cached_property
-    def _needed(self) -> list[int]:
+    def _numbers_of_needed_tensors(self) -> list[int]:
         needed = {n for stage in self.written.stages for n in stage.graph.takes}
         return sorted(n for n in needed if n < self.written.saves.stop)
 
     def run(self, stage: int, known: dict[int, Tensor]) -> list[Tensor] | None:
-        """Return a stage's gradients, and tensors that the stage saves; None if the function raises."""
+        """Gradients and saved tensors of a stage; None if the function raises."""
         try:
             return self.functions[stage]([known[n] for n in self.written.stages[stage].graph.takes])
         except RuntimeError:
@@ -87,7 +87,7 @@ class Program:
     others: dict[tuple, Program | None] = field(default_factory=dict)  # where other inputs require gradients
 
     @staticmethod
-    def of(
+    def build_from_example(
         title: str,
         evaluate: Evaluate,
         slots: ParameterSlots,
@@ -128,17 +128,17 @@ class Program:
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
         assert inputs is not None, "the program holds for its example"
         known = written.sizes.part(0, len(inputs))
-        make = partial(_function_on_gpu, len(parameters)) if on_gpu(inputs) else library_of
+        make = partial(_make_gpu_function_with_replays, len(parameters)) if on_gpu(inputs) else library_of
 
         def compile_all() -> _Compiled:
-            held = _gradient_programs(written, inputs, cotangents) if written.stages else (None, known)
+            held = _compile_gradient_stages(written, inputs, cotangents) if written.stages else (None, known)
             function, of_all = make(written.program, held[1], inputs)
             return function, held[0], of_all
 
         function, gradients, sizes = _compiled_or_none(title, compile_all, known)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
         program = Program(title, evaluate, signature, slots, written, before, behind, function, gradients)
-        if written.padding is not None and not program._has_neutral_edges(written.padding, list(tensors)):
+        if written.padding is not None and not program._is_padding_neutral(written.padding, list(tensors)):
             written.padding = None
         return program
 
@@ -162,7 +162,7 @@ class Program:
         return self.before.first_broken(inputs, [*self.slots.names, *names])
 
     def run(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> Any:
-        """Return a call's result; None if the program does not fit, or for a ``recorded`` call."""
+        """Result of a call; None if the program does not fit, or for a ``recorded`` call."""
         signature, tensors = signature.in_order(tensors, self.signature)
         signature.need(self.signature)
         if recorded:
@@ -170,7 +170,7 @@ class Program:
         if signature.beside != self.signature.beside:
             other = (
                 self._program_for_gradients(signature, tensors)
-                if self._fits_inputs(self._parameters_and_tensors(tensors))
+                if self._can_take_inputs(self._parameters_and_tensors(tensors))
                 else None
             )
             return None if other is None else other.run(signature, tensors, recorded)
@@ -188,7 +188,7 @@ class Program:
                 buffers[n].data.copy_(x)  # a graph of an earlier call may hold the buffer
 
     def run_tensors(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        """Return a call's result tensors; None if the program does not fit."""
+        """Result tensors of a call; None if the program does not fit."""
         ran = self.run_call(tensors)
         return None if ran is None else ran.outputs
 
@@ -197,31 +197,31 @@ class Program:
         padding = self.written.padding
         padded = None if padding is None else padding.add(tensors)
         if padding is None or padded is None:
-            return self._run_once(tensors)
-        ran = self._run_once(padded)
+            return self._run_and_confirm_findings(tensors)
+        ran = self._run_and_confirm_findings(padded)
         return None if ran is None else ran._replace(outputs=padding.take_out(ran.outputs, tensors))
 
-    def _has_neutral_edges(self, padding: EdgePadding, tensors: list[Tensor]) -> bool:
+    def _is_padding_neutral(self, padding: EdgePadding, tensors: list[Tensor]) -> bool:
         padded = padding.doubled(tensors)
         if padded is None:
             return False
         with torch.no_grad():
-            plain, ran = self._run_once(tensors), self._run_once(padded)
+            plain, ran = self._run_and_confirm_findings(tensors), self._run_and_confirm_findings(padded)
         if plain is None or ran is None:
             return False
         return are_equal_results(padding.take_out(ran.outputs, tensors), plain.outputs)
 
-    def _run_once(self, tensors: list[Tensor]) -> ProgramRun | None:
+    def _run_and_confirm_findings(self, tensors: list[Tensor]) -> ProgramRun | None:
         inputs = self._parameters_and_tensors(tensors)
-        if not self._fits_inputs(inputs):
+        if not self._can_take_inputs(inputs):
             return None
         generator = torch.get_rng_state() if self.written.draws else None
-        ran = self._run_library(inputs, len(tensors), refresh=False)
+        ran = self._complete_inputs_and_run_library(inputs, len(tensors), refresh=False)
         if ran is not None and not self.written.confirms_findings(ran.outputs):
-            _set_generator(generator)
-            ran = self._run_library(inputs, len(tensors), refresh=True)
+            _restore_generator_if_given(generator)
+            ran = self._complete_inputs_and_run_library(inputs, len(tensors), refresh=True)
         if ran is None:
-            _set_generator(generator)
+            _restore_generator_if_given(generator)
             return None
         return ran._replace(generator=generator)
 
@@ -229,7 +229,7 @@ class Program:
         with WRITING.lock:
             return [*self.slots.tensors(), *tensors]
 
-    def _fits_inputs(self, inputs: list[Tensor]) -> bool:
+    def _can_take_inputs(self, inputs: list[Tensor]) -> bool:
         return not any(map(torch.is_autocast_enabled, _AUTOCASTS)) and self.before.hold(inputs)
 
     def _program_for_gradients(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
@@ -239,13 +239,13 @@ class Program:
             found = self.others.get(signature.beside)
             if signature.beside not in self.others or not (found is None or found.is_unchanged()):
                 try:
-                    found = Program.of(self.title, self.evaluate, self.slots, signature, tensors)
+                    found = Program.build_from_example(self.title, self.evaluate, self.slots, signature, tensors)
                 except DeployError:
                     found = None
                 self.others[signature.beside] = found
             return found
 
-    def _run_library(self, inputs: list[Tensor], count: int, refresh: bool) -> ProgramRun | None:
+    def _complete_inputs_and_run_library(self, inputs: list[Tensor], count: int, refresh: bool) -> ProgramRun | None:
         complete = self.written.complete(inputs, refresh)
         if complete is None or not self.behind.hold(complete[len(inputs) - count :]):
             return None
@@ -257,7 +257,7 @@ class Program:
         return None if made is None else ProgramRun(complete, made)
 
 
-def _set_generator(state: Tensor | None) -> None:
+def _restore_generator_if_given(state: Tensor | None) -> None:
     if state is not None:
         torch.set_rng_state(state)
 
@@ -296,7 +296,7 @@ class BuiltOnce:
     def _is_current(self) -> bool:
         return self._program is not None and self._program.is_unchanged()
 
-    def _current_program(self, *args: Any, **options: Any) -> Program:
+    def _build_or_reuse_program(self, *args: Any, **options: Any) -> Program:
         if not self._is_current():
             with WRITING.lock:  # of several threads, one builds it
                 if not self._is_current():
@@ -323,7 +323,7 @@ def _compiled_or_none(title: str, make: Callable[[], _Compiled], sizes: InputSiz
     return _serve_no_call, None, sizes
 
 
-def _gradient_programs(
+def _compile_gradient_stages(
     written: TracedEvaluation, inputs: list[Tensor], cotangents: Sequence[Sequence[Tensor]]
 ) -> tuple[GradientPrograms, InputSizes]:
     # and conditions on inputs, which hold for all stages
@@ -345,18 +345,20 @@ def _serve_no_call(_given: list[Tensor]) -> None:
     return None
 
 
-def _function_on_gpu(parameters: int, program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> Library:
+def _make_gpu_function_with_replays(
+    parameters: int, program: GraphPart, sizes: InputSizes, inputs: list[Tensor]
+) -> Library:
     device, *others = {x.device for x in program.given(inputs)}
 
-    def run(*given: Tensor) -> list[Tensor]:
+    def run_graph_on_contiguous(*given: Tensor) -> list[Tensor]:
         return program.graph.forward(*(x.contiguous() for x in given))
 
     if others or device.type != "cuda":  # a recording would keep the numbers of tensors on a CPU
-        return (lambda given: run(*given)), sizes
-    replayed = ReplayedRun(run, sum(n < parameters for n in program.takes), CudaGraphs(device))
+        return (lambda given: run_graph_on_contiguous(*given)), sizes
+    replayed = ReplayedRun(run_graph_on_contiguous, sum(n < parameters for n in program.takes), CudaGraphs(device))
 
     def run_or_replay(given: list[Tensor]) -> list[Tensor]:
         plain = torch.is_inference_mode_enabled() or torch.cuda.is_current_stream_capturing()
-        return run(*given) if plain else replayed(given)
+        return run_graph_on_contiguous(*given) if plain else replayed(given)
 
     return run_or_replay, sizes

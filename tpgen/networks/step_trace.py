@@ -37,7 +37,7 @@ Evaluate = Callable[..., Any]  # from the arguments of a call to results, of whi
 
 
 @dataclass(eq=False)
-class _Search:
+class _FindingSearch:
     """Search of each call for a finding: graphs of the sources, and the last result."""
 
     finding: Finding
@@ -64,7 +64,7 @@ class TracedEvaluation:
     program: GraphPart
     sizes: InputSizes  # of parameters, tensors, findings and cotangents
     reads: Reads
-    searches: dict[str, _Search]
+    searches: dict[str, _FindingSearch]
     result: pytree.TreeSpec
     constants: dict[int, Any] = field(default_factory=dict)  # leaves of the result that are no tensors
     padding: EdgePadding | None = None  # on a GPU
@@ -93,15 +93,15 @@ class TracedEvaluation:
 
     def confirms_findings(self, outputs: Sequence[Tensor]) -> bool:
         """Whether the program's outputs confirm all reused findings."""
-        return all(float(x) <= 0 for x in outputs[len(outputs) - self._checks :])
+        return all(float(x) <= 0 for x in outputs[len(outputs) - self._count_checks_of_findings :])
 
     def updated(self, outputs: Sequence[Tensor]) -> dict[int, Tensor]:
         """Select the new values of buffers."""
-        end = len(outputs) - self._checks
+        end = len(outputs) - self._count_checks_of_findings
         return dict(zip(self.updates, outputs[end - len(self.updates) : end], strict=True))
 
     @property
-    def _checks(self) -> int:
+    def _count_checks_of_findings(self) -> int:
         return sum(search.finding.wrong is not None for search in self.searches.values())
 
     def leaves(self, outputs: Sequence[Tensor]) -> list[Any]:
@@ -148,25 +148,26 @@ def _trace_with_findings(
     call.run_example(tensors, cotangents)
     if finds is nullcontext and not torch.equal(numbers, torch.get_rng_state()):
         raise _RandomNumbersError
-    inputs = _FakeInputs.of(slots.tensors(), tensors, list(call.known.values()), cotangents)
+    inputs = _FakeInputs.make(slots.tensors(), tensors, list(call.known.values()), cotangents)
     with torch.no_grad(), open_lengths(list(call.codes.items())):
         graph = traced(lambda *given: call.compute(*given), inputs)
     read_sizes_of_inputs(graph.graph)
     simplify_graph(graph.graph)
-    by_values = _is_number_of_tensor if cotangents else _has_size_of_numbers  # a number may be a cotangent's size
+    # a number may be a cotangent's size
+    by_values = _reads_number_from_tensor if cotangents else _has_size_read_from_numbers
     if finds is nullcontext and any(map(by_values, graph.graph.nodes)):
         raise _SizeOfNumbersError
-    _clone_input_views(graph.graph, call.results)
+    _clone_results_that_view_inputs(graph.graph, call.results)
     inputs = inputs.without_unused(graph.graph, [name in call.counts for name in call.known])
-    searches, gpu = call.searches(graph), on_gpu((*slots.tensors(), *tensors))
+    searches, gpu = call.make_searches(graph), on_gpu((*slots.tensors(), *tensors))
     results = [x.meta["val"] for x in returned_nodes(graph)[: call.results]]
-    padding = EdgePadding.of(signature, inputs.given, results) if gpu else None
+    padding = EdgePadding.read_from_trace(signature, inputs.given, results) if gpu else None
     rewrite(graph.graph, gpu)
     call.watch(graph)
     if gpu:  # a CUDA graph records no copies from a CPU
         fold_constants(graph)
     parts = split(graph, call.spec, call.constants, call.results, list(map(len, cotangents)))
-    sizes, updates = InputSizes.of(pytree.tree_leaves(inputs)), tuple(call.written)
+    sizes, updates = InputSizes.read_from_trace(pytree.tree_leaves(inputs)), tuple(call.written)
     return TracedEvaluation(
         *(parts.program, sizes, call.reads, searches, parts.result, parts.constants, padding, parts.saves),
         stages=parts.stages,
@@ -197,7 +198,8 @@ class _TracedCall:
 
     def run_example(self, tensors: Sequence[Tensor], cotangents: Sequence[Sequence[Tensor]]) -> None:
         slots, signature = self.slots, self.signature
-        held = slots.holding(_detached_leaves(slots.tensors(), slots.gradient_flags()))  # kernels are built for these
+        # kernels are built for these
+        held = slots.holding(_detach_with_gradient_flags(slots.tensors(), slots.gradient_flags()))
         evaluate = partial(self.evaluate, cotangents) if cotangents else self.evaluate
         with (
             held,
@@ -219,9 +221,9 @@ class _TracedCall:
         cotangents: list[list[Tensor]],
     ) -> list[Tensor]:
         slots, findings = self.slots, self.findings
-        args, options = self.signature.arguments(_detached_leaves(given, self.asks))
+        args, options = self.signature.arguments(_detach_with_gradient_flags(given, self.asks))
         parameters = [x.clone() if n in self.written else x for n, x in enumerate(parameters)]
-        held = slots.holding(_detached_leaves(parameters, slots.gradient_flags()))
+        held = slots.holding(_detach_with_gradient_flags(parameters, slots.gradient_flags()))
         program = Recording(dict(zip(self.known, found, strict=True)), findings)
         with held, recording(program), self.finds(program), reading(slots.modules) as self.reads, torch.enable_grad():
             leaves, self.spec = flatten(self.evaluate(*([cotangents] if cotangents else ()), *args, **options))
@@ -234,7 +236,7 @@ class _TracedCall:
         self.results, self.counts = len(made), {name: len(program.sources[name]) for name in there}
         return [*made, *(x for name in there for x in program.sources[name])]
 
-    def searches(self, graph: fx.GraphModule) -> dict[str, _Search]:
+    def make_searches(self, graph: fx.GraphModule) -> dict[str, _FindingSearch]:
         found, begin = {}, self.results
         for name, count in self.counts.items():
             few = _shorten_group_sources(graph.graph, begin, count) if name == "groups" else count
@@ -242,14 +244,14 @@ class _TracedCall:
             first, sources = (subgraph(graph, outputs[begin : begin + n]) for n in (1, few))
             if self.findings[name].fixed and any(n >= len(self.slots.tensors()) for n in sources.takes):
                 raise DeployError(ASKS_FOR_NUMBER.format(line=self.findings[name].line))
-            found[name] = _Search(self.findings[name], first, sources)
+            found[name] = _FindingSearch(self.findings[name], first, sources)
             begin += few
         return found
 
     def watch(self, graph: fx.GraphModule) -> None:
         self.ahead.settle_objects(self.reach)
         self.reads.follow(self.reach, self.slots.modules)
-        need_parameters(self.reads.tensors() if self.slots.gradients else ())
+        refuse_tensors_that_require_grad(self.reads.tensors() if self.slots.gradients else ())
         self.reads.keep(graph)
 
 
@@ -261,16 +263,16 @@ class _RandomNumbersError(Exception):
     """An example drew random numbers, which a program takes as findings."""
 
 
-def _has_size_of_numbers(node: fx.Node) -> bool:
+def _has_size_read_from_numbers(node: fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, Tensor) and bool(free_unbacked_symbols(value))
 
 
-def _is_number_of_tensor(node: fx.Node) -> bool:
+def _reads_number_from_tensor(node: fx.Node) -> bool:
     return not _BY_VALUES.isdisjoint(getattr(node.target, "tags", ()))
 
 
-def need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
+def refuse_tensors_that_require_grad(tensors: Sequence[tuple[str, Tensor]]) -> None:
     """Raise `InputError` if a tensor requires a gradient."""
     for name, x in tensors:
         if x.requires_grad:
@@ -286,10 +288,10 @@ class _FakeInputs(NamedTuple):
     cotangents: list[list[Tensor]]
 
     @staticmethod
-    def of(
+    def make(
         parameters: Sequence[Tensor],
         tensors: Sequence[Tensor],
-        found: Sequence[Sequence[Tensor]],
+        findings: Sequence[Sequence[Tensor]],
         cotangents: Sequence[Sequence[Tensor]],
     ) -> _FakeInputs:
         # contiguous and without numbers; sizes from 2 on are open, except those of parameters
@@ -302,7 +304,7 @@ class _FakeInputs(NamedTuple):
         return _FakeInputs(
             [mode.from_tensor(x.detach().contiguous(), static_shapes=True) for x in parameters],
             [with_open_sizes(x, f"given{n}") for n, x in enumerate(tensors)],
-            [[with_open_sizes(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)],
+            [[with_open_sizes(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(findings)],
             [[with_open_sizes(x, f"cotangent{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(cotangents)],
         )
 
@@ -319,18 +321,18 @@ def _run_example(
     evaluate: Evaluate, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
 ) -> tuple[dict[str, Finding], dict[str, list[Tensor]]]:
     # evaluate once, as what is written at a first call must not be traced; findings, and those of this call
-    args, options = signature.arguments(_detached_leaves(tensors, [x.requires_grad for x in tensors]))
+    args, options = signature.arguments(_detach_with_gradient_flags(tensors, [x.requires_grad for x in tensors]))
     with recording(Recording({})) as program, finds(program), torch.enable_grad():
         evaluate(*args, **options)
     found = {name: program.findings[name].find(*(x.detach() for x in of)) for name, of in program.sources.items()}
     return program.findings, {name: tensors for name, tensors in found.items() if tensors is not None}
 
 
-def _detached_leaves(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
+def _detach_with_gradient_flags(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
     return [x.detach().requires_grad_(yes) for x, yes in zip(tensors, asked, strict=True)]
 
 
-def _clone_input_views(graph: fx.Graph, count: int) -> None:
+def _clone_results_that_view_inputs(graph: fx.Graph, count: int) -> None:
     # copy results that are views of inputs, as positions without a strain would be: results are values
     output: Any = graph.output_node()
     results = list(output.args[0])

@@ -154,7 +154,7 @@ def trace_network(
         raise traced_root_error(network)
     tracer = NetworkTracer(leaf, attributes)
     try:
-        with _functions_and_len_as_nodes((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
+        with _record_functions_and_len_as_nodes((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
             graph = tracer.trace(network, concrete_args)
     except TpgenError:
         raise
@@ -173,7 +173,7 @@ def _is_scripted(module: nn.Module) -> bool:
 # --- functions as nodes ---------------------------------------------------------------------------------------------
 
 
-def _recording_wrapper(function: Callable) -> Callable:
+def _wrap_to_record_call_as_node(function: Callable) -> Callable:
     # the function, which becomes a node where an argument is a proxy
     @functools.wraps(function)
     def call_or_record(*args: Any, **kwargs: Any) -> Any:
@@ -187,16 +187,16 @@ def _recording_wrapper(function: Callable) -> Callable:
 
 
 @contextmanager
-def _functions_and_len_as_nodes(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
-    wrappers = {id(function): _recording_wrapper(function) for function in functions}
+def _record_functions_and_len_as_nodes(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
+    wrappers = {id(function): _wrap_to_record_call_as_node(function) for function in functions}
     undo: list[tuple[dict[str, Any], str, Any]] = []
-    own = {id(names) for names in _own_globals(network)}
+    own = {id(names) for names in _globals_of_user_forwards(network)}
     missing = object()
     try:
         for scope in _modules_and_globals_in_use(network):
             found = {name: wrappers[id(value)] for name, value in scope.items() if id(value) in wrappers}
             if id(scope) in own and "len" not in scope:
-                found["len"] = _recording_wrapper(len)
+                found["len"] = _wrap_to_record_call_as_node(len)
             for name, wrapper in found.items():
                 undo.append((scope, name, scope.get(name, missing)))
                 scope[name] = wrapper
@@ -211,7 +211,7 @@ def _functions_and_len_as_nodes(functions: Iterable[Callable], network: nn.Modul
 
 def _modules_and_globals_in_use(network: nn.Module) -> list[dict[str, Any]]:
     scopes: dict[int, dict[str, Any]] = {id(vars(torch)): vars(torch)}
-    for names in _own_globals(network):
+    for names in _globals_of_user_forwards(network):
         scopes[id(names)] = names
         for value in list(names.values()):
             if isinstance(value, ModuleType) and not value.__name__.startswith("torch"):
@@ -219,7 +219,7 @@ def _modules_and_globals_in_use(network: nn.Module) -> list[dict[str, Any]]:
     return list(scopes.values())
 
 
-def _own_globals(network: nn.Module) -> list[dict[str, Any]]:
+def _globals_of_user_forwards(network: nn.Module) -> list[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for kind in dict.fromkeys(type(module) for module in network.modules()):
         names = _globals_of_forward(kind)
@@ -256,16 +256,16 @@ _OTHERWISE = (
 )
 
 
-def _error_message(error: Exception, tracer: NetworkTracer) -> str:
+def _error_message(error: Exception, network_tracer: NetworkTracer) -> str:
     way_out = next((advice for part, advice in _WAYS_OUT if part in str(error)), _OTHERWISE)
-    if helper := _outermost_function(error):
+    if helper := _outermost_user_function_in_trace(error):
         way_out = f"keep {helper} as one node of the graph: functions=[{helper}]"
-    return f"cannot trace {_traced_location(error, tracer)}: {first_line(error).rstrip('.')}; {way_out}"
+    return f"cannot trace {_traced_location(error, network_tracer)}: {first_line(error).rstrip('.')}; {way_out}"
 
 
-def _outermost_function(error: Exception) -> str:
+def _outermost_user_function_in_trace(error: Exception) -> str:
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _outermost_function))
+        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _outermost_user_function_in_trace))
         ours = frame.f_code.co_filename.startswith(TORCH_CODE) or frame.f_globals is globals()
         if not ours and getattr(found, "__code__", None) is frame.f_code:
             return frame.f_code.co_name

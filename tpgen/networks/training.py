@@ -54,7 +54,7 @@ class Loss(nn.Module):
         self.network, self.loss = network, loss
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """Return the values of ``loss``."""
+        """Values of ``loss``."""
         with bypassing_programs():
             return self.loss(self.network, *args, **options)
 
@@ -67,25 +67,27 @@ class Training(BuiltOnce, Loss):
 
     def build(self, *args: Any, **options: Any) -> None:
         """Build the program for calls like an example."""
-        signature, tensors = Signature.of(args, options)
+        signature, tensors = Signature.split_call(args, options)
         slots = ParameterSlots(self.network, gradients=True)
         title = f"the training of {type(self.network).__name__}"
         self._scripted = [p for p in self.network.parameters() if all(p is not x for x in slots.tensors())]
         try:
-            self._program = Program.of(title, self._loss_and_gradients, slots, signature, tensors)
+            self._program = Program.build_from_example(
+                title, self._compute_loss_and_gradients, slots, signature, tensors
+            )
         except _NoGradientsError as error:
             warnings.warn(f"{title} has no gradients ({error}): the network itself serves calls", stacklevel=2)
             self._program = _EagerCalls(signature, slots)
-        self._trained = self._mode_and_gradient_flags(slots, self._scripted)
+        self._trained = self._training_mode_and_gradient_flags(slots, self._scripted)
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """Return the values of ``loss``."""
+        """Values of ``loss``."""
         if not torch.is_grad_enabled():
-            return self._evaluate_without_gradients(*args, **options)
-        signature, tensors = Signature.of(args, options)
+            return self._compute_loss_without_gradients(*args, **options)
+        signature, tensors = Signature.split_call(args, options)
         recorded, found = is_recorded(tensors), None
         with torch.no_grad():
-            program = self._current_program(*args, **options)
+            program = self._build_or_reuse_program(*args, **options)
             found = program.run(signature, tensors, recorded)
         if found is not None:
             return self._attach_gradients(program, *found)
@@ -93,7 +95,7 @@ class Training(BuiltOnce, Loss):
             found = super().forward(*args, **options)
         return found if recorded else _detach_all_but_loss(found, [*tensors, *program.slots.tensors()])
 
-    def _evaluate_without_gradients(self, *args: Any, **options: Any) -> Any:
+    def _compute_loss_without_gradients(self, *args: Any, **options: Any) -> Any:
         step = vars(self).get("_step")
         if step is None or step.network is not self.network or step.loss is not self.loss:
             step = Step(Loss(self.network, self.loss), None)
@@ -106,15 +108,15 @@ class Training(BuiltOnce, Loss):
         return (
             program is not None
             and program.is_unchanged()
-            and self._trained == self._mode_and_gradient_flags(program.slots, self._scripted)
+            and self._trained == self._training_mode_and_gradient_flags(program.slots, self._scripted)
         )
 
-    def _mode_and_gradient_flags(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
+    def _training_mode_and_gradient_flags(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
         return self.network.training, list(map(attrgetter("requires_grad"), (*slots.tensors(), *scripted)))
 
-    def _loss_and_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
+    def _compute_loss_and_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
         found = self.loss(self.network, *args, **options)
-        first = _loss_of(found)
+        first = _check_and_get_loss(found)
         parameters = [x for x in ParameterSlots(self.network, gradients=True).tensors() if x.requires_grad]
         if len(parameters) < sum(x.requires_grad for x in self.network.parameters()):
             raise InputError("parameters of TorchScript modules are no inputs of a program: freeze these, or use eager")
@@ -170,7 +172,7 @@ def _detach_all_but_loss(found: Any, owned: Sequence[Tensor]) -> Any:
     return unflatten(beside, spec)
 
 
-def _loss_of(found: Any) -> Tensor:
+def _check_and_get_loss(found: Any) -> Tensor:
     first = next((x for x in flatten(found)[0] if isinstance(x, Tensor)), None)
     if first is None or first.numel() != 1:
         described = type(found).__name__ if first is None else f"a tensor of shape {tuple(first.shape)}"

@@ -64,11 +64,11 @@ class Watch:
         unmoved, unseen = self._unmoved
         if unmoved is not None and unmoved() and not unseen and not self._tensors:
             return True
-        return self._compare_slowly()
+        return self._compare_all_recorded()
 
-    def _compare_slowly(self) -> bool:
+    def _compare_all_recorded(self) -> bool:
         unmoved, unseen = self._unmoved
-        if self._tensors and not all(map(_is_same_tensor, self._tensors)):
+        if self._tensors and not all(map(_is_tensor_unchanged, self._tensors)):
             return False
         if unmoved is not None and unmoved():
             return all(map(_is_whole_unchanged, unseen))
@@ -86,7 +86,7 @@ class Watch:
         words: list[MemoryWord] = []
         tables, unseen = read_names(self._tables), list[Whole]()
         for whole in self._wholes:
-            found, names = _SEEN.get(whole.parts, _unseen)(whole.x)
+            found, names = _SEEN.get(whole.parts, _no_words_and_names)(whole.x)
             known = [word for word in found or () if word is not None]
             if found is None or len(known) < len(found):
                 unseen.append(whole)
@@ -96,75 +96,75 @@ class Watch:
         return make_identity_test(words, tables), unseen
 
     def changed(self) -> list[tuple[str, int]]:
-        """Return names and keys of changed places and objects."""
+        """Names and keys of changed places and objects."""
         moved = [(place.name, 0) for place in self._places if not is_unchanged(place)]
         return moved + [(whole.name, whole.key) for whole in self._wholes if not _is_whole_unchanged(whole)]
 
 
 def is_unchanged(place: NamedPlace) -> bool:
     """Whether a place still has the recorded value."""
-    return _same_parts(place.table.get(place.name, ABSENT), place.value)
+    return _are_parts_identical(place.table.get(place.name, ABSENT), place.value)
 
 
 def _is_whole_unchanged(whole: Whole) -> bool:
-    return _same_parts(whole.parts(whole.x), whole.value)
+    return _are_parts_identical(whole.parts(whole.x), whole.value)
 
 
-def _is_same_tensor(of: tuple[Tensor, Tensor, bool]) -> bool:
-    x, before, asks = of
+def _is_tensor_unchanged(tensor_before_and_flag: tuple[Tensor, Tensor, bool]) -> bool:
+    x, before, asks = tensor_before_and_flag
     if x.requires_grad is not asks or x.dtype != before.dtype or x.shape != before.shape:
         return False
-    return torch.equal(x, before) or torch.equal(_bytes_of(x), _bytes_of(before))
+    return torch.equal(x, before) or torch.equal(_view_as_bytes(x), _view_as_bytes(before))
 
 
-def _bytes_of(x: Tensor) -> Tensor:
+def _view_as_bytes(x: Tensor) -> Tensor:
     return x.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _same_parts(one: Any, other: Any) -> bool:
+def _are_parts_identical(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if type(one) is not type(other):
         return False
     if type(one) is tuple:
-        return len(one) == len(other) and all(map(_same_parts, one, other))
+        return len(one) == len(other) and all(map(_are_parts_identical, one, other))
     return isinstance(one, PLAIN_KINDS) and one == other
 
 
 # -- objects as words and names ----------------------------------------------------------------------------------------
 
 
-def _words_and_names_of_object(x: Any) -> _Seen:
+def _memory_words_and_names_of_object(x: Any) -> _Seen:
     held = getattr(x, "__dict__", None)
-    names, slots = [] if held is None else [_all_names_of_dict(held)], slot_names(type(x))
+    names, slots = [] if held is None else [_watch_all_names_of_dict(held)], slot_names(type(x))
     values = [getattr(x, name) for name in slots if hasattr(x, name)]
     own: list[MemoryWord | None] = list((slot_words(x, values) or (None,)) if slots else ())
     return (*own, class_word(x), *([] if held is None else [dict_word(x)])), names
 
 
-def _words_and_names_of_dict(x: dict[Any, Any]) -> _Seen:
+def _memory_words_and_names_of_dict(x: dict[Any, Any]) -> _Seen:
     if type(x) is OrderedDict:
-        return order_words(x), [_all_names_of_dict(x)]
-    return ((), [_all_names_of_dict(x)]) if type(x) is dict else _unseen(x)
+        return order_words(x), [_watch_all_names_of_dict(x)]
+    return ((), [_watch_all_names_of_dict(x)]) if type(x) is dict else _no_words_and_names(x)
 
 
-def _all_names_of_dict(x: dict[Any, Any]) -> WatchedNames:
+def _watch_all_names_of_dict(x: dict[Any, Any]) -> WatchedNames:
     pairs = list(dict.items(x))  # in the order of a dict, of an ordered one too
     return WatchedNames(x, [name for name, _ in pairs], [value for _, value in pairs], whole=True)
 
 
-def _unseen(_x: Any) -> _Seen:
+def _no_words_and_names(_x: Any) -> _Seen:
     return None, ()
 
 
 _SEEN: dict[PartsOf, Callable[[Any], _Seen]] = {
     FUNCTION: lambda x: (function_words(x), ()),
-    LIST: lambda x: (list_words(x), ()) if type(x) is list else _unseen(x),
+    LIST: lambda x: (list_words(x), ()) if type(x) is list else _no_words_and_names(x),
     content_of: lambda x: (cell_words(x), ()),
     bases_of: lambda x: ([bases_word(x)], ()),
-    names_of_class: lambda x: ((), [_all_names_of_dict(class_table(x))]),
+    names_of_class: lambda x: ((), [_watch_all_names_of_dict(class_table(x))]),
     body_of: lambda x: ([class_word(x), dict_word(x)], ()),
-    attribute_names: lambda x: _words_and_names_of_dict(object.__getattribute__(x, "__dict__")),
-    items_of: _words_and_names_of_dict,
-    attributes_of: _words_and_names_of_object,
+    attribute_names: lambda x: _memory_words_and_names_of_dict(object.__getattribute__(x, "__dict__")),
+    items_of: _memory_words_and_names_of_dict,
+    attributes_of: _memory_words_and_names_of_object,
 }

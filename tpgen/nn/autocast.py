@@ -15,7 +15,7 @@ def is_autocasting(device: torch.device) -> bool:
 
 
 def widen_to_one_dtype(like: Tensor, *tensors: Tensor) -> tuple[torch.dtype, tuple[Tensor, ...]]:
-    """Return dtype and tensors of a call: as given, or under autocast in the widest dtype.
+    """Dtype and tensors of a call: as given, or under autocast in the widest dtype.
 
     >>> widen_to_one_dtype(torch.zeros(1), torch.zeros(1, dtype=torch.float64))[0]
     torch.float32

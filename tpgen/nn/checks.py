@@ -116,7 +116,7 @@ def check_num_elements(num_elements: Any) -> None:
 
 
 def parse_elements(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
-    """Return each row's element as int64, from int64 indices or one-hot rows ``y``.
+    """Each row's element as int64, from int64 indices or one-hot rows ``y``.
 
     Raises `InputError` unless ``y`` has ``rows`` rows.
     """

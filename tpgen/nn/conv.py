@@ -74,14 +74,16 @@ class TensorProductConv(TensorProduct):
         """
         if not torch.jit.is_scripting():
             if isinstance(edge_src, EdgeOrder):
-                return self._convolve_ordered(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+                return self._convolve_with_edge_order(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
             text = self._checked if check_index else self._trusting
             made = self._try_kernel(text, x, y, weight, edge_src, edge_dst, num_nodes)
             if made is not None:
                 return made
-            return self._convolve(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+            return self._check_operands_and_convolve(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
         assert edge_dst is not None
-        return self._convolve_in_script(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
+        return self._convolve_in_script(
+            x, y, self._check_weight_in_script(weight), edge_src, edge_dst, num_nodes, check_index
+        )
 
     def forward_pairs(
         self,
@@ -108,8 +110,8 @@ class TensorProductConv(TensorProduct):
         made = self._try_kernel(text, x, y, weight, edge_src, edge_dst, num_nodes, (*EDGES, EDGE_PAIRS))
         if made is not None:
             return made
-        self._update_choice()
-        weight = self._checked_weight(weight)
+        self._update_choice_after_failures()
+        weight = self._check_weight_or_take_own(weight)
         if self.shared_weights or not self.weight_numel:  # no rows that edges could share
             return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
         here = isinstance(x, Tensor) and x.device.type == "cpu" and not torch.jit.is_tracing()
@@ -119,7 +121,7 @@ class TensorProductConv(TensorProduct):
             return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._checked, paired=True)
         return self.forward(x, y, rows_of_edges(weight, y.shape[0]), edge_src, edge_dst, num_nodes)
 
-    def _convolve(
+    def _check_operands_and_convolve(
         self, x: Tensor, y: Tensor, weight: Tensor | None, src: Tensor, dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
         # the sum over edges with both ends given, where the call is no usual one: left to a tracer, or looked at
@@ -131,10 +133,10 @@ class TensorProductConv(TensorProduct):
                 return node
         check_edge_index("edge_src", src)
         check_edge_index("edge_dst", dst)
-        self._update_choice()
+        self._update_choice_after_failures()
         if not self._by_kernel:  # graphs are written for int64; kernels read either
             src, dst = src.long(), dst.long()
-        w = self._checked_weight(weight)
+        w = self._check_weight_or_take_own(weight)
         x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         nodes = x.shape[0] if num_nodes is None else num_nodes
         self._check_edges(x, y, w, src, dst, nodes, check)
@@ -142,16 +144,16 @@ class TensorProductConv(TensorProduct):
             return self._convolve_in_trace(x, y, w, src, dst, nodes)
         if self.choice.strategy == "kernel":
             return kernel_conv(x, y, w, src, dst, nodes, self._checked if check else self._trusting)
-        return self._evaluate("forward", x, y, w, src, dst, nodes)
+        return self._run_program("forward", x, y, w, src, dst, nodes)
 
-    def _convolve_ordered(
+    def _convolve_with_edge_order(
         self, x: Tensor, y: Tensor, weight: Any, edges: EdgeOrder, edge_dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
         src, dst, nodes = edges.ends(edge_dst, num_nodes)
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
         made = self._try_kernel(self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
-        return self._convolve(x, y, weight, src, dst, nodes, check) if made is None else made
+        return self._check_operands_and_convolve(x, y, weight, src, dst, nodes, check) if made is None else made
 
     def _write_programs(self) -> None:
         super()._write_programs()
@@ -188,11 +190,11 @@ class TensorProductConv(TensorProduct):
         return self._forward_program(x, y, w, src, dst, nodes)
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return operands and edge indices on the meta device."""
-        x = self._without_values(rows if nodes is None else nodes, self._in1_dim)
-        weights = self._weight_operands(rows) or [None]  # type: ignore[list-item]
+        """Operands and edge indices on "meta"."""
+        x = self._meta_tensor_of_own_dtype(rows if nodes is None else nodes, self._in1_dim)
+        weights = self._make_meta_weights(rows) or [None]  # type: ignore[list-item]
         index = torch.empty(rows, dtype=torch.int64, device="meta")
-        return [x, self._without_values(rows, self._in2_dim), *weights, index, index]
+        return [x, self._meta_tensor_of_own_dtype(rows, self._in2_dim), *weights, index, index]
 
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """Raise `InputError`: use `TensorProduct.right` on the edges."""

@@ -57,19 +57,19 @@ class EdgeOrder:
         ends = {"senders": senders, "receivers": receivers}
         for name, index in ends.items():
             check_edge_index(name, index)
-        _check_ends(ends, num_nodes)
+        _check_senders_and_receivers(ends, num_nodes)
         for name, index in ends.items():
             check_range(name, index, num_nodes, " (num_nodes)")
         found, order = torch.sort(receivers.long(), stable=True)
         first = torch.searchsorted(found, torch.arange(num_nodes + 1, device=found.device))
-        return _with_noted_sort_order(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
+        return _note_sort_order_for_gpu(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
 
     @property
     def num_edges(self) -> int:
         return self.senders.shape[0]
 
     def ends(self, edge_dst: Tensor | None = None, num_nodes: int | None = None) -> tuple[Tensor, Tensor, int]:
-        """Return senders, receivers and number of nodes; `InputError` for an ``edge_dst`` or other ``num_nodes``."""
+        """Senders, receivers and number of nodes; `InputError` for an ``edge_dst`` or other ``num_nodes``."""
         if edge_dst is not None or num_nodes not in (None, self.num_nodes):
             raise InputError("an EdgeOrder stands for edge_src, edge_dst and num_nodes: give neither of the others")
         return self.senders, self.receivers, self.num_nodes
@@ -85,9 +85,9 @@ class EdgeOrder:
         return torch.empty_like(x).index_copy(0, self.order, x)
 
     def to(self, device: torch.device | str) -> EdgeOrder:
-        """Return the edges on a device."""
+        """Edges on a device."""
         senders, receivers, order, first = (getattr(self, name).to(device) for name in _TENSORS)
-        return _with_noted_sort_order(EdgeOrder(senders, receivers, order, first, self.num_nodes))
+        return _note_sort_order_for_gpu(EdgeOrder(senders, receivers, order, first, self.num_nodes))
 
     def _check_rows(self, x: Tensor) -> None:
         if not x.dim() or x.shape[0] != self.num_edges:
@@ -101,7 +101,7 @@ _GPU = "cuda"
 _TENSORS = tuple(field.name for field in fields(EdgeOrder))[:-1]
 
 
-def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
+def _check_senders_and_receivers(ends: dict[str, Tensor], num_nodes: int) -> None:
     shapes = {tuple(index.shape) for index in ends.values()}
     if len(shapes) > 1 or any(index.dim() != 1 for index in ends.values()):
         raise InputError(
@@ -112,7 +112,7 @@ def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
         raise InputError(f"num_nodes: must be a number of nodes, got {num_nodes!r}")
 
 
-def _with_noted_sort_order(edges: EdgeOrder) -> EdgeOrder:
+def _note_sort_order_for_gpu(edges: EdgeOrder) -> EdgeOrder:
     # kernels on a GPU walk over edges by either end: by receiver as they stand, by sender in an order that is made
     if edges.senders.device.type == _GPU and can_read_values(edges.senders):
         remember_as_ascending(edges.receivers)

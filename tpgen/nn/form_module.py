@@ -39,12 +39,12 @@ class FormModule(PlannedModule):
     def _missing_weights_message(self) -> str:
         raise NotImplementedError
 
-    def _checked_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
+    def _check_weight_or_take_own(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
         raise NotImplementedError
 
     # --- construction -------------------------------------------------------------------------------------------
 
-    def _set_plan(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
+    def _set_plan_attributes(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
         if internal_weights and not plan.shared_weights:
             raise PlanError(
                 "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
@@ -53,13 +53,13 @@ class FormModule(PlannedModule):
         self.weight_numel, self.layout = plan.weight_numel, expand_layout(plan, layout)
         self.internal_weights, self.shared_weights = internal_weights, plan.shared_weights
 
-    def _add_parameter(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
+    def _add_parameter_or_empty_buffer(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
         if self.internal_weights and shape[-1] > 0:
             self.register_parameter(name, nn.Parameter(make(*shape)))
         else:  # TorchScript needs a tensor
             self._register_exact({name: np.zeros(0)}, persistent=True)
 
-    def _configure(self, config: Config) -> None:
+    def _set_config_and_write_programs(self, config: Config) -> None:
         self._set_config(config)
         reached = np.array(self.plan.reached, dtype=float)  # by some path
         mask = np.repeat(reached, [mul_ir.dim for mul_ir in self.plan.out.irreps])
@@ -69,7 +69,7 @@ class FormModule(PlannedModule):
 
     # --- programs -----------------------------------------------------------------------------------------------
 
-    def _emission(self, direction: str) -> Emission:
+    def _emit_program(self, direction: str) -> Emission:
         written = self.directions.get(direction, direction)
         return emit_plan(self.plan, written, self.choice.strategy, self.layout, self.streams)
 
@@ -113,11 +113,11 @@ class FormModule(PlannedModule):
     # --- inspection ---------------------------------------------------------------------------------------------
 
     def inspection_options(self) -> dict[str, Any]:
-        """Return inspection keywords, layout included."""
+        """Inspection keywords, layout included."""
         return {"layout": self.layout, **super().inspection_options()}
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
-        """Return a call's number of rows, and of nodes or None."""
+        """Number of rows, and of nodes or None, of a call."""
         given = signature(type(self).forward).bind(self, *args, **kwargs).arguments
         if self.edges:
             nodes = given["x"].shape[0]
@@ -132,7 +132,7 @@ class FormModule(PlannedModule):
     # --- weights ------------------------------------------------------------------------------------------------
 
     def _value_or_own(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
-        """Return ``value`` unchecked in shape, else ``own``; `InputError` for missing weights."""
+        """``value`` unchecked in shape, else ``own``; `InputError` for missing weights."""
         if value is None and numel > 0 and not self.internal_weights:
             raise InputError(self._missing_weights_message())
         if value is not None and not isinstance(value, Tensor):
@@ -161,7 +161,7 @@ class FormModule(PlannedModule):
         where = slices[index]
         if where is None:
             raise InputError(f"instruction {index} {self.instructions[index]} has no weights to view")
-        flat = self._checked_weight(weight)
+        flat = self._check_weight_or_take_own(weight)
         return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:

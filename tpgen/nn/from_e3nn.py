@@ -33,7 +33,7 @@ def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorPr
         )
     cls = TensorSquare if isinstance(product, e3nn.o3.TensorSquare) else TensorProduct
     ours = cls.__new__(cls)
-    ours._setup(plan_e3nn_product(product), product.internal_weights, **options)
+    ours._set_up_from_plan(plan_e3nn_product(product), product.internal_weights, **options)
     like = product.output_mask
     ours.to(device=like.device, dtype=like.dtype)
     if ours.internal_weights and ours.weight_numel:
@@ -42,7 +42,7 @@ def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorPr
 
 
 def plan_e3nn_product(product: Any) -> Plan:
-    """Return an e3nn product's plan, with final path coefficients."""
+    """Plan of an e3nn product, with final path coefficients."""
     instructions = [(*instruction[:5], instruction[5] ** 2) for instruction in product.instructions]
     return make_plan(
         product.irreps_in1,

@@ -118,7 +118,7 @@ class Linear(FormModule):
         if num_elements is not None:
             shared = ELEMENT
         plan = make_linear_plan(irreps_in, irreps_out, instructions, biases, f_in, f_out, path_normalization, shared)
-        self._setup(plan, internal_weights, num_elements, **options)
+        self._set_up_from_plan(plan, internal_weights, num_elements, **options)
 
     @classmethod
     def from_plan(
@@ -135,10 +135,10 @@ class Linear(FormModule):
         """
         check_plan(plan, {LINEAR: "make_linear_plan"})
         linear = cls.__new__(cls)
-        linear._setup(plan, internal_weights, num_elements, **options)
+        linear._set_up_from_plan(plan, internal_weights, num_elements, **options)
         return linear
 
-    def _setup(
+    def _set_up_from_plan(
         self,
         plan: Plan,
         internal_weights: bool | None,
@@ -158,13 +158,13 @@ class Linear(FormModule):
         if (told and not by_element) or (by_element and own and not told):
             raise PlanError("num_elements: give it for a plan with weights of elements that the layer is to own")
         self.num_elements = num_elements
-        self._set_plan(plan, own, config.layout)
+        self._set_plan_attributes(plan, own, config.layout)
         self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
-        self._set_shapes(plan)
-        self._add_parameters(plan)
-        self._configure(config)
+        self._set_dims_and_channel_pieces(plan)
+        self._add_weight_and_bias(plan)
+        self._set_config_and_write_programs(config)
 
-    def _set_shapes(self, plan: Plan) -> None:
+    def _set_dims_and_channel_pieces(self, plan: Plan) -> None:
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
         self._channels = plan.f_in is not None
         self._f_out = plan.f_out or 1
@@ -176,11 +176,11 @@ class Linear(FormModule):
         self._weight_pieces = [(u * w, u) for u, w in live]
         self._merged_weight_pieces = [(u * w * self._f_out, 1) for u, w in live]
 
-    def _add_parameters(self, plan: Plan) -> None:
+    def _add_weight_and_bias(self, plan: Plan) -> None:
         pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
         elements = (self.num_elements,) if self._by_element else ()
-        self._add_parameter("weight", torch.randn, *elements, *pair, self.weight_numel)
-        self._add_parameter("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
+        self._add_parameter_or_empty_buffer("weight", torch.randn, *elements, *pair, self.weight_numel)
+        self._add_parameter_or_empty_buffer("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
         biased = [np.arange(s.start, s.stop) for s in list_segments(plan.irreps_out) if plan.biases[s.index]]
         self._register_exact({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
@@ -193,17 +193,17 @@ class Linear(FormModule):
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return operands and element index on the meta device."""
+        """Operands and element index on "meta"."""
         self._refuse_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
         batch = (self.num_elements or 1,) if self._by_element else () if self.shared_weights else (rows,)
         given = [(*batch, *pair, self.weight_numel), (*batch, *pair[1:], self.bias_numel)]
         shapes = [(rows, *pair[:1], self._in_dim), *(() if self.internal_weights else given)]
         index = [torch.empty(rows, dtype=torch.int64, device="meta")] * self._by_element
-        return [*(self._without_values(*shape) for shape in shapes), *index]
+        return [*(self._meta_tensor_of_own_dtype(*shape) for shape in shapes), *index]
 
     def inspection_options(self) -> dict[str, Any]:
-        """Return inspection keywords, elements included."""
+        """Inspection keywords, elements included."""
         return {**super().inspection_options(), **({"elements": self.num_elements or 1} if self._by_element else {})}
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
@@ -229,17 +229,17 @@ class Linear(FormModule):
         if torch.jit.is_scripting():
             own_w = self._scripted_value_or_own(weight, self.weight, self.weight_numel)
             own_b = self._scripted_value_or_own(bias, self.bias, self.bias_numel)
-            x, w = self._merge_operands(features, own_w)
+            x, w = self._merge_channels_of_operands(features, own_w)
             if self._by_element:  # alone, so that TorchScript can rule it out
                 assert index is not None, "index: say the element of every row"
                 assert index.dtype == torch.int64 and index.shape == x.shape[:-1], "index: must be int64, one a row"  # noqa: PT018
                 rows = self._forward_program(x.reshape(-1, x.size(-1)), w, index.reshape(-1))
                 return self._add_bias(
-                    self._split_output(rows.reshape(list(index.shape) + [rows.size(-1)])), own_b, index
+                    self._split_channels_of_output(rows.reshape(list(index.shape) + [rows.size(-1)])), own_b, index
                 )
             else:  # noqa: RET505
                 assert index is None, "index: this layer has no elements"
-                return self._add_bias(self._split_output(self._forward_program(x, w)), own_b)
+                return self._add_bias(self._split_channels_of_output(self._forward_program(x, w)), own_b)
         made = self._try_layer_kernel(features, weight, bias, index)
         if made is not None:
             return made
@@ -247,11 +247,11 @@ class Linear(FormModule):
             node = record_leaf_call(self, features, weight, bias, index)
             if node is not None:
                 return node
-        w, b = self._checked_weight(weight), self._value_or_own(bias, self.bias, self.bias_numel)
+        w, b = self._check_weight_or_take_own(weight), self._value_or_own(bias, self.bias, self.bias_numel)
         x, w, b = self._check_operands(features, w, b)
-        elements = self._element_index(x, w, b, index)
-        x, w = self._merge_operands(x, w)
-        return run_without_autocast(self._evaluate, x, w, b, *elements)
+        elements = self._parse_element_index(x, w, b, index)
+        x, w = self._merge_channels_of_operands(x, w)
+        return run_without_autocast(self._apply_program_and_bias, x, w, b, *elements)
 
     def _try_layer_kernel(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
         if torch.compiler.is_compiling() or not self.kernel_text:
@@ -269,23 +269,25 @@ class Linear(FormModule):
         made = forms.compute_and_record_in_cpp(call)
         return made[0] if made else None
 
-    def _evaluate(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:
+    def _apply_program_and_bias(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:
         if not index:
-            return self._add_bias(self._split_output(self._runner("forward")(x, w)), b)
+            return self._add_bias(self._split_channels_of_output(self._get_current_runner("forward")(x, w)), b)
         batch = x.shape[:-1]
-        rows = self._runner("forward")(x.reshape(-1, x.shape[-1]), w, *index)
-        return self._add_bias(self._split_output(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch))
+        rows = self._get_current_runner("forward")(x.reshape(-1, x.shape[-1]), w, *index)
+        return self._add_bias(
+            self._split_channels_of_output(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch)
+        )
 
-    def _element_count(self, w: Tensor, b: Tensor) -> int:
+    def _count_elements(self, w: Tensor, b: Tensor) -> int:
         return self.num_elements or max([x.shape[0] for x in (w, b) if x.dim() > 1], default=1)
 
-    def _element_index(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
+    def _parse_element_index(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
         # the element of every row, on one axis, where there are elements
         if not self._by_element:
             if index is not None:
                 raise InputError("index: this layer has no elements: leave it out, or construct it with num_elements")
             return ()
-        count, batch = self._element_count(w, b), x.shape[: x.dim() - 1 - self._channels]
+        count, batch = self._count_elements(w, b), x.shape[: x.dim() - 1 - self._channels]
         if index is None:
             raise InputError(f"index: weights of {count} elements need the element of every row")
         if isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == batch:
@@ -295,7 +297,7 @@ class Linear(FormModule):
             check_range("index", index, count, of="elements")
         return (index,)
 
-    def _merge_operands(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def _merge_channels_of_operands(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         if self._by_element and w.size(-1) == 0:
             w = w.new_empty([0])
         if self._channels:
@@ -306,7 +308,7 @@ class Linear(FormModule):
                 w = w.new_empty(w.shape[:-3] + (0,))
         return x, w
 
-    def _split_output(self, out: Tensor) -> Tensor:
+    def _split_channels_of_output(self, out: Tensor) -> Tensor:
         return split_channels(out, self._f_out, self._out_pieces) if self._channels else out
 
     def _add_bias(self, out: Tensor, bias: Tensor, index: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
@@ -334,7 +336,7 @@ class Linear(FormModule):
             ("bias", b, (*pair[1:], self.bias_numel)),
         ):
             if value.numel() or shape[-1]:
-                sets = (self._element_count(w, b),) if self._by_element else ()
+                sets = (self._count_elements(w, b),) if self._by_element else ()
                 check_parameter(name, value, (*sets, *shape), self.shared_weights, dtype, like.device)
         if not self.shared_weights and not torch.compiler.is_compiling():
             axes = 1 + len(pair)
@@ -354,7 +356,7 @@ class Linear(FormModule):
             f"give weight with {self.weight_numel} entries{biases}"
         )
 
-    def _checked_weight(self, weight: Any) -> Tensor:
+    def _check_weight_or_take_own(self, weight: Any) -> Tensor:
         return self._value_or_own(weight, self.weight, self.weight_numel)
 
     def __repr__(self) -> str:

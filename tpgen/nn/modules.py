@@ -32,6 +32,6 @@ def build_module(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedM
 
 
 def list_open_sizes(plan: Plan, channels: int = 3, elements: int = 1) -> dict[str, Any]:
-    """Return module keywords for sizes that a plan leaves open (channels, elements)."""
+    """Module keywords for sizes that a plan leaves open (channels, elements)."""
     keywords = {"channels": ("channels", channels), "elements": ("num_elements", elements if elements > 1 else None)}
     return dict(keywords[size] for size in plan.maker.sizes)

@@ -56,7 +56,7 @@ def is_traced(x: Tensor) -> bool:
 
 
 def count_writes(x: Tensor) -> int:
-    """Return how often a tensor was written to; -1 for an inference tensor.
+    """How often a tensor was written to; -1 for an inference tensor.
 
     >>> count_writes(torch.zeros(1).add_(1))
     1

@@ -26,9 +26,9 @@ PROGRAM = "_tpgen"  # the name of a module that computes for another, in this ot
 
 
 class PlannedModule(Constants):
-    """Base of modules that run a plan by programs, which the state leaves out.
+    """Base of modules that run a plan by generated programs, which pickles omit.
 
-    Subclasses emit programs (`_emission`) and runners (`_make_runner`).
+    Subclasses emit programs (`_emit_program`) and make functions that run these (`_make_runner`).
     """
 
     plan: Plan
@@ -54,7 +54,7 @@ class PlannedModule(Constants):
         like = self.get_buffer(self._place)
         return replace(self._config, dtype=like.dtype, device=str(like.device))
 
-    def _choose(self) -> Choice:
+    def _choose_strategy(self) -> Choice:
         return choose_strategy(self.plan.flat, self._config_for_own_dtype())
 
     def _set_config(self, config: Config) -> None:
@@ -62,41 +62,41 @@ class PlannedModule(Constants):
         self._config = config
         self.backend = config.backend
 
-    def _emission(self, direction: str) -> Emission:
+    def _emit_program(self, direction: str) -> Emission:
         raise NotImplementedError
 
-    def _make_program(self, direction: str) -> nn.Module:
+    def _make_program_module(self, direction: str) -> nn.Module:
         like = self.get_buffer(self._place)
-        return self._emission(direction).module().to(device=like.device, dtype=like.dtype)
+        return self._emit_program(direction).module().to(device=like.device, dtype=like.dtype)
 
     def _write_programs(self) -> None:
-        self._forward_program = self._make_program("forward")
+        self._forward_program = self._make_program_module("forward")
 
     @property
     def choice(self) -> Choice:
         """Current strategy and reason; changes if kernels cannot be built."""
-        self._update_choice()
+        self._update_choice_after_failures()
         return self._choice
 
-    def _update_choice(self) -> None:
+    def _update_choice_after_failures(self) -> None:
         # choose again where a kernel could not be built since
         if torch.compiler.is_compiling() or self._failures == failures_seen():
             return
         self._failures = failures_seen()
-        if self._choose() != self._choice:
+        if self._choose_strategy() != self._choice:
             with without_modes():  # constants have values, also where a call has none
                 self._choose_and_write_programs()
 
     def _choose_and_write_programs(self) -> None:
         self._runners = {}
-        self._failures, self._choice = failures_seen(), self._choose()
+        self._failures, self._choice = failures_seen(), self._choose_strategy()
         self._write_programs()
 
     def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
         raise NotImplementedError
 
-    def _runner(self, direction: str = "forward") -> Runner:
-        self._update_choice()
+    def _get_current_runner(self, direction: str = "forward") -> Runner:
+        self._update_choice_after_failures()
         program = getattr(self, f"_{direction}_program")
         limited = self._config.max_bytes is not None and not torch.compiler.is_compiling()
         if self.backend == "eager" and not limited:  # no wrapper, no bookkeeping in the way of torch.compile around us
@@ -115,13 +115,13 @@ class PlannedModule(Constants):
     # --- inspection -----------------------------------------------------------------------------------------------
 
     def inspection_options(self) -> dict[str, Any]:
-        """Return inspection keywords: strategy, backend, dtype and device."""
+        """Inspection keywords: strategy, backend, dtype and device."""
         like = self.get_buffer(self._place)
         where = {"dtype": like.dtype, "device": str(like.device)}
         return {"strategy": self.choice.strategy, "backend": self.backend, **where}
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return a call's operands and indices on the meta device, without internal weights."""
+        """Operands and indices of a call on the meta device, without internal weights."""
         raise NotImplementedError
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
@@ -129,10 +129,10 @@ class PlannedModule(Constants):
         return self(*operands)
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
-        """Return a call's number of rows, and of a convolution's nodes, else None."""
+        """Number of rows of a call, and of a convolution's nodes, else None."""
         raise NotImplementedError
 
-    def _without_values(self, *shape: int) -> Tensor:
+    def _meta_tensor_of_own_dtype(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self.get_buffer(self._place).dtype, device="meta")
 
     def _refuse_nodes(self, nodes: int | None) -> None:
@@ -162,19 +162,19 @@ class PlannedModule(Constants):
         mask = holder.get_buffer("output_mask")
         return self.to(device=mask.device, dtype=mask.dtype).train(holder.training)
 
-    def _anchor(self) -> Tensor:
+    def _find_anchor_of_dtype_and_device(self) -> Tensor:
         of, name = (self._holder[0], "output_mask") if self._holder else (self, self._place)
         return next((p for p in of.parameters() if p.is_floating_point()), of.get_buffer(name))
 
-    def _adapt_to(self, anchor: Tensor | None) -> None:
+    def _adapt_constants_to_anchor(self, anchor: Tensor | None) -> None:
         self._runners.clear()  # a scripted program holds the constants it was made with
-        super()._adapt_to(anchor)
-        if self._choose() != self._choice:  # where another strategy is better, or the only one
+        super()._adapt_constants_to_anchor(anchor)
+        if self._choose_strategy() != self._choice:  # where another strategy is better, or the only one
             self._choose_and_write_programs()
         for name in self._programs:
             program = self._modules.get(name)
             if anchor is not None and isinstance(program, Constants):
-                program._adapt_to(anchor)
+                program._adapt_constants_to_anchor(anchor)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
@@ -199,4 +199,4 @@ class _CallOnOperands(nn.Module):
 
 def adapt_programs(module: PlannedModule, _keys: Any = None) -> None:
     """Load_state_dict post-hook: adapt programs to a loaded dtype or device."""
-    module._adapt_to(module._anchor())
+    module._adapt_constants_to_anchor(module._find_anchor_of_dtype_and_device())

@@ -131,7 +131,7 @@ class Polynomial(PolynomialModule):
         plan = make_polynomial_plan(operands, written)
         if weights == "element" and not plan.weights:
             raise PlanError("weights: by element, and no term has any: give terms weights, or weights='none'")
-        self._setup(plan, channels, num_elements, weights == "given", edges, **options)
+        self._set_up_from_plan(plan, channels, num_elements, weights == "given", edges, **options)
 
     @classmethod
     def from_plan(
@@ -156,10 +156,12 @@ class Polynomial(PolynomialModule):
         if channels < 1:
             raise PlanError(f"channels: a polynomial has one at least, got {channels}")
         made = cls.__new__(cls)
-        made._setup(plan, channels, num_elements, bool(plan.weights) and not internal_weights, edges, **options)
+        made._set_up_from_plan(
+            plan, channels, num_elements, bool(plan.weights) and not internal_weights, edges, **options
+        )
         return made
 
-    def _setup(
+    def _set_up_from_plan(
         self,
         plan: Plan,
         channels: int,
@@ -203,7 +205,7 @@ class Polynomial(PolynomialModule):
             node = record_leaf_call(self, *tensors, index=index, weights=weights, **said)
             if node is not None:
                 return node
-        return self._check_and_run(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
+        return self._check_operands_and_run(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
 
     def _tensors_in_order_of_inputs(
         self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]
@@ -277,7 +279,7 @@ def _parse_term(n: int, term: Any, operands: Sequence[Operand], weighted: bool) 
         raise PlanError(f"term {n}: must be a tuple of names, or (names, table), got {str(term)[:60]}")
     names = tuple(term)
     known = {o.name: o for o in operands}
-    reached = [k for k, (_, ir) in enumerate(known[OUT].irreps) if _has_paths(names, str(ir), known)]
+    reached = [k for k, (_, ir) in enumerate(known[OUT].irreps) if _has_any_coupling(names, str(ir), known)]
     return [
         PolynomialTerm(names, k, f"w{n}_{k}" if weighted else None)
         for k in reached or [0]  # of a term that reaches nothing the plan says so
@@ -296,7 +298,7 @@ def _check_table(n: int, names: Any, table: Any) -> None:
         )
 
 
-def _has_paths(names: tuple[str, ...], output: str, known: Mapping[str, Operand]) -> bool:
+def _has_any_coupling(names: tuple[str, ...], output: str, known: Mapping[str, Operand]) -> bool:
     if not 1 <= len(names) <= 4 or any(name not in known or name == OUT for name in names):
         return True  # planning says what is wrong
     return any(generated_couplings(tuple(str(known[name].irreps) for name in names), output, names, "independent"))

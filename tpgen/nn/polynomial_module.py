@@ -82,11 +82,11 @@ class PolynomialModule(PlannedModule):
         return describe_polynomial(self.plan).form
 
     def sweep(self, call: str = "forward") -> PolynomialSweep:
-        """Return one row's straight-line program for ``forward``, ``backward`` or a call's text."""
+        """One row's straight-line program for ``forward``, ``backward`` or a call's text."""
         return describe_polynomial(self.plan).sweep(named_call(self.plan, call))
 
     def placement(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> PolynomialPlacement:
-        """Return a call's kernel placement (tasks, scratch)."""
+        """Kernel placement (tasks, scratch) of a call."""
         return describe_polynomial(self.plan).placement(named_call(self.plan, call), dtype)
 
     @property
@@ -95,17 +95,17 @@ class PolynomialModule(PlannedModule):
         return emit_polynomial(self.plan, self.choice.strategy, self._indexed, self._ends)
 
     def code(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
-        """Return the generated C++ of a call."""
+        """Generated C++ of a call."""
         return describe_polynomial(self.plan).source(named_call(self.plan, call), dtype)
 
     # -- inspection --
 
     def inspection_options(self) -> dict[str, Any]:
-        """Return inspection keywords, sizes included."""
+        """Inspection keywords, sizes included."""
         return {"channels": self.channels, "elements": self.num_elements or 1, **super().inspection_options()}
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return operands and indices on the meta device."""
+        """Operands and indices on "meta"."""
         ends = dict(self._ends)
         if not ends:
             self._refuse_nodes(nodes)
@@ -116,14 +116,14 @@ class PolynomialModule(PlannedModule):
             shapes += [(self.num_elements or 1, *shape) for shape in self.weight_shapes]
         indices = bool(self.num_elements) + len(self._edge_arguments)
         index = [torch.empty(rows, dtype=torch.int64, device="meta") for _ in range(indices)]
-        return [*(self._without_values(*shape) for shape in shapes), *index]
+        return [*(self._meta_tensor_of_own_dtype(*shape) for shape in shapes), *index]
 
     @property
     def _edge_arguments(self) -> list[str]:
         return [name for end, name in EDGE_ARGUMENTS.items() if end in dict(self._ends).values()]
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
-        """Return the number of rows, and None for nodes."""
+        """Number of rows, and None for nodes."""
         return (args[0] if args else kwargs["x"]).shape[0], None
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class PolynomialModule(PlannedModule):
 
     # -- programs --
 
-    def _emission(self, direction: str) -> Emission:
+    def _emit_program(self, direction: str) -> Emission:
         return self.graph
 
     def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
@@ -152,7 +152,7 @@ class PolynomialModule(PlannedModule):
 
     # -- evaluation --
 
-    def _check_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
+    def _check_operands_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
         given = {name: self._check_dtype(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
         ends = _ends_of_call(self._ends, given, *edges) if edges else []
         first = next(iter(given))
@@ -170,7 +170,7 @@ class PolynomialModule(PlannedModule):
                 f"{self._index}: this module has no elements: leave it out, or construct it with num_elements (and a "
                 "Polynomial with weights='element')"
             )
-        return self._run([*given.values(), *self._weights_of_call(weights, rows)], index, ends)
+        return self._run_program([*given.values(), *self._weights_of_call(weights, rows)], index, ends)
 
     def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, rows: int, of: str) -> None:
         if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
@@ -179,13 +179,13 @@ class PolynomialModule(PlannedModule):
             why = "one for each edge" if self._ends else f"as {of} has"
             raise InputError(f"{name}: must have {rows} rows{',' if self._ends else ''} {why}, got {x.shape[0]}")
 
-    def _run(self, tensors: Sequence[Tensor], index: Tensor | None, edges: Sequence[Any] = ()) -> Tensor:
+    def _run_program(self, tensors: Sequence[Tensor], index: Tensor | None, edges: Sequence[Any] = ()) -> Tensor:
         if index is None:
-            return run_without_autocast(self._runner(), *tensors, *edges)
+            return run_without_autocast(self._get_current_runner(), *tensors, *edges)
         if self.choice.strategy != "kernel":
             self._check_elements(index)
         try:
-            return run_without_autocast(self._runner(), *tensors, index, *edges)
+            return run_without_autocast(self._get_current_runner(), *tensors, index, *edges)
         except InputError:  # a kernel checks by itself, and knows no names of arguments
             self._check_elements(index)
             raise
@@ -229,7 +229,7 @@ class PolynomialModule(PlannedModule):
     def _check_dtype(self, name: str, x: Any) -> Tensor:
         x = given_numbers(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
-            self._adapt_to(x)  # left there by a load, as no state says anything of it
+            self._adapt_constants_to_anchor(x)  # left there by a load, as no state says anything of it
         like = self._like
         if is_autocasting(like.device) and torch.promote_types(x.dtype, like.dtype) == like.dtype:
             x = x.to(like.dtype)
@@ -249,7 +249,7 @@ def find_row_shape(o: Operand, channels: int) -> tuple[int, ...]:
 
 
 def common_multiplicity(where: str, *irreps: Irreps, remedy: str = "") -> int:
-    """Return the multiplicity of all irreps, the number of channels; `PlanError` if there are several."""
+    """Multiplicity of all irreps, the number of channels; `PlanError` if there are several."""
     multiplicities = {mul for each in irreps for mul, _ in each}
     if len(multiplicities) != 1 or 0 in multiplicities:
         raise PlanError(
@@ -293,7 +293,7 @@ def parse_edge_ends(edges: Any, plan: Plan) -> Ends:
 def _ends_of_call(
     ends: Ends, given: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
 ) -> list[Any]:
-    """Return a program's edge indices, then the number of result rows if edges are summed.
+    """Edge indices of a program, then the number of result rows if edges are summed.
 
     Raises `InputError` for edges that do not fit.
     """

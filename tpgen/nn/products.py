@@ -87,7 +87,7 @@ class FullyConnectedTensorProduct(_Preset):
         planning, told = _split_planning_options(
             {**options, "path_normalization": path_normalization}, irrep_normalization
         )
-        self._setup(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
+        self._set_up_from_plan(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
 
 
 class _PresetWithFilter(_Preset):
@@ -102,7 +102,7 @@ class _PresetWithFilter(_Preset):
         **options: Unpack[FilteringOptions],
     ) -> None:
         planning, told = _split_planning_options(options, irrep_normalization)
-        self._setup(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), **told)
+        self._set_up_from_plan(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), **told)
 
 
 @compile_mode("script")
@@ -146,18 +146,18 @@ class TensorSquare(_Preset):
         **options: Unpack[FilteringOptions],
     ) -> None:
         planning, told = _split_planning_options(options, irrep_normalization)
-        self._setup(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), **told)
+        self._set_up_from_plan(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), **told)
 
-    def _setup(self, plan: Plan, internal_weights: bool | None, **options: Any) -> None:
-        super()._setup(plan, internal_weights, **options)
+    def _set_up_from_plan(self, plan: Plan, internal_weights: bool | None, **options: Any) -> None:
+        super()._set_up_from_plan(plan, internal_weights, **options)
         self.irreps_in = plan.irreps_in1
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """Return the square of ``x (…, in)``; weights as in `TensorProduct.forward`."""
+        """Square of ``x (…, in)``; weights as in `TensorProduct.forward`."""
         if torch.jit.is_scripting():  # which knows no super()
-            return self._forward_program(x, x, self._scripted_weight(weight))
+            return self._forward_program(x, x, self._check_weight_in_script(weight))
         return super().forward(x, x, weight)
 
     def __repr__(self) -> str:
         ends = f"{self.irreps_in} -> {self.irreps_out.simplify()}"
-        return f"{type(self).__name__}({ends} | {self._path_count()} paths | {self.weight_numel} weights)"
+        return f"{type(self).__name__}({ends} | {self._count_weighted_paths()} paths | {self.weight_numel} weights)"

@@ -113,7 +113,7 @@ class SymmetricContraction(PolynomialModule):
             node = record_leaf_call(self, x, y, weights)
             if node is not None:
                 return node
-        return self._check_and_run((x,), y, weights)
+        return self._check_operands_and_run((x,), y, weights)
 
     def _own_weights(self) -> list[Tensor]:
         return [w for c in self.contractions for w in c.used()]  # type: ignore[operator]
@@ -149,7 +149,7 @@ class _Weights(nn.Module):
     def __init__(self, paths: list[list[Entries]], elements: int, channels: int) -> None:
         super().__init__()
         self._live = [any(found) for found in paths]
-        made = [_make_weights(elements, found, channels) for found in paths]
+        made = [_make_weight_parameter(elements, found, channels) for found in paths]
         self.weights = nn.ParameterList(made[:-1][::-1])
         self.weights_max = made[-1]
 
@@ -160,7 +160,7 @@ class _Weights(nn.Module):
                 yield parameter
 
 
-def _make_weights(elements: int, paths: list[Entries], channels: int) -> nn.Parameter:
+def _make_weight_parameter(elements: int, paths: list[Entries], channels: int) -> nn.Parameter:
     # MACE has a weight for every chain, also where all of them vanish between equal tensors, and one where none is
     if not any(paths):
         return nn.Parameter(torch.zeros(elements, max(1, len(paths)), channels), requires_grad=False)
@@ -232,13 +232,13 @@ def average_over_orders(couplings: Tensor) -> Tensor:
 
 
 def make_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Return float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
+    """Float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
     one = [drop_multiplicities(irreps_in)] * degree
     return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
 
 
 def find_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Return each checkpoint path's sign relative to ours; raises `PlanError` for other couplings."""
+    """Each checkpoint path's sign relative to ours; raises `PlanError` for other couplings."""
     ours = make_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)

@@ -132,7 +132,7 @@ class TensorProduct(FormModule):
         )
         if shared_weights is False and internal_weights is None:
             internal_weights = False
-        self._setup(plan, internal_weights, compile_right=compile_right, **options)
+        self._set_up_from_plan(plan, internal_weights, compile_right=compile_right, **options)
 
     @classmethod
     def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]) -> Self:
@@ -144,10 +144,10 @@ class TensorProduct(FormModule):
         """
         check_plan(plan, {PRODUCT: "tpgen.make_plan"})
         product = cls.__new__(cls)
-        product._setup(plan, internal_weights, **options)
+        product._set_up_from_plan(plan, internal_weights, **options)
         return product
 
-    def _setup(
+    def _set_up_from_plan(
         self,
         plan: Plan,
         internal_weights: bool | None,
@@ -160,14 +160,14 @@ class TensorProduct(FormModule):
         config = Config(**options)
         if internal_weights is None:
             internal_weights = plan.shared_weights and any(i.has_weight for i in plan.instructions)
-        self._set_plan(plan, internal_weights, config.layout)
-        self._add_parameter("weight", torch.randn, self.weight_numel)
+        self._set_plan_attributes(plan, internal_weights, config.layout)
+        self._add_parameter_or_empty_buffer("weight", torch.randn, self.weight_numel)
         self.irreps_in1, self.irreps_in2 = plan.irreps_in1, plan.irreps_in2
         self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
         self.streams = config.streams
-        self._configure(config)
+        self._set_config_and_write_programs(config)
         if compile_right:
-            self._right_program = self._make_program("right")
+            self._right_program = self._make_program_module("right")
 
     # --- programs -----------------------------------------------------------------------------------------------
 
@@ -176,16 +176,16 @@ class TensorProduct(FormModule):
         kernel = self.choice.strategy == "kernel" and self.backend != "script" and not self.streams
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
         right = self._modules.get("_right_program") or _MissingProgram()
-        self._right_program = right if isinstance(right, _MissingProgram) else self._make_program("right")
+        self._right_program = right if isinstance(right, _MissingProgram) else self._make_program_module("right")
 
-    def _write_right(self) -> None:
+    def _write_right_program(self) -> None:
         if isinstance(self._right_program, _MissingProgram):
             if torch.compiler.is_compiling():  # writing is no tensor code: torch.compile cannot trace it
                 raise InputError(
                     "the program of right is not written yet, and torch.compile cannot trace the writing: "
                     "construct the product with compile_right=True, or call right once before"
                 )
-            self._right_program = self._make_program("right")
+            self._right_program = self._make_program_module("right")
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class TensorProduct(FormModule):
         # looked at, since small products are overhead.  What an fx trace sees is one node.  Plain rows go to the
         # program unchecked; all else is checked and brought to one dtype first.
         if torch.jit.is_scripting():
-            return self._forward_program(x, y, self._scripted_weight(weight))
+            return self._forward_program(x, y, self._check_weight_in_script(weight))
         made = self._try_kernel(self.kernel_text, x, y, weight)
         if made is not None:
             return made
@@ -207,24 +207,24 @@ class TensorProduct(FormModule):
             node = record_leaf_call(self, x, y, weight)
             if node is not None:
                 return node
-        w = self._checked_weight(weight)
+        w = self._check_weight_or_take_own(weight)
         if not torch.compiler.is_compiling() and self.takes_rows(x, y, w):
-            return self._runner("forward")(x, y, w)
+            return self._get_current_runner("forward")(x, y, w)
         x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
-        return self._run("forward", x, y, w)
+        return self._check_batches_and_run("forward", x, y, w)
 
     @torch.jit.export
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """Return the product as a matrix on x: ``out = einsum("…i,…ik->…k", x, right(y))``.
+        """Product as a matrix on x: ``out = einsum("…i,…ik->…k", x, right(y))``.
 
         ``y`` is ``(…, in2)``, the result ``(…, in1, out)``; weights are those of `forward`.
         """
         if torch.jit.is_scripting():
-            return self._right_program(y, self._scripted_weight(weight))
-        self._write_right()
-        w = self._checked_weight(weight)
+            return self._right_program(y, self._check_weight_in_script(weight))
+        self._write_right_program()
+        w = self._check_weight_or_take_own(weight)
         y, w = self._check_operands({"y": (y, self._in2_dim)}, w)
-        return self._run("right", y, w)
+        return self._check_batches_and_run("right", y, w)
 
     def takes_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
         """Whether operands are plain rows."""
@@ -242,16 +242,16 @@ class TensorProduct(FormModule):
             and not is_autocasting(like.device)
         )
 
-    def _run(self, direction: str, *operands: Tensor) -> Tensor:
+    def _check_batches_and_run(self, direction: str, *operands: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():  # which may not know yet whether two sizes are equal
             check_batches(operands)
-        return self._evaluate(direction, *operands)
+        return self._run_program(direction, *operands)
 
-    def _evaluate(self, direction: str, *operands: Any) -> Tensor:
+    def _run_program(self, direction: str, *operands: Any) -> Tensor:
         if self.streams:
             with restoring_stream(operands[0].device):
-                return self._runner(direction)(*operands)
-        return run_without_autocast(self._runner(direction), *operands)
+                return self._get_current_runner(direction)(*operands)
+        return run_without_autocast(self._get_current_runner(direction), *operands)
 
     def _check_operands(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
         like = self.output_mask
@@ -276,7 +276,7 @@ class TensorProduct(FormModule):
             f"give weight with {self.weight_numel} entries{rows}"
         )
 
-    def _checked_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
+    def _check_weight_or_take_own(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
         if weight is None:
             return self._value_or_own(None, self.weight, self.weight_numel)
         if not isinstance(weight, Tensor):
@@ -284,7 +284,7 @@ class TensorProduct(FormModule):
         check_weight(weight, self.weight_numel, self.shared_weights, self.internal_weights)
         return weight
 
-    def _scripted_weight(self, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
+    def _check_weight_in_script(self, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
         if weight is not None and self.shared_weights:
             assert weight.dim() == 1, "weights are shared by all rows: give one axis"
         elif weight is not None:
@@ -310,24 +310,26 @@ class TensorProduct(FormModule):
         return o3.TensorProduct.visualize(self, sizes if coloured else None, coloured, aspect_ratio, ax)
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return operands on the meta device."""
+        """Operands on "meta"."""
         self._refuse_nodes(nodes)
-        return [self._without_values(rows, n) for n in (self._in1_dim, self._in2_dim)] + self._weight_operands(rows)
+        return [
+            self._meta_tensor_of_own_dtype(rows, n) for n in (self._in1_dim, self._in2_dim)
+        ] + self._make_meta_weights(rows)
 
-    def _weight_operands(self, rows: int) -> list[Tensor]:
+    def _make_meta_weights(self, rows: int) -> list[Tensor]:
         if self.internal_weights or not self.weight_numel:
             return []
-        return [self._without_values(*(() if self.shared_weights else (rows,)), self.weight_numel)]
+        return [self._meta_tensor_of_own_dtype(*(() if self.shared_weights else (rows,)), self.weight_numel)]
 
     def __repr__(self) -> str:
         ends = f"{self.irreps_in1.simplify()} x {self.irreps_in2.simplify()} -> {self.irreps_out.simplify()}"
-        return f"{type(self).__name__}({ends} | {self._path_count()} paths | {self.weight_numel} weights)"
+        return f"{type(self).__name__}({ends} | {self._count_weighted_paths()} paths | {self.weight_numel} weights)"
 
-    def _path_count(self) -> int:
+    def _count_weighted_paths(self) -> int:
         return sum(prod(i.path_shape) for i in self.instructions)
 
     def __prepare_scriptable__(self) -> "TensorProduct":
-        self._write_right()
+        self._write_right_program()
         return self
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:

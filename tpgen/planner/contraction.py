@@ -31,10 +31,10 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
     3 paths, coupling 5/36 non-zero, per row and channel 16 flops, 20 bytes (each operand once)
     """
     terms = [
-        PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis_of_degree(nu))
+        PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis_name_for_degree(nu))
         for n, ((_, ir), degree) in enumerate(zip(irreps_out, degrees, strict=True))
         for nu in range(degree, 0, -1)
-        if any(_paths_of_degree(irreps_in, ir, nu))
+        if any(_list_paths_of_degree(irreps_in, ir, nu))
     ]
     if not terms:
         raise PlanError(f"no product of {irreps_in} reaches {irreps_out}: check the parities, or raise the correlation")
@@ -44,7 +44,7 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
 
 def list_contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
     """Paths of each degree from 1; a path that symmetry makes zero is empty."""
-    return [_paths_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
+    return [_list_paths_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
 
 
 def drop_multiplicities(irreps: Irreps) -> Irreps:
@@ -56,11 +56,11 @@ def drop_multiplicities(irreps: Irreps) -> Irreps:
     return Irreps([(1, ir) for _, ir in irreps])
 
 
-def _paths_of_degree(irreps_in: Irreps, output: Irrep, degree: int) -> list[Entries]:
+def _list_paths_of_degree(irreps_in: Irreps, output: Irrep, degree: int) -> list[Entries]:
     return generated_couplings(
-        (str(drop_multiplicities(irreps_in)),) * degree, str(output), ("x",) * degree, _basis_of_degree(degree)
+        (str(drop_multiplicities(irreps_in)),) * degree, str(output), ("x",) * degree, _basis_name_for_degree(degree)
     )
 
 
-def _basis_of_degree(degree: int) -> str:
+def _basis_name_for_degree(degree: int) -> str:
     return "natural" if degree == MAX_DEGREE else "chained"

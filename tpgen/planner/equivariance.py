@@ -70,18 +70,22 @@ def make_rotation(matrix: Tensor) -> Tensor:
 def representation_matrix(irreps: Irreps, rotation: Tensor) -> Tensor:
     """Matrix of a rotation, with or without inversion, on irreps."""
     sign = torch.det(rotation).sign()
-    blocks = [_wigner_d(ir.l, rotation * sign) * (1 if sign > 0 else ir.p) for mul, ir in irreps for _ in range(mul)]
+    blocks = [
+        _wigner_d_by_recursion(ir.l, rotation * sign) * (1 if sign > 0 else ir.p)
+        for mul, ir in irreps
+        for _ in range(mul)
+    ]
     return torch.block_diag(*blocks)
 
 
-def _wigner_d(degree: int, rotation: Tensor) -> Tensor:
+def _wigner_d_by_recursion(degree: int, rotation: Tensor) -> Tensor:
     # wigner's D in float64, each degree out of the one below: D(l) is D(l-1) x D(1) between 3j symbols
     if degree == 0:
         return torch.ones(1, 1, dtype=torch.float64)
     if degree == 1:
         return rotation
     c = torch.tensor(wigner_3j(degree - 1, 1, degree))
-    lower = _wigner_d(degree - 1, rotation)
+    lower = _wigner_d_by_recursion(degree - 1, rotation)
     return torch.einsum("abk,ac,bd,cdm->km", c, lower, rotation, c) * (2 * degree + 1)
 
 

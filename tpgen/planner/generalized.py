@@ -39,7 +39,7 @@ def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, 
     Raises `PlanError` unless the degree is 1 to 4.
     """
     factors = _parse_factors(factors)
-    found = list(_paths_to(factors, Irrep(output), natural))
+    found = list(_list_paths_to_irrep(factors, Irrep(output), natural))
     shape = (Irrep(output).dim, *(f.dim for f in factors))
     return np.stack(found, axis=-1) if found else np.zeros((*shape, 0))
 
@@ -59,7 +59,7 @@ def symmetrized_couplings(
     """
     factors = _parse_factors(factors)
     groups = [0] * len(factors) if same is None else same
-    return [_symmetrized_entries(path, groups) for path in _paths_to(factors, Irrep(output), natural)]
+    return [_symmetrized_entries(path, groups) for path in _list_paths_to_irrep(factors, Irrep(output), natural)]
 
 
 def drop_dependent_paths(paths: Sequence[Entries]) -> list[Entries]:
@@ -90,8 +90,8 @@ def _parse_factors(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
     return tuple(Irreps(f) for f in factors)
 
 
-def _paths_to(factors: tuple[Irreps, ...], output: Irrep, natural: bool) -> Iterator[np.ndarray]:
-    found: Iterable[_Path] = _identity_paths(factors[0])
+def _list_paths_to_irrep(factors: tuple[Irreps, ...], output: Irrep, natural: bool) -> Iterator[np.ndarray]:
+    found: Iterable[_Path] = _list_paths_of_one_factor(factors[0])
     if len(factors) > 1:
         found = _couple_one_more_factor(
             _paths_to_all_irreps(tuple(map(str, factors[:-1])), natural), factors[-1], natural, output
@@ -103,7 +103,7 @@ def _paths_to(factors: tuple[Irreps, ...], output: Irrep, natural: bool) -> Iter
 def _paths_to_all_irreps(factors: tuple[str, ...], natural: bool) -> tuple[_Path, ...]:
     last = Irreps(factors[-1])
     if len(factors) == 1:
-        return tuple(_identity_paths(last))
+        return tuple(_list_paths_of_one_factor(last))
     return tuple(
         sorted(
             _couple_one_more_factor(_paths_to_all_irreps(factors[:-1], natural), last, natural, None),
@@ -112,7 +112,7 @@ def _paths_to_all_irreps(factors: tuple[str, ...], natural: bool) -> tuple[_Path
     )
 
 
-def _identity_paths(irreps: Irreps) -> Iterator[_Path]:
+def _list_paths_of_one_factor(irreps: Irreps) -> Iterator[_Path]:
     for segment in list_segments(irreps):
         for components in np.eye(irreps.dim)[segment.start : segment.stop].reshape(segment.mul, segment.ir.dim, -1):
             yield segment.ir, components

@@ -53,13 +53,13 @@ def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str)
     out = Operand(OUT, Irreps([(1, (degree, parity**degree)) for degree in degrees]), "channel")
     x, one = Operand("x", Irreps(vector), "channel"), Operand("one", Irreps("0e"), "channel", channels=False)
     terms = [
-        _degree_term(mul_ir.ir, where.start, vector, NORMALIZATIONS[normalization](mul_ir.ir.l) ** 0.5)
+        _make_harmonics_term(mul_ir.ir, where.start, vector, NORMALIZATIONS[normalization](mul_ir.ir.l) ** 0.5)
         for mul_ir, where in zip(out.irreps, out.irreps.slices(), strict=True)
     ]
     return make_polynomial_plan([x, one, out], terms)
 
 
-def _degree_term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
+def _make_harmonics_term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
     # at the pole only the middle component is not zero, and it is the norm
     if ir.l == 0:
         return PolynomialTerm(("one",), table=(sort_entries({(start, 0): norm}),))

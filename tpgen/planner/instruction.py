@@ -54,11 +54,11 @@ def parse_irreps(irreps: object, what: str) -> Irreps:
             raise TypeError("nothing is given")
         return Irreps(irreps)
     except (ValueError, TypeError, AssertionError, AttributeError) as error:
-        reason = _unreadable_irrep(irreps) or error
+        reason = _describe_unreadable_irrep(irreps) or error
         raise PlanError(f"{what}: cannot read irreps {irreps!r} ({reason}); write them like '8x0e + 4x1o'") from error
 
 
-def _unreadable_irrep(irreps: object) -> str:
+def _describe_unreadable_irrep(irreps: object) -> str:
     for piece in irreps.split("+") if isinstance(irreps, str) else ():
         try:
             Irreps(piece)

@@ -66,16 +66,16 @@ def make_linear_plan(
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
     inputs, outputs = map(list_segments, ends.values())
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
-    channels, rows = _checked_channels(f_in, f_out), _weight_rows(shared_weights)
+    channels, rows = _check_channel_counts(f_in, f_out), _name_weight_sharing(shared_weights)
     if pairs is None:
         bound = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
     elif isinstance(pairs, Iterable):
-        bound = [_bind_pair(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
+        bound = [_select_segments_of_pair(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
     else:
         raise PlanError(f"instructions must be a list of tuples (i_in, i_out), got {pairs!r}")
-    legs = [(Leg.of("x1", a), Leg.of(OUT, b)) for a, b in bound]
-    flags = _bias_flags(biases, outputs)
-    factors = _path_factors(bound, channels[0] or 1, path_normalization)
+    legs = [(Leg.on("x1", a), Leg.on(OUT, b)) for a, b in bound]
+    flags = _parse_bias_flags(biases, outputs)
+    factors = _find_linear_path_factors(bound, channels[0] or 1, path_normalization)
     shapes = [(source.mul, target.mul) for source, target in bound]
     slices = lay_out_weights(shapes)
     arguments = {
@@ -141,7 +141,7 @@ def _irreps_and_weights_lines(plan: Plan) -> str:
     )
 
 
-def _single_path_plan(plan: Plan, path: Path) -> Plan:
+def _make_plan_of_single_path(plan: Plan, path: Path) -> Plan:
     return plan.remade(irreps_in=str(path.in1), irreps_out=str(path.out), pairs=None, biases=False)
 
 
@@ -159,7 +159,7 @@ LINEAR = Maker(
         "path_normalization": make_name_reader(PATH_NORMALIZATIONS),
         "shared_weights": read_weight_sharing,
     },
-    plan_of_path=_single_path_plan,
+    plan_of_path=_make_plan_of_single_path,
     flat=_with_channels_folded_without_biases,
 )
 
@@ -167,7 +167,9 @@ LINEAR = Maker(
 _SegmentPair = tuple[Segment, Segment]
 
 
-def _bind_pair(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]) -> _SegmentPair:
+def _select_segments_of_pair(
+    n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]
+) -> _SegmentPair:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         built = hasattr(pair, "path_shape")
         why = "; this one is of a built layer: give [(i.i_in, i.i_out) for i in instructions if i.i_in >= 0]"
@@ -186,7 +188,7 @@ def _bind_pair(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list
     return source, target
 
 
-def _weight_rows(shared_weights: bool | str) -> str:
+def _name_weight_sharing(shared_weights: bool | str) -> str:
     # name how rows find their weights: all have the same, each its own, or an index says the element of each
     if not isinstance(shared_weights, str):
         return SHARED if shared_weights else ROW
@@ -195,7 +197,7 @@ def _weight_rows(shared_weights: bool | str) -> str:
     return shared_weights
 
 
-def _checked_channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | None]:
+def _check_channel_counts(f_in: int | None, f_out: int | None) -> tuple[int | None, int | None]:
     if (f_in is None) != (f_out is None):
         raise PlanError(f"f_in and f_out go together: give both numbers of channels or none, got {f_in} and {f_out}")
     for name, value in (("f_in", f_in), ("f_out", f_out)):
@@ -204,7 +206,7 @@ def _checked_channels(f_in: int | None, f_out: int | None) -> tuple[int | None, 
     return f_in, f_out
 
 
-def _bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tuple[bool, ...]:
+def _parse_bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tuple[bool, ...]:
     if biases is None or isinstance(biases, bool):
         return tuple(bool(biases) and s.ir.is_scalar() for s in outputs)
     if not isinstance(biases, Sequence) or isinstance(biases, str):
@@ -226,7 +228,7 @@ def _bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segment]) ->
     return tuple(bool(flag) for flag in flags)
 
 
-def _path_factors(bound: list[_SegmentPair], f_in: int, path_normalization: str) -> list[Factors]:
+def _find_linear_path_factors(bound: list[_SegmentPair], f_in: int, path_normalization: str) -> list[Factors]:
     # those of a product with the scalar 1 that sums f_in times as many copies
     scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in bound]
     return find_path_factors(scales, "none", path_normalization)

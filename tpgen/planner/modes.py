@@ -101,7 +101,7 @@ def find_axis_sizes(mode: Mode, mul_in1: int, mul_in2: int, mul_out: int, has_we
         ("input 2", mode.in2, mul_in2),
         ("output", mode.out, mul_out),
     ):
-        _bind_letters(mode, leg, letters, mul, sizes)
+        _set_or_check_axis_size(mode, leg, letters, mul, sizes)
     if not has_weight and any(sizes[a] != 1 for a in mode.mixing):
         raise PlanError(
             f"mode {mode.name!r} without weights sums axis {mode.fan_in} into one copy, so the output multiplicity "
@@ -110,18 +110,18 @@ def find_axis_sizes(mode: Mode, mul_in1: int, mul_in2: int, mul_out: int, has_we
     return sizes
 
 
-def _bind_letters(mode: Mode, leg: str, letters: str, mul: int, sizes: dict[str, int]) -> None:
+def _set_or_check_axis_size(mode: Mode, leg: str, letters: str, mul: int, sizes: dict[str, int]) -> None:
     if len(letters) == 1 and letters not in sizes:
         sizes[letters] = mul
         return
     wanted = prod(sizes[letter] for letter in letters)
     if wanted != mul:
         raise PlanError(
-            f"{_multiplicity_rule(mode, leg, letters)}, so the {leg} multiplicity must be {wanted}, got {mul}"
+            f"{_describe_multiplicity_rule(mode, leg, letters)}, so the {leg} multiplicity must be {wanted}, got {mul}"
         )
 
 
-def _multiplicity_rule(mode: Mode, leg: str, letters: str) -> str:
+def _describe_multiplicity_rule(mode: Mode, leg: str, letters: str) -> str:
     if mode.paired:
         return f"mode {mode.name!r} keeps one copy for each row pair u<v of input 1, n(n-1)/2 in all"
     if len(letters) > 1:

@@ -104,7 +104,7 @@ class Leg:
     segment: Segment | None = None
 
     @staticmethod
-    def of(operand: str, segment: Segment) -> Leg:
+    def on(operand: str, segment: Segment) -> Leg:
         return Leg(operand, segment.ir.dim, segment)
 
     @property
@@ -296,7 +296,10 @@ class Plan(Shown):
 
     @cached_property
     def _json(self) -> str:
-        fields = {"format": self.maker.format, **{name: _json_value(value) for name, value in self.arguments.items()}}
+        fields = {
+            "format": self.maker.format,
+            **{name: _to_json_value(value) for name, value in self.arguments.items()},
+        }
         return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=self.maker.separators)
 
     def remade(self, **changes: Any) -> Plan:
@@ -321,13 +324,13 @@ class Plan(Shown):
 
     def lines(self, itemsize: int = 4) -> list[tuple[str, int | None]]:
         """Printed lines, each with instruction index or None."""
-        return table_lines(self.title, self.rows(itemsize), self._totals_line(itemsize))
+        return table_lines(self.title, self.rows(itemsize), self._write_totals_line(itemsize))
 
     def rows(self, itemsize: int = 4) -> list[PlanRow]:
         """Table rows, one per instruction with paths."""
-        return [PlanRow(n, self._table_cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
+        return [PlanRow(n, self._table_cells_of_paths(paths, itemsize)) for n, paths in self.by_instruction.items()]
 
-    def _table_cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
+    def _table_cells_of_paths(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
         path, slices = paths[0], [p.weight for p in paths if p.weight]
         numbers = sum({leg.operand: leg.numbers for leg in path.legs}.values())
         if slices and self.operand(slices[0].operand).rows == ROW:
@@ -348,7 +351,7 @@ class Plan(Shown):
             "bytes": str(numbers * itemsize),
         }
 
-    def _totals_line(self, itemsize: int = 4) -> str:
+    def _write_totals_line(self, itemsize: int = 4) -> str:
         dropped = len(self.instructions) - len(self.biased) - len(self.by_instruction)
         empty = f" ({dropped} empty dropped)" if dropped else ""
         if not self.paths:
@@ -364,7 +367,7 @@ class Plan(Shown):
     def map(self) -> PathMap:
         """Diagram of paths from input to output segments."""
         sides = {o.name: self._segment_labels(o) for o in self.operands if not o.weights}
-        routes = tuple(map(self._path_route, self.by_instruction.values()))
+        routes = tuple(map(self._make_diagram_route, self.by_instruction.values()))
         return PathMap({o.name: sides[o.name] for o in self.inputs}, {OUT: sides[OUT]}, routes)
 
     def _segment_labels(self, operand: Operand) -> tuple[str, ...]:
@@ -373,7 +376,7 @@ class Plan(Shown):
         parts = tuple(map(str, operand.irreps)) if any(segments) or not segments else ()
         return parts if all(segments) else (*parts, operand.name)
 
-    def _path_route(self, paths: tuple[Path, ...]) -> Route:
+    def _make_diagram_route(self, paths: tuple[Path, ...]) -> Route:
         path = paths[0]
         last = {leg.operand: len(self._segment_labels(self.operand(leg.operand))) - 1 for leg in path.legs}
         ends = [(leg.operand, leg.segment.index if leg.segment else last[leg.operand]) for leg in path.legs]
@@ -385,12 +388,12 @@ class Plan(Shown):
         return "\n".join(text for text, _ in self.lines())
 
     def _repr_html_(self) -> str:
-        return table_html(self.title, self.rows(), self._totals_line(), self.map)
+        return table_html(self.title, self.rows(), self._write_totals_line(), self.map)
 
 
-def _json_value(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     # a record is a list of its user's arguments
     value = getattr(value, "user_arguments", value)
     if isinstance(value, Irreps):
         return str(value)
-    return [_json_value(entry) for entry in value] if isinstance(value, (tuple, list)) else value
+    return [_to_json_value(entry) for entry in value] if isinstance(value, (tuple, list)) else value

@@ -26,7 +26,7 @@ def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[
     above = [*title.split("\n"), ""]
     if not rows:
         return [(text, None) for text in (*above, totals)]
-    cells, left = _table_cells(rows)
+    cells, left = _arrange_table_cells(rows)
     head, *found = table(cells, left=left).split("\n")
     body = [(text, row.index) for text, row in zip(found, rows, strict=True)]
     return [*((text, None) for text in (*above, head)), *body, ("", None), (totals, None)]
@@ -34,12 +34,12 @@ def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[
 
 def table_html(title: str, rows: Sequence[PlanRow], totals: str, shown: PathMap) -> str:
     """HTML table with cost bars and path diagram."""
-    cells, left = _table_cells(rows)
+    cells, left = _arrange_table_cells(rows)
     bars = {name: [float(row.cells[name]) for row in rows] for name in _BARS if name in cells[0]}
     return div_lines(*title.split("\n")) + html_table(cells, left, bars) + div_lines(totals) + draw_first_paths(shown)
 
 
-def _table_cells(rows: Sequence[PlanRow]) -> tuple[list[list[str]], list[int]]:
+def _arrange_table_cells(rows: Sequence[PlanRow]) -> tuple[list[list[str]], list[int]]:
     names = dict.fromkeys(name for row in rows for name in row.cells)
     order = sorted(names, key=lambda name: (name not in _RIGHT[:2], not name.startswith("in")))
     heads = [name for name in order if any(row.cells.get(name) for row in rows)]

@@ -83,11 +83,13 @@ def format_terms(plan: Plan) -> str:
 
 def generated_couplings(factors: tuple[str, ...], output: str, same: tuple[str, ...], basis: str) -> list[Entries]:
     """Cached couplings to an output irrep; ``same`` names each factor's tensor."""
-    return _couplings_of_places(factors, output, tuple(same.index(s) for s in same), basis)
+    return _list_couplings_by_factor_groups(factors, output, tuple(same.index(s) for s in same), basis)
 
 
 @remembered("couplings of polynomials")
-def _couplings_of_places(factors: tuple[str, ...], output: str, same: tuple[int, ...], basis: str) -> list[Entries]:
+def _list_couplings_by_factor_groups(
+    factors: tuple[str, ...], output: str, same: tuple[int, ...], basis: str
+) -> list[Entries]:
     found = symmetrized_couplings(factors, output, same, natural=basis == "natural")
     return drop_dependent_paths(found) if basis == "independent" else found
 
@@ -121,11 +123,11 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
     for n, term in enumerate(terms):
         _check_term(n, term, names)
         _check_table(n, term, names)
-    constants = [_path_constants(term, names) for term in terms]
+    constants = [_list_constants_of_term(term, names) for term in terms]
     for n, (term, paths) in enumerate(zip(terms, constants, strict=True)):
         if not any(paths):
             raise PlanError(
-                f"term {n} ({' x '.join(term.inputs)} -> {_target_text(term, out)}): no equivariant map exists "
+                f"term {n} ({' x '.join(term.inputs)} -> {_name_term_output(term, out)}): no equivariant map exists "
                 "(every coupling vanishes): drop the term, or change its output irrep"
             )
         if term.table is not None:
@@ -134,7 +136,7 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
         POLYNOMIAL,
         {"operands": (*inputs, out), "terms": terms},
         instructions=terms,
-        operands=(*inputs, *_weight_operands(terms, constants), out),
+        operands=(*inputs, *_list_weight_operands(terms, constants), out),
         paths=tuple(
             _make_path(n, p, term, entries, names)
             for n, (term, paths) in enumerate(zip(terms, constants, strict=True))
@@ -143,7 +145,7 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
     )
 
 
-def _path_constants(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[Entries]:
+def _list_constants_of_term(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[Entries]:
     # (k, i, ..., j) -> value for each path, k a component of the whole output
     if term.table is not None:
         return [dict(path) for path in term.table]
@@ -157,7 +159,7 @@ def _path_constants(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[
 
 def _make_path(n: int, p: int, term: PolynomialTerm, entries: Entries, names: Mapping[str, Operand]) -> Path:
     out = names[OUT]
-    reached = Leg(OUT, out.dim) if term.i_out is None else Leg.of(OUT, list_segments(out.irreps)[term.i_out])
+    reached = Leg(OUT, out.dim) if term.i_out is None else Leg.on(OUT, list_segments(out.irreps)[term.i_out])
     return Path(
         index=n,
         mode=COPIES,
@@ -198,7 +200,7 @@ def _can_name_operand(text: Any) -> bool:
     return plain and not keyword.iskeyword(text) and text not in _RESERVED_NAMES
 
 
-def _target_text(term: PolynomialTerm, out: Operand) -> str:
+def _name_term_output(term: PolynomialTerm, out: Operand) -> str:
     return OUT if term.i_out is None else f"{out.irreps[term.i_out].ir}"
 
 
@@ -244,7 +246,7 @@ def _check_table(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> 
         raise PlanError(f"term {n}: every entry of its table is zero: leave the term out")
 
 
-def _weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]) -> list[Operand]:
+def _list_weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]) -> list[Operand]:
     # one operand for each name, with the paths of all its terms
     counts: dict[str, int] = {}
     for term, paths in zip(terms, constants, strict=True):
@@ -273,7 +275,7 @@ def _parse_entry(index: Any, value: Any) -> tuple[tuple[int, ...], float]:
         ) from None
 
 
-def _single_term_plan(plan: Plan, path: Path) -> Plan:
+def _make_plan_of_single_term(plan: Plan, path: Path) -> Plan:
     term = plan.terms[path.index]
     return make_polynomial_plan([o for o in (*plan.inputs, plan.out) if o.name in (*term.inputs, OUT)], [term])
 
@@ -327,7 +329,7 @@ POLYNOMIAL = Maker(
         "operands": make_tuple_reader(_read_operand, 4, "operands", MAX_TERMS),
         "terms": make_tuple_reader(_read_term, 5, "terms", MAX_TERMS),
     },
-    plan_of_path=_single_term_plan,
+    plan_of_path=_make_plan_of_single_term,
     form=OF_MONOMIALS,
     sizes=("channels", "elements"),
     noun="term",

@@ -60,7 +60,7 @@ def channelwise(
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1"), parse_irreps(irreps_in2, "irreps_in2")
     allowed = {ir for _, ir in parse_irreps(irreps_filter, "irreps_filter")}
-    found = list(_coupled_segments(in1, in2, allowed))
+    found = list(_list_allowed_segment_pairs(in1, in2, allowed))
     out, position = _sorted_irreps_and_positions([(in1[i1].mul, ir) for i1, _, ir in found])
     instructions = sorted(
         ((i1, i2, position[n], "uvu", True) for n, (i1, i2, _) in enumerate(found)),
@@ -82,7 +82,7 @@ def elementwise(
     '2x0e'
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1").simplify(), parse_irreps(irreps_in2, "irreps_in2").simplify()
-    allowed = _allowed_irreps(filter_ir_out)
+    allowed = _parse_irrep_filter(filter_ir_out)
     if in1.num_irreps != in2.num_irreps:
         raise PlanError(
             f"an elementwise product pairs the irreps one by one, so both inputs must have as many: "
@@ -111,7 +111,7 @@ def full(
     '6x1o'
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1").simplify(), parse_irreps(irreps_in2, "irreps_in2").simplify()
-    found = list(_coupled_segments(in1, in2, _allowed_irreps(filter_ir_out)))
+    found = list(_list_allowed_segment_pairs(in1, in2, _parse_irrep_filter(filter_ir_out)))
     out, position = _sorted_irreps_and_positions([(in1[i1].mul * in2[i2].mul, ir) for i1, i2, ir in found])
     instructions = [(i1, i2, position[n], "uvuv", False) for n, (i1, i2, _) in enumerate(found)]
     return make_plan(in1, in2, out, instructions, **options)
@@ -137,7 +137,7 @@ def tensor_square(
         raise PlanError(unknown("irrep_normalization", irrep_normalization, _SQUARE_SCALES))
     if irreps_out is None:
         found = list(
-            _symmetric_pairs(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _allowed_irreps(filter_ir_out))
+            _symmetric_pairs(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _parse_irrep_filter(filter_ir_out))
         )
         copies = {"uvuv": lambda n, m: n * m, "uvu<v": lambda n, m: comb(n, 2), "uuu": lambda n, m: n}
         out, position = _sorted_irreps_and_positions(
@@ -164,7 +164,7 @@ def _symmetric_pairs(irreps: Irreps, modes: tuple[str, str, str], normalization:
     """Yield (i1, i2, mode, irrep, scale); ``modes``: of two segments, two copies of one, a copy with itself."""
     apart, pairs, same = modes
     generic, diagonal = _SQUARE_SCALES[normalization]
-    for i1, i2, ir in _coupled_segments(irreps, irreps, allowed):
+    for i1, i2, ir in _list_allowed_segment_pairs(irreps, irreps, allowed):
         (mul, ir1), (_, ir2) = irreps[i1], irreps[i2]
         if i1 < i2:
             yield i1, i2, apart, ir, generic(ir1, ir2, ir)
@@ -190,13 +190,15 @@ _SQUARE_SCALES = {
 }
 
 
-def _coupled_segments(in1: Irreps, in2: Irreps, allowed: set[Irrep] | None) -> Iterator[tuple[int, int, Irrep]]:
+def _list_allowed_segment_pairs(
+    in1: Irreps, in2: Irreps, allowed: set[Irrep] | None
+) -> Iterator[tuple[int, int, Irrep]]:
     for i1, (_, ir1) in enumerate(in1):
         for i2, (_, ir2) in enumerate(in2):
             yield from ((i1, i2, ir) for ir in ir1 * ir2 if allowed is None or ir in allowed)
 
 
-def _allowed_irreps(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
+def _parse_irrep_filter(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
     if filter_ir_out is None:
         return None
     try:

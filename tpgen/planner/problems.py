@@ -43,12 +43,12 @@ def _one_path_plan(l1: int, l2: int, l3: int) -> Plan:
     return make_plan(f"128x{l1}e", f"1x{l2}e", f"128x{l3}e", [(0, 0, 0, "uvu", True)], shared_weights=False)
 
 
-def _contraction_maker(irreps_in: str, irreps_out: str, correlation: int) -> Callable[[], Plan]:
+def _contraction_maker(irreps_in: str, irreps_out: str, degree: int) -> Callable[[], Plan]:
     out = Irreps(irreps_out)
-    return lambda: make_contraction_plan(Irreps(irreps_in), out, [correlation] * len(out))
+    return lambda: make_contraction_plan(Irreps(irreps_in), out, [degree] * len(out))
 
 
-def _turned_features_plan() -> Plan:
+def _features_times_harmonics_plan() -> Plan:
     x, y = Irreps("0e+1o"), Irreps("0e+1o+2e")
     operands = [Operand("x", x), Operand("y", y, channels=False), Operand(OUT, x)]
     terms = [PolynomialTerm(names, k, f"w{len(names)}_{k}") for names in (("x", "x", "y"), ("x",)) for k in range(2)]
@@ -111,7 +111,7 @@ _POLYNOMIALS = (
         "turned",
         "features squared and turned by the harmonics of a direction",
         2000,
-        _turned_features_plan,
+        _features_times_harmonics_plan,
         "polynomial",
     ),
     Problem("harmonics", "spherical harmonics of degrees 0 to 3", 2000, _HARMONICS, "polynomial", 1),

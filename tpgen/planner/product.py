@@ -87,8 +87,8 @@ def make_plan(
     built = irrep_normalization == path_normalization == "none"
     _refuse_built_instructions(asked, built)
     legs = [list_segments(i) for i in ends.values()]
-    bound = [_bind_instruction(n, instruction, legs) for n, instruction in enumerate(asked)]
-    scales = [_path_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
+    bound = [_find_segments_of_instruction(n, instruction, legs) for n, instruction in enumerate(asked)]
+    scales = [_make_path_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
     factors = find_path_factors(scales, irrep_normalization, path_normalization)
     slices = lay_out_weights([b.path_shape if a.has_weight else None for a, b in zip(asked, bound, strict=True)])
     kind = BuiltInstruction if built else Instruction
@@ -106,7 +106,7 @@ def make_plan(
         arguments["instructions"],
         list_operands(dict(zip(_ENDS, ends.values(), strict=True)), slices, SHARED if shared_weights else ROW),
         paths=tuple(
-            Path(n, b.mode, tuple(b.sizes.items()), tuple(map(Leg.of, _ENDS, b.legs)), slices[n], f.coefficient, f)
+            Path(n, b.mode, tuple(b.sizes.items()), tuple(map(Leg.on, _ENDS, b.legs)), slices[n], f.coefficient, f)
             for n, (b, f) in enumerate(zip(bound, factors, strict=True))
             if all(s.mul > 0 for s in b.legs) and prod(b.sizes.values()) > 0
         ),
@@ -137,7 +137,7 @@ def _refuse_built_instructions(instructions: list[Instruction], without_normaliz
 
 
 @dataclass(frozen=True)
-class _BoundInstruction:
+class _InstructionWithSegments:
     mode: Mode
     sizes: dict[str, int]
     legs: tuple[Segment, Segment, Segment]
@@ -147,7 +147,9 @@ class _BoundInstruction:
         return tuple(self.sizes[a] for a in self.mode.weight)
 
 
-def _bind_instruction(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _BoundInstruction:
+def _find_segments_of_instruction(
+    n: int, instruction: Instruction, legs: list[list[Segment]]
+) -> _InstructionWithSegments:
     where = f"instruction {n} {instruction}"
     in1, in2, out = (
         select_segment(where, end, i, segments)
@@ -160,7 +162,7 @@ def _bind_instruction(n: int, instruction: Instruction, legs: list[list[Segment]
         sizes = find_axis_sizes(mode, in1.mul, in2.mul, out.mul, instruction.has_weight)
     except PlanError as error:
         raise PlanError(f"{where}: {error} {spelled}") from None
-    return _BoundInstruction(mode, sizes, (in1, in2, out))
+    return _InstructionWithSegments(mode, sizes, (in1, in2, out))
 
 
 def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spelled: str) -> None:
@@ -195,8 +197,8 @@ def _parse_variances(name: str, values: Sequence[float] | None, ends: Irreps) ->
     return variances
 
 
-def _path_scale(
-    bound: _BoundInstruction, instruction: Instruction, variances: tuple[tuple[float, ...], ...]
+def _make_path_scale(
+    bound: _InstructionWithSegments, instruction: Instruction, variances: tuple[tuple[float, ...], ...]
 ) -> PathScale:
     in1, in2, out = bound.legs
     return PathScale(
@@ -209,7 +211,7 @@ def _path_scale(
     )
 
 
-def _single_path_plan(plan: Plan, path: Path) -> Plan:
+def _make_plan_of_single_path(plan: Plan, path: Path) -> Plan:
     return plan.remade(
         irreps_in1=str(path.in1),
         irreps_in2=str(path.in2),
@@ -246,6 +248,6 @@ PRODUCT = Maker(
         "path_normalization": make_name_reader(PATH_NORMALIZATIONS),
         "shared_weights": read_boolean,
     },
-    plan_of_path=_single_path_plan,
+    plan_of_path=_make_plan_of_single_path,
 )
 PlanMaker = Callable[..., Plan]

@@ -41,7 +41,7 @@ def read_object(text: str) -> dict[str, Any]:
     if len(text) > MAX_TEXT:
         raise PlanError(f"plan: the JSON text is longer than {MAX_TEXT} characters")
     try:
-        fields = json.loads(text, parse_constant=_reject_constant)
+        fields = json.loads(text, parse_constant=_refuse_non_finite_number)
     except PlanError:
         raise
     except (ValueError, RecursionError) as error:  # a ValueError also where a number has too many digits
@@ -50,7 +50,7 @@ def read_object(text: str) -> dict[str, Any]:
     return fields
 
 
-def _reject_constant(name: str) -> float:
+def _refuse_non_finite_number(name: str) -> float:
     raise PlanError(f"plan: {name} is not a number that a plan may hold")
 
 
@@ -63,11 +63,11 @@ def check_field(condition: bool, name: str, rule: str, value: object) -> None:
 def make_name_reader(known: Collection[str]) -> Reader:
     """Reader of known names."""
 
-    def read(name: str, value: Any) -> Any:
+    def read_known_name(name: str, value: Any) -> Any:
         check_field(isinstance(value, str) and value in known, name, f"must be one of {', '.join(known)}", value)
         return value
 
-    return read
+    return read_known_name
 
 
 def read_irreps(name: str, value: Any) -> str:

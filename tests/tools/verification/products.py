@@ -24,7 +24,7 @@ class Wrong(TensorProduct):
     """A product that is spoilt in one way."""
 
     def __init__(self, spoil: Callable[[Tensor, Tensor, Tensor], Tensor], right: float = 1.0) -> None:
-        self._setup(PLAN, False, strategy="einsum")
+        self._set_up_from_plan(PLAN, False, strategy="einsum")
         self.double()
         self.spoil, self.right_scale = spoil, right
 

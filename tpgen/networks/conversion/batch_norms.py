@@ -58,7 +58,7 @@ def _cached_norm_table(irreps: Irreps, normalization: str) -> NormTable:
 
 
 def find_batch_norm_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's batch norm, or `KeptModule`; None for other modules."""
+    """`ClassSwap` of e3nn's batch norm, or `KeptModule`, else None."""
     if type(module) is not BatchNorm:
         return None
     other = "of instances, or of the largest norm" if module.instance or module.reduce != "mean" else None

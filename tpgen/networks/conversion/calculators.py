@@ -14,8 +14,8 @@ from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.holders import calculators_in
 
 
-class _Graph(dict[str, Any]):
-    """An object's tensors."""
+class _GraphTensorsAsAttributes(dict[str, Any]):
+    """A graph object's tensors, also readable as attributes."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -25,9 +25,9 @@ class _Graph(dict[str, Any]):
 
 
 pytree.register_pytree_node(
-    _Graph,
+    _GraphTensorsAsAttributes,
     lambda graph: (list(graph.values()), tuple(graph)),
-    lambda values, names: _Graph(zip(names, values, strict=True)),
+    lambda values, names: _GraphTensorsAsAttributes(zip(names, values, strict=True)),
     flatten_with_keys_fn=lambda graph: ([(pytree.MappingKey(n), x) for n, x in graph.items()], tuple(graph)),
 )
 
@@ -39,11 +39,11 @@ def collect_call_arguments(option: str, holder: Any, networks: Sequence[nn.Modul
         return [given] * len(networks)
     calls: dict[nn.Module, tuple[Any, ...]] = {}
 
-    def record(network: nn.Module, args: Any, keywords: Any) -> None:
+    def record_first_call(network: nn.Module, args: Any, keywords: Any) -> None:
         calls.setdefault(network, _copy_positional_arguments(option, network, args, keywords))
 
     _clear_results_of_calculators(holder)
-    hooks = [network.register_forward_pre_hook(record, with_kwargs=True) for network in networks]
+    hooks = [network.register_forward_pre_hook(record_first_call, with_kwargs=True) for network in networks]
     try:
         with bypassing_programs():
             get_property("energy", given)
@@ -89,7 +89,7 @@ def _copy_tensors_of(value: Any) -> Any:
         return value.detach().clone().requires_grad_(value.requires_grad)
     to_dict = getattr(value, "to_dict", None)  # of torch_geometric's graphs
     return (
-        pytree.tree_map(_copy_tensors_of, _Graph(to_dict()))
+        pytree.tree_map(_copy_tensors_of, _GraphTensorsAsAttributes(to_dict()))
         if callable(to_dict) and not isinstance(value, Mapping)
         else value
     )

@@ -34,15 +34,15 @@ def blame_conversion(network: nn.Module) -> Iterator[None]:
         yield
     except (CallError, GraphError) as error:
         cause = error.__cause__ or error
-        module = _failing_module_name(network, cause)
+        module = _name_of_failing_swapped_module(network, cause)
         where, leave = (f" in {module!r}", f"leave the module out, keep={module!r}") if module else ("", "leave it")
         raise TpgenError(
-            f"the conversion is at fault{where} ({_first_line(cause)}): the stock network takes these inputs, and the "
-            f"converted one does not. The network is as it was; {leave}, and please report it"
+            f"the conversion is at fault{where} ({_describe_error(cause)}): the stock network takes these inputs, and "
+            f"the converted one does not. The network is as it was; {leave}, and please report it"
         ) from cause
 
 
-def _failing_module_name(network: nn.Module, error: BaseException) -> str:
+def _name_of_failing_swapped_module(network: nn.Module, error: BaseException) -> str:
     names = {id(module): name for name, module in network.named_modules() if get_swap_mark(module) is not None}
     found, trace = "", error.__traceback__
     while trace is not None:
@@ -51,7 +51,7 @@ def _failing_module_name(network: nn.Module, error: BaseException) -> str:
     return found
 
 
-def _first_line(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
@@ -64,8 +64,8 @@ def call_network(network: nn.Module, given: list[Any]) -> Any:
             f"a kernel could not be built or run, which is the fault of no input and of no network: {error}"
         ) from error
     except Exception as error:
-        said = f"the stock network cannot be called with these inputs ({_first_line(error)})"
-        if opaque := _argument_not_cast(given):
+        said = f"the stock network cannot be called with these inputs ({_describe_error(error)})"
+        if opaque := _describe_argument_not_cast(given):
             raise CallError(
                 f"{said}: {opaque} could not be cast. Give its tensors in a dict, as in `batch.to_dict()`"
             ) from error
@@ -75,16 +75,16 @@ def call_network(network: nn.Module, given: list[Any]) -> Any:
         ) from error
 
 
-def _argument_not_cast(given: Sequence[Any]) -> str:
+def _describe_argument_not_cast(given: Sequence[Any]) -> str:
     # the first argument whose tensors are out of reach, in an object that is no list or dict; empty where none is
     for number, argument in enumerate(given):
         for leaf in pytree.tree_leaves(argument):
-            if not isinstance(leaf, Tensor | nn.Module) and _holds_tensors(leaf):
+            if not isinstance(leaf, Tensor | nn.Module) and _has_tensors_in_attributes(leaf):
                 return f"the tensors of argument {number} (a {type(leaf).__name__})"
     return ""
 
 
-def _holds_tensors(value: Any) -> bool:
+def _has_tensors_in_attributes(value: Any) -> bool:
     # among the attributes of an object, or in one more object, as graphs of torch_geometric keep them in a store
     held = list(getattr(value, "__dict__", {}).values())
     held += [vars(one) for one in held if hasattr(one, "__dict__")]
@@ -112,7 +112,7 @@ def call_and_differentiate(network: nn.Module, inputs: Sequence[Any]) -> None:
         leaf for leaf in _name_floating_leaves("output", call_network(network, given)).values() if leaf.requires_grad
     ]
     if live and wanted:
-        _differentiate(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
+        _gradients_or_graph_error(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
 
 
 def _tensors_requiring_grad(values: Any) -> list[Tensor]:
@@ -170,11 +170,11 @@ def _gradients_of_random_combination(outputs: NamedTensors, wanted: NamedTensors
         return {}
     generator = torch.Generator().manual_seed(0)
     directions = [torch.randn(out.shape, generator=generator, dtype=out.dtype).to(out.device) for out in live]
-    found = _differentiate(live, list(wanted.values()), directions, create_graph=True)
+    found = _gradients_or_graph_error(live, list(wanted.values()), directions, create_graph=True)
     return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
 
 
-def _differentiate(
+def _gradients_or_graph_error(
     out: Sequence[Tensor], wanted: Sequence[Tensor], directions: Sequence[Tensor], create_graph: bool
 ) -> Sequence[Tensor | None]:
     differentiate: Callable[..., Sequence[Tensor | None]] = torch.autograd.grad

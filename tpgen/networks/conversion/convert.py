@@ -114,7 +114,7 @@ def convert(
     """
     networks = list_networks("convert", network, _is_network_to_convert)
     given: dict[str, Any] = {**options}
-    _check_options(given)
+    _check_convert_options(given)
     if report is not None and not callable(report):
         raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
     check_known("radial", [radial], _RADIAL, OptionError)
@@ -135,14 +135,14 @@ def convert(
     return network
 
 
-def _holds_converted(network: nn.Module) -> bool:
+def _holds_converted_module(network: nn.Module) -> bool:
     return any(get_swap_mark(module) is not None for module in network.modules())
 
 
 def _is_network_to_convert(network: nn.Module) -> bool:
     # not a D3 correction beside a MACE, nor transforms of data
     return (
-        _holds_converted(network)
+        _holds_converted_module(network)
         or describe_held_program(network) is not None
         or bool(find_swaps_and_kept(network, {}))
     )
@@ -166,14 +166,14 @@ def _convert(
             raise TpgenError(explain_nothing_to_convert(network, kept))
         swaps = change(swaps)
         compared = _prove_and_measure(network, options, chosen, prove, measure, change)
-        _swap_all(network, swaps, kept, compared, report)
+        _swap_modules_and_report(network, swaps, kept, compared, report)
     except BaseException:
         switch_to_packaged_classes(adopted)
         raise
     return swaps
 
 
-def _swap_all(
+def _swap_modules_and_report(
     network: nn.Module,
     swaps: list[ClassSwap],
     kept: list[KeptModule],
@@ -191,13 +191,13 @@ def _swap_all(
     )
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
-    _warn_of_kept([k for k in kept if not k.asked], names)
+    _warn_of_kept_modules([k for k in kept if not k.asked], names)
     apply_swaps(swaps)
     if report:
         _call_report(report, found, swaps)
 
 
-def _warn_of_kept(kept: Sequence[KeptModule], names: dict[nn.Module, tuple[str, ...]]) -> None:
+def _warn_of_kept_modules(kept: Sequence[KeptModule], names: dict[nn.Module, tuple[str, ...]]) -> None:
     if kept:
         many = len(kept) > 1
         warnings.warn(
@@ -223,9 +223,9 @@ def restore(network: _Network) -> _Network:
     Raises `TpgenError`, without changes, if no module is converted, if a class changed since, or if a module was
     converted with its holder.
     """
-    networks = list_networks("restore", network, _holds_converted)
+    networks = list_networks("restore", network, _holds_converted_module)
     for one in networks:
-        if not _holds_converted(one):
+        if not _holds_converted_module(one):
             raise TpgenError(
                 f"{type(one).__name__} holds nothing that tpgen.convert has converted: nothing to restore "
                 "(of a scripted network, restore the one that it was scripted from)"
@@ -245,10 +245,10 @@ def conversion_report(network: Any, *, prove: Any = None, measure: Any = None) -
     (proven,) = collect_call_arguments("prove", network, [one], prove)
     (timed,) = collect_call_arguments("measure", network, [one], measure)
     with use_installed_classes(one):
-        return _make_report(one, proven, timed)
+        return _make_conversion_report(one, proven, timed)
 
 
-def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:
+def _make_conversion_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:
     marks = {module: mark for module in network.modules() if (mark := get_swap_mark(module)) is not None}
     names = _list_names_by_module(network)
     swaps, kept = _split_findings(find_swaps_and_kept(network, {}))
@@ -272,10 +272,10 @@ def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inpu
 def find_swaps_and_kept(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
     """`ClassSwap` or `KeptModule` of each module that adapters or e3nn's rules know."""
     with use_installed_classes(network):
-        return [*_find_swaps(network, options), *find_kept_packaged_modules(network)]
+        return [*_find_swaps_of_adapters_and_e3nn(network, options), *find_kept_packaged_modules(network)]
 
 
-def _find_swaps(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
+def _find_swaps_of_adapters_and_e3nn(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
     findings: list[SwapOrKept] = []
     for adapter in load_adapters_for(network):
         given = list(adapter(network, options))
@@ -380,7 +380,7 @@ def _sort_in_network_order(findings: Iterable[_Found], names: dict[nn.Module, tu
     return sorted(findings, key=lambda finding: places[finding.module])
 
 
-def _check_options(options: dict[str, Any]) -> None:
+def _check_convert_options(options: dict[str, Any]) -> None:
     if "layout" in options:
         raise OptionError(
             "convert takes no layout: the modules around a product speak e3nn's mul_ir, so it must stay that; "

@@ -62,28 +62,28 @@ class ConvertedGate(Gate):
     stock = copy_method_under_name(Gate.forward, "stock")
 
     @torch.compiler.assume_constant_result  # Dynamo takes no scripted module into its hands, not even to look at it
-    def _has_hooked_programs(self) -> bool:
+    def _has_hooks_on_cut_programs(self) -> bool:
         # whether something is hooked to the programs of e3nn that cut the features; scripted ones take no hooks
         return any(map(has_hooks, self.sc._modules["cut"]._modules.values()))
 
     def forward(self, features: Tensor) -> Tensor:
         """As e3nn's, by `gate`; scripted or changed parts run e3nn's code."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-            if not _parts_changed_since_swap(self):
-                return gate(self._tpgen_table, _apply_torch_functions(self, features), self._tpgen_kernels)
+            if not _have_parts_changed_since_swap(self):
+                return gate(self._tpgen_table, _apply_torch_activations(self, features), self._tpgen_kernels)
         return self.stock(features)
 
 
 def find_gate_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's gate, or `KeptModule`; None for other modules."""
+    """`ClassSwap` of e3nn's gate, or `KeptModule`, else None."""
     if type(module) is not Gate:
         return None
     if why := _why_gate_stays(module):
         return KeptModule(module, why)
     functions = _list_activation_names_and_scales(module)
     extra = {
-        "_tpgen_pieces": _split_at_torch_functions(module, functions),
-        "_tpgen_table": _make_table(module, functions),
+        "_tpgen_pieces": _split_row_at_torch_activations(module, functions),
+        "_tpgen_table": _make_gate_table_of_module(module, functions),
         "_tpgen_functions": functions,
         "_tpgen_kernels": allows_kernels(options),
     }
@@ -94,7 +94,7 @@ def find_gate_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept 
 
 def _describe_gate(module: nn.Module, extra: Mapping[str, Any]) -> str:
     # name what computes a gate, for the report: a kernel where one is allowed and can be built, else why not
-    if get_swap_mark(module) is not None and _parts_changed_since_swap(module):
+    if get_swap_mark(module) is not None and _have_parts_changed_since_swap(module):
         return "e3nn's own code, as a part was changed since"
     mask: Any = module.get_submodule("mul").output_mask
     if not extra["_tpgen_kernels"]:
@@ -106,33 +106,33 @@ def _describe_gate(module: nn.Module, extra: Mapping[str, Any]) -> str:
     return "tpgen kernel (activations and product in one)"
 
 
-def _why_gate_stays(module: Any) -> str | None:
+def _why_gate_stays(gate: Any) -> str | None:
     for name, kinds in _PARTS.items():
-        part = getattr(module, name, None)
+        part = getattr(gate, name, None)
         if type(part) not in kinds:
             return f"of a part {name} that is a {name_class_with_package(type(part))}, not e3nn's"
-    acts = [*filter(None, module.act_scalars.acts), *filter(None, module.act_gates.acts)]
+    acts = [*filter(None, gate.act_scalars.acts), *filter(None, gate.act_gates.acts)]
     for act in acts:
         if type(act) is not normalize2mom:
             return f"of an activation that is a {name_class_with_package(type(act))}, not e3nn's normalize2mom"
-    parts = (module, module.sc, module.sc.cut, module.act_scalars, module.act_gates, module.mul, *acts)
-    hooked = any(has_hooks(part) for part in module.modules() if part is not module)
+    parts = (gate, gate.sc, gate.sc.cut, gate.act_scalars, gate.act_gates, gate.mul, *acts)
+    hooked = any(has_hooks(part) for part in gate.modules() if part is not gate)
     return next(filter(None, map(why_patched, parts)), HOOKED if hooked else None)
 
 
-def _parts_changed_since_swap(module: Any) -> bool:
+def _have_parts_changed_since_swap(module: Any) -> bool:
     # whether the parts must be called: something was added to one of them, or put in its place, after the swap
     parts = module._modules
     if any(type(parts.get(name)) not in kinds or is_hooked_or_patched(parts[name]) for name, kinds in _PARTS.items()):
         return True
-    if is_hooked_or_patched(parts["sc"]._modules["cut"]) or module._has_hooked_programs():
+    if is_hooked_or_patched(parts["sc"]._modules["cut"]) or module._has_hooks_on_cut_programs():
         return True
     return _list_activation_names_and_scales(module) != module._tpgen_functions
 
 
-def _list_activation_names_and_scales(module: Any) -> Functions:
+def _list_activation_names_and_scales(gate: Any) -> Functions:
     # name and scale of each activation of a gate: those of scalars, then those of gates
-    parts = module._modules
+    parts = gate._modules
     scalars, gates = (
         tuple(map(_activation_name_and_scale, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates")
     )
@@ -144,23 +144,23 @@ def _activation_name_and_scale(act: Any) -> _Function:
         return "identity", 1.0
     if type(act) is not normalize2mom or is_hooked_or_patched(act):
         return "", 0.0
-    return _find_name_in_table(act.f), 1.0 if act._is_id else act.cst
+    return _find_kernel_name_of_activation(act.f), 1.0 if act._is_id else act.cst
 
 
-def _find_name_in_table(function: Any) -> str:
+def _find_kernel_name_of_activation(function: Any) -> str:
     # of a function in a table: a module that writes into its input, or has hooks, is another function
     if type(function) not in _MODULES:
         return _BY_ID.get(id(function), _OTHER)
     return _OTHER if is_hooked_or_patched(function) or getattr(function, "inplace", False) else _MODULES[type(function)]
 
 
-def _split_at_torch_functions(module: Any, functions: Functions) -> tuple[_Piece, ...]:
+def _split_row_at_torch_activations(gate: Any, functions: Functions) -> tuple[_Piece, ...]:
     # cut a row at the begin and end of functions that no table has; empty without such functions
     ranges: dict[int, tuple[int, tuple[str, int]]] = {}
-    scalars, gates, _ = (list(_offsets_of_copies(module.sc.cut, chosen)) for chosen in module.sc.cut.instructions)
+    scalars, gates, _ = (list(_offset_and_width_of_copies(gate.sc.cut, chosen)) for chosen in gate.sc.cut.instructions)
     for part, copies, each in zip(("act_scalars", "act_gates"), (scalars, gates), functions, strict=True):
         begin = 0
-        for number, ((mul, _), (name, _)) in enumerate(zip(getattr(module, part).irreps_in, each, strict=True)):
+        for number, ((mul, _), (name, _)) in enumerate(zip(getattr(gate, part).irreps_in, each, strict=True)):
             if name == _OTHER and mul:
                 ranges[copies[begin][0]] = mul, (part, number)  # e3nn keeps an irrep's copies together
             begin += mul
@@ -169,25 +169,29 @@ def _split_at_torch_functions(module: Any, functions: Functions) -> tuple[_Piece
     for begin, (mul, owner) in sorted(ranges.items()):
         found += [(begin - at, None), (mul, owner)]
         at = begin + mul
-    return (*found, (module.irreps_in.dim - at, None)) if found else ()
+    return (*found, (gate.irreps_in.dim - at, None)) if found else ()
 
 
-def _apply_torch_functions(module: Any, features: Tensor) -> Tensor:
+def _apply_torch_activations(gate: Any, features: Tensor) -> Tensor:
     # rows with the values of functions that no table has, some of which write to their input
-    pieces = module._tpgen_pieces
-    if not pieces or features.dim() == 0 or features.shape[-1] != module._tpgen_table.dim_in:
+    pieces = gate._tpgen_pieces
+    if not pieces or features.dim() == 0 or features.shape[-1] != gate._tpgen_table.dim_in:
         return features
     parts = features.split([size for size, _ in pieces], -1)
-    acts = [owner and module._modules[owner[0]]._modules["acts"][owner[1]].f for _, owner in pieces]
+    acts = [owner and gate._modules[owner[0]]._modules["acts"][owner[1]].f for _, owner in pieces]
     return torch.cat([act(x.clone()) if act else x for act, x in zip(acts, parts, strict=True)], -1)
 
 
-def _make_table(module: Any, functions: Functions) -> GateTable:
+def _make_gate_table_of_module(gate: Any, functions: Functions) -> GateTable:
     # A gate's table: e3nn sorts its input by irreps, so what belongs together stands in many places
-    scalars, gates, gated = (_offsets_of_copies(module.sc.cut, chosen) for chosen in module.sc.cut.instructions)
+    scalars, gates, gated = (_offset_and_width_of_copies(gate.sc.cut, chosen) for chosen in gate.sc.cut.instructions)
     by_scalar, by_gate = (
-        [_identity_if_unknown(f) for (mul, _), f in zip(activation.irreps_in, each, strict=True) for _ in range(mul)]
-        for activation, each in zip((module.act_scalars, module.act_gates), functions, strict=True)
+        [
+            _replace_unknown_function_by_identity(f)
+            for (mul, _), f in zip(activation.irreps_in, each, strict=True)
+            for _ in range(mul)
+        ]
+        for activation, each in zip((gate.act_scalars, gate.act_gates), functions, strict=True)
     )
     return make_gate_table(
         [(*f, place, 0, 0) for f, (place, _) in zip(by_scalar, scalars, strict=True)]
@@ -195,13 +199,13 @@ def _make_table(module: Any, functions: Functions) -> GateTable:
     )
 
 
-def _identity_if_unknown(function: _Function) -> _Function:
+def _replace_unknown_function_by_identity(function: _Function) -> _Function:
     return ("identity", function[1]) if function[0] == _OTHER else function
 
 
-def _offsets_of_copies(cut: Any, chosen: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+def _offset_and_width_of_copies(cut_module: Any, segments: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     # yield the offset of each copy of the chosen irreps in the input of an `Extract`, and its dimension
-    for n in chosen:
-        mul, ir = cut.irreps_in[n]
-        begin = cut.irreps_in[:n].dim
+    for n in segments:
+        mul, ir = cut_module.irreps_in[n]
+        begin = cut_module.irreps_in[:n].dim
         yield from ((begin + u * ir.dim, ir.dim) for u in range(mul))

@@ -27,8 +27,8 @@ class Gatherable(PlainTensor):
     _tpgen_layer: Any  # the program that made it
 
     @staticmethod
-    def of(layer: Any, x: Tensor) -> Tensor:
-        """Make results ``x`` a `Gatherable` if possible; return ``x``."""
+    def make_gatherable_if_possible(layer: Any, x: Tensor) -> Tensor:
+        """Make a layer's results ``x`` a `Gatherable`; return ``x``."""
         if type(x) is Tensor and x.dim() == 2 and not torch.compiler.is_compiling() and are_plain(x):
             x.__class__ = Gatherable
             x._tpgen_layer = layer  # type: ignore[attr-defined]
@@ -43,18 +43,19 @@ class Gatherable(PlainTensor):
         return super().index_select(dim, index)
 
     def detach(self) -> Tensor:
-        return Gatherable.of(self._tpgen_layer, super().detach())  # of the same class, for parameters made of it
+        # of the same class, for parameters made of it
+        return Gatherable.make_gatherable_if_possible(self._tpgen_layer, super().detach())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._become_tensor().__reduce_ex__(protocol)
+        return self._become_plain_tensor().__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return self._become_tensor().__deepcopy__(memo)
+        return self._become_plain_tensor().__deepcopy__(memo)
 
     def __repr__(self, **options: Any) -> str:  # type: ignore[override]
-        return self._become_tensor().__repr__(**options)
+        return self._become_plain_tensor().__repr__(**options)
 
-    def _become_tensor(self) -> Any:
+    def _become_plain_tensor(self) -> Any:
         self._compute_postponed_gathers()
         del self._tpgen_layer
         self.__class__ = Tensor  # type: ignore[assignment]
@@ -66,7 +67,7 @@ class Gatherable(PlainTensor):
                 call.settle()
 
 
-def _method_that_computes_gathers(name: str) -> Callable[..., Any]:
+def _wrap_write_to_compute_gathers_first(name: str) -> Callable[..., Any]:
     write = getattr(Tensor, name)
 
     def compute_gathers_and_write(self: Gatherable, *args: Any, **options: Any) -> Any:
@@ -79,7 +80,7 @@ def _method_that_computes_gathers(name: str) -> Callable[..., Any]:
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
 _WRITES = [name for name in dir(Tensor) if name.endswith("_") and not name.endswith("__") and name[0] != "_"]
 for _name in ("__setitem__", *(f"__i{name}__" for name in _OPERATORS), *_WRITES):
-    setattr(Gatherable, _name, _method_that_computes_gathers(_name))
+    setattr(Gatherable, _name, _wrap_write_to_compute_gathers_first(_name))
 
 
 class GatheredRows(Postponed):

@@ -72,7 +72,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
 
 def find_harmonics_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's spherical harmonics, or `KeptModule`; None for other modules."""
+    """`ClassSwap` of e3nn's spherical harmonics, or `KeptModule`, else None."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
         return KeptModule(module, "scripted harmonics: convert the network before it is scripted") if scripted else None

@@ -42,7 +42,7 @@ class JoinedLayers:
             return None
         if (species := find_ones(rows)) is None:
             return None
-        chosen, made = self._cached_matrices(first, second, species, factor)
+        chosen, made = self._reuse_or_make_species_matrices(first, second, species, factor)
         if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
             made = _with_gradients_of_layers(made, self, chosen, factor, first, second)
         return kernel_layer(x, made, species, describe(self.plan))
@@ -57,13 +57,20 @@ class JoinedLayers:
             found[n] = found[n] + part if n in found else part
         return torch.cat([found[n].flatten(-2) for n in sorted(found)], -1)
 
-    def _cached_matrices(self, first: Tensor, second: Tensor, species: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    def _reuse_or_make_species_matrices(
+        self, first: Tensor, second: Tensor, species: Tensor, factor: float
+    ) -> tuple[Tensor, Tensor]:
         """Species seen so far, and matrices of all species, zeros if unseen."""
         known, had, found = _made.get(self, (None, frozenset(), None))
         present = torch.bincount(species).nonzero().flatten().tolist()
         union = had.union(present)
         chosen = torch.tensor(sorted(union))
-        state = (factor, union, *map(_fingerprint, (first, second)), *self._checksums(first, second, chosen))
+        state = (
+            factor,
+            union,
+            *map(_memory_and_write_count, (first, second)),
+            *self._checksum_weights_of_species(first, second, chosen),
+        )
         if found is None or known != state:
             with torch.no_grad():
                 some = self.matrices(first, second, chosen, factor)
@@ -71,7 +78,7 @@ class JoinedLayers:
             _made[self] = state, union, found
         return chosen, found
 
-    def _checksums(self, first: Tensor, second: Tensor, chosen: Tensor) -> list[float]:
+    def _checksum_weights_of_species(self, first: Tensor, second: Tensor, chosen: Tensor) -> list[float]:
         # also change with weights written through ``.data``, which torch does not count
         parts = [first.view(1, -1), *self.product.parts(second, chosen)]
         with torch.no_grad():
@@ -104,7 +111,7 @@ def _slice_path_matrix(weights: Tensor, path: Path) -> Tensor:
     return weights[..., path.weight.start : path.weight.stop].unflatten(-1, path.weight.shape)
 
 
-def _fingerprint(x: Tensor) -> tuple:
+def _memory_and_write_count(x: Tensor) -> tuple:
     return x.dtype, x.data_ptr(), count_writes(x)
 
 

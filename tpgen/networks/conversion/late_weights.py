@@ -64,17 +64,17 @@ class LateWeights:
         missing = -h.shape[1] % width
         parts = (
             pad(h, (0, missing)).split(width, 1),
-            self._mixing_weights_of_parts(pad(matrix, (0, 0, 0, missing)), width),
+            self._split_matrix_into_mixing_weights(pad(matrix, (0, 0, 0, missing)), width),
         )
-        found = [self._sum_columns(products, *part, nodes, count) for part in zip(*parts, strict=True)]
+        found = [self._sum_by_node_then_mix(products, *part, nodes, count) for part in zip(*parts, strict=True)]
         return reduce(torch.add, found)
 
-    def _mixing_weights_of_parts(self, matrix: Tensor, width: int) -> list[Tensor]:
+    def _split_matrix_into_mixing_weights(self, matrix: Tensor, width: int) -> list[Tensor]:
         slices = matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
         by_output = [torch.cat([slices[n] for n in paths], 1).split(width) for paths in self.outputs]
         return [torch.cat([x.flatten() for x in part]) for part in zip(*by_output, strict=True)]
 
-    def _sum_columns(self, products: Tensor, h: Tensor, weights: Tensor, nodes: Tensor, count: Any) -> Tensor:
+    def _sum_by_node_then_mix(self, products: Tensor, h: Tensor, weights: Tensor, nodes: Tensor, count: Any) -> Tensor:
         shape = h.new_empty(count, self.outer.weight_numel)  # nothing reads or writes its numbers
         call = FormCall((h, h.detach()[:, :0], shape, products), (nodes,), describe(self.outer), _OUTER, (ELEMENTS,))
         (sums,) = forms.compute(call)
@@ -96,11 +96,11 @@ def plan_late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)
     parts = -(-hidden * products * (nodes or 0) // MOST_SUMS) or 1
-    return _plan_late_weights_of_width(plan, -(-hidden // min(parts, hidden)))
+    return _plan_late_weights_for_hidden_width(plan, -(-hidden // min(parts, hidden)))
 
 
 @remembered("products with late weights")
-def _plan_late_weights_of_width(plan: Plan, width: int) -> LateWeights | None:
+def _plan_late_weights_for_hidden_width(plan: Plan, width: int) -> LateWeights | None:
     paths = sorted(range(len(plan.paths)), key=lambda n: plan.paths[n].out.index)
     outputs = [tuple(same) for _, same in groupby(paths, key=lambda n: plan.paths[n].out.index)]
     copies = [p.in1.mul * p.in2.mul for p in plan.paths]

@@ -44,12 +44,12 @@ class ConvertedLinear(o3.Linear):
         weight = self.weight if weight is None else weight
         found = self._tpgen.forward(features, weight, self.bias if bias is None else bias)
         if not torch.jit.is_scripting():
-            found = Gatherable.of(self._tpgen, found)
+            found = Gatherable.make_gatherable_if_possible(self._tpgen, found)
         return found
 
 
 def find_linear_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's linear layer, or `KeptModule`; None for other modules or without paths."""
+    """`ClassSwap` of e3nn's linear layer, or `KeptModule`, else None or without paths."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
         return KeptModule(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
@@ -70,17 +70,17 @@ def find_linear_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKep
     return ClassSwap(module, ConvertedLinear, describe_product, {PROGRAM: program.compute_for(module)})
 
 
-def _has_channels(layer: Any) -> bool:
+def _has_channels(linear: Any) -> bool:
     # then two rows of e3nn's give no two rows
-    like, rows = layer.output_mask, 2
-    each = () if layer.shared_weights else (rows,)
-    given = [(rows, layer.irreps_in.dim), (*each, layer.weight_numel), (*each, layer.bias_numel)]
+    like, rows = linear.output_mask, 2
+    each = () if linear.shared_weights else (rows,)
+    given = [(rows, linear.irreps_in.dim), (*each, linear.weight_numel), (*each, linear.bias_numel)]
     try:
         with torch.no_grad():
-            found = getattr(layer, _STOCK_PROGRAM).forward(*(like.new_zeros(shape) for shape in given))
+            found = getattr(linear, _STOCK_PROGRAM).forward(*(like.new_zeros(shape) for shape in given))
     except RuntimeError:
         return True
-    return found.shape != (rows, layer.irreps_out.dim)
+    return found.shape != (rows, linear.irreps_out.dim)
 
 
 def read_linear_plan(layer: Any) -> Plan | None:

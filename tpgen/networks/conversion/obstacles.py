@@ -46,22 +46,26 @@ def list_own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
     return sorted(
-        {name for name, made in defined if name not in _CONSTRUCTION and not _call_only_forwards(name, made, base)}
+        {
+            name
+            for name, made in defined
+            if name not in _CONSTRUCTION and not _is_call_that_only_forwards(name, made, base)
+        }
     )
 
 
-class _ForwardingCalls(nn.Module):
+class _ExamplesOfForwardingCalls(nn.Module):
     # calls that hand their arguments to those of a base, as where a class says their types
-    def one(self, x: Any) -> Any:
+    def call_with_one(self, x: Any) -> Any:
         return super().__call__(x)
 
-    def two(self, x: Any, y: Any) -> Any:
+    def call_with_two(self, x: Any, y: Any) -> Any:
         return super().__call__(x, y)
 
-    def three(self, x: Any, y: Any, z: Any) -> Any:
+    def call_with_three(self, x: Any, y: Any, z: Any) -> Any:
         return super().__call__(x, y, z)
 
-    def every(self, *args: Any, **kwargs: Any) -> Any:
+    def call_with_all(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*args, **kwargs)
 
 
@@ -74,10 +78,12 @@ def _bytecode_and_signature(function: Any) -> tuple:
     return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, function.__defaults__
 
 
-_FORWARDING = [_bytecode_and_signature(f) for f in vars(_ForwardingCalls).values() if isinstance(f, FunctionType)]
+_FORWARDING = [
+    _bytecode_and_signature(f) for f in vars(_ExamplesOfForwardingCalls).values() if isinstance(f, FunctionType)
+]
 
 
-def _call_only_forwards(name: str, attribute: Any, base: type[nn.Module]) -> bool:
+def _is_call_that_only_forwards(name: str, attribute: Any, base: type[nn.Module]) -> bool:
     if (
         name != "__call__"
         or not isinstance(attribute, FunctionType)

@@ -126,13 +126,13 @@ def have_same_code(theirs: Any, ours: Any) -> bool:
     >>> have_same_code(lambda x: x + 1, lambda x: x + 1), have_same_code(lambda x: x + 1, lambda x: x + 2)
     (True, False)
     """
-    return _are_same(theirs, ours, set())
+    return _have_objects_same_code(theirs, ours, set())
 
 
 _Seen = set[tuple[int, int]]  # pairs of objects that are compared, or were
 
 
-def _are_same(theirs: Any, ours: Any, seen: _Seen) -> bool:
+def _have_objects_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
     if theirs is ours or (id(theirs), id(ours)) in seen:  # a pair that is under way is the same if the rest is
         return True
     seen.add((id(theirs), id(ours)))
@@ -140,19 +140,19 @@ def _are_same(theirs: Any, ours: Any, seen: _Seen) -> bool:
         if isinstance(theirs, kinds):
             return isinstance(ours, kinds) and compare(theirs, ours, seen)
     if isinstance(wrapped := getattr(theirs, "__wrapped__", None), FunctionType):  # as caches of functions have it
-        return _are_same(wrapped, getattr(ours, "__wrapped__", None), seen) and _are_same(
+        return _have_objects_same_code(wrapped, getattr(ours, "__wrapped__", None), seen) and _have_objects_same_code(
             type(theirs), type(ours), seen
         )
-    return _are_same(type(theirs), type(ours), seen)  # an object is no code, but that of its class
+    return _have_objects_same_code(type(theirs), type(ours), seen)  # an object is no code, but that of its class
 
 
-def _same_classes(theirs: Any, ours: Any, seen: _Seen) -> bool:
+def _have_classes_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
     if not is_packaged(theirs) or (get_module_name_in_package(theirs), theirs.__qualname__) != (
         ours.__module__,
         ours.__qualname__,
     ):
         return False  # one that no package brought would be the same object
-    return _same_lists(theirs.__bases__, ours.__bases__, seen) and _same_maps(
+    return _have_entries_same_code(theirs.__bases__, ours.__bases__, seen) and _have_values_same_code(
         _select_code_attributes(theirs), _select_code_attributes(ours), seen
     )
 
@@ -161,25 +161,27 @@ def _select_code_attributes(cls: type) -> dict[str, Any]:
     return {name: value for name, value in vars(cls).items() if name not in _NO_CODE}
 
 
-def _same_functions(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    if not _same_bytecode(theirs.__code__, ours.__code__):
+def _have_functions_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
+    if not _is_bytecode_equal(theirs.__code__, ours.__code__):
         return False
     cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (theirs, ours)]
     kept = (theirs.__defaults__, theirs.__kwdefaults__, cells[0]), (ours.__defaults__, ours.__kwdefaults__, cells[1])
-    return _same_lists(*kept, seen) and all(_are_same(a, b, seen) for a, b in _pair_reached_objects(theirs, ours))
+    return _have_entries_same_code(*kept, seen) and all(
+        _have_objects_same_code(a, b, seen) for a, b in _pair_objects_that_functions_read(theirs, ours)
+    )
 
 
-def _same_bytecode(theirs: CodeType, ours: CodeType) -> bool:
+def _is_bytecode_equal(theirs: CodeType, ours: CodeType) -> bool:
     for name in ("co_code", "co_names", "co_varnames", "co_freevars", "co_flags"):
         if getattr(theirs, name) != getattr(ours, name):
             return False
     pairs = list(zip(theirs.co_consts, ours.co_consts, strict=False))
     return len(theirs.co_consts) == len(ours.co_consts) and all(
-        _same_bytecode(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else a == b for a, b in pairs
+        _is_bytecode_equal(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else a == b for a, b in pairs
     )
 
 
-def _pair_reached_objects(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
+def _pair_objects_that_functions_read(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
     # objects that the names of a function refer to in its module, and in packaged modules among these objects
     names = {name for name in _list_names_in_code(theirs.__code__) if not name.startswith("__")}
     spaces: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [(theirs.__globals__, ours.__globals__)]
@@ -197,28 +199,32 @@ def _list_names_in_code(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_list_names_in_code(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-def _same_lists(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    return len(theirs) == len(ours) and all(_are_same(a, b, seen) for a, b in zip(theirs, ours, strict=True))
+def _have_entries_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
+    return len(theirs) == len(ours) and all(
+        _have_objects_same_code(a, b, seen) for a, b in zip(theirs, ours, strict=True)
+    )
 
 
-def _same_maps(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    return theirs.keys() == ours.keys() and all(_are_same(theirs[name], ours[name], seen) for name in theirs)
+def _have_values_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
+    return theirs.keys() == ours.keys() and all(
+        _have_objects_same_code(theirs[name], ours[name], seen) for name in theirs
+    )
 
 
-def _comparison_of_part(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
-    return lambda theirs, ours, seen: _are_same(part(theirs), part(ours), seen)
+def _make_comparison_by_part(get_part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
+    return lambda theirs, ours, seen: _have_objects_same_code(get_part(theirs), get_part(ours), seen)
 
 
 _KINDS: tuple[tuple[Any, Callable[[Any, Any, _Seen], bool]], ...] = (
-    (type, _same_classes),
-    (FunctionType, _same_functions),
-    ((classmethod, staticmethod, MethodType), _comparison_of_part(lambda held: held.__func__)),
-    (property, _comparison_of_part(lambda held: (held.fget, held.fset, held.fdel))),
-    (partial, _comparison_of_part(lambda held: (held.func, held.args, held.keywords))),
+    (type, _have_classes_same_code),
+    (FunctionType, _have_functions_same_code),
+    ((classmethod, staticmethod, MethodType), _make_comparison_by_part(lambda held: held.__func__)),
+    (property, _make_comparison_by_part(lambda held: (held.fget, held.fset, held.fdel))),
+    (partial, _make_comparison_by_part(lambda held: (held.func, held.args, held.keywords))),
     (ModuleType, lambda theirs, ours, _seen: _PREFIX.sub("", theirs.__name__) == ours.__name__),
-    (torch.jit.ScriptFunction, _comparison_of_part(lambda held: held.code)),
+    (torch.jit.ScriptFunction, _make_comparison_by_part(lambda held: held.code)),
     (Tensor, lambda theirs, ours, _seen: torch.equal(theirs, ours)),
-    ((list, tuple), _same_lists),
-    (dict, _same_maps),
+    ((list, tuple), _have_entries_same_code),
+    (dict, _have_values_same_code),
     ((str, bytes, int, float, complex, frozenset, set, type(None)), lambda theirs, ours, _seen: theirs == ours),
 )

@@ -154,10 +154,10 @@ class Postponed(Tensor):
             with without_functions():
                 return func(*args, **kwargs)
         if func in _LIKES:
-            args, kwargs = pytree.tree_map_only(Postponed, _expand_single_number, (args, kwargs))
+            args, kwargs = pytree.tree_map_only(Postponed, _expand_empty_number_to_shape, (args, kwargs))
             return func(*args, **kwargs)
         if func in _CASTS and isinstance(args[0], Postponed):
-            like, *given = pytree.tree_map_only(Postponed, _expand_single_number, args)
+            like, *given = pytree.tree_map_only(Postponed, _expand_empty_number_to_shape, args)
             if func(like, *given, **kwargs) is like:
                 return args[0]
         if func in _HOOKS and args[0].used:
@@ -178,7 +178,7 @@ class Postponed(Tensor):
         kwargs = kwargs or {}
         if func._schema.is_mutable and isinstance(args[0], Postponed):
             raise InputError(f"{func} writes to weights of edges or their product, beneath Python: clone them first")
-        args, kwargs = pytree.tree_map_only(Postponed, _compute_detached, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(Postponed, _compute_numbers_detached, (args, kwargs))
         return func(*args, **kwargs)
 
 
@@ -213,11 +213,11 @@ def _tensor_without_numbers(cls: type[Postponed], shape: Sequence[Any], like: Te
     return found
 
 
-def _compute_detached(x: Postponed) -> Tensor:
+def _compute_numbers_detached(x: Postponed) -> Tensor:
     return (x.computed() if x.plain is None else x.plain).detach()
 
 
-def _expand_single_number(x: Postponed) -> Tensor:
+def _expand_empty_number_to_shape(x: Postponed) -> Tensor:
     # one number in the place of all
     return x.made.operands[0].new_empty(()).expand(x.shape)
 

@@ -45,7 +45,9 @@ class _ConvertedProduct(o3.TensorProduct):
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():
             hooked = bool(self._forward_hooks or self._backward_hooks)
-            return Gatherable.of(self._tpgen, multiply_or_postpone_edges(self._tpgen, x, y, w, hooked))
+            return Gatherable.make_gatherable_if_possible(
+                self._tpgen, multiply_or_postpone_edges(self._tpgen, x, y, w, hooked)
+            )
         return self._tpgen.forward(x, y, w)
 
 
@@ -72,7 +74,7 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
                 found = self._tpgen_species.one_hot(x, w, y)
                 if found is None:
                     found = self._tpgen.forward(x, y, w)
-                return Gatherable.of(self._tpgen, found)
+                return Gatherable.make_gatherable_if_possible(self._tpgen, found)
         return self._tpgen.forward(x, y, w)
 
 
@@ -109,16 +111,16 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 
 
 def find_product_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's product, or `KeptModule`; None for other modules."""
+    """`ClassSwap` of e3nn's product, or `KeptModule`, else None."""
     if isinstance(module, torch.jit.ScriptModule):
-        return _kept_if_scripted(module, getattr(module, "original_name", ""))
+        return _keep_module_if_scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
         return None
-    plan = _read_plan_or_kept(module)
-    return plan if isinstance(plan, KeptModule) else _swap_of_product(module, plan, options)
+    plan = _plan_product_or_keep_module(module)
+    return plan if isinstance(plan, KeptModule) else _make_product_swap(module, plan, options)
 
 
-def _kept_if_scripted(module: nn.Module, name: str) -> KeptModule | None:
+def _keep_module_if_scripted(module: nn.Module, name: str) -> KeptModule | None:
     if name in _NAMES:
         return KeptModule(module, f"a scripted {name}: convert the network before it is scripted")
     if hasattr(module, PROGRAM):
@@ -128,7 +130,7 @@ def _kept_if_scripted(module: nn.Module, name: str) -> KeptModule | None:
     return None
 
 
-def _read_plan_or_kept(product: nn.Module) -> Plan | KeptModule:
+def _plan_product_or_keep_module(product: nn.Module) -> Plan | KeptModule:
     if why := why_module_stays(product, CONVERTED, STOCK_PROGRAM):
         return KeptModule(product, why)
     try:
@@ -137,7 +139,7 @@ def _read_plan_or_kept(product: nn.Module) -> Plan | KeptModule:
         return KeptModule(product, f"tpgen cannot plan it: {error}")
 
 
-def _swap_of_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> ClassSwap:
+def _make_product_swap(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> ClassSwap:
     program = TensorProduct.from_plan(plan, False, **options).compute_for(module)
     exact = partial(make_couplings_exact, module)
     stock = find_stock_class(module, CONVERTED)
@@ -156,7 +158,7 @@ def make_convolution_swap(
     The product is the module, or its child ``held``.  ``paired``: module and holder are restored together.
     """
     product = module if held is None else module.get_submodule(held)
-    plan = _read_plan_or_kept(product)
+    plan = _plan_product_or_keep_module(product)
     if isinstance(plan, KeptModule):
         return plan
     conv = TensorProductConv.from_plan(plan, False, **options).compute_for(product)
@@ -169,16 +171,16 @@ def make_convolution_swap(
 def _describe_convolution(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     choice = extra[PROGRAM].choice
     how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
-    return f"tpgen convolution, {choice.strategy} ({how}){_idle_kernel_note(extra[PROGRAM])}"
+    return f"tpgen convolution, {choice.strategy} ({how}){_describe_why_no_kernel_runs(extra[PROGRAM])}"
 
 
 def describe_product(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     """Report text on a product: its strategy, and a missing kernel."""
-    return f"tpgen {extra[PROGRAM].choice}{_idle_kernel_note(extra[PROGRAM])}"
+    return f"tpgen {extra[PROGRAM].choice}{_describe_why_no_kernel_runs(extra[PROGRAM])}"
 
 
-def _idle_kernel_note(program: Any) -> str:
-    why = _why_no_product_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
+def _describe_why_no_kernel_runs(product: Any) -> str:
+    why = _why_no_product_kernel(product.plan, product) if product.choice.strategy == "kernel" else None
     return f": none runs as it is, {why}" if why else ""
 
 
@@ -188,8 +190,8 @@ def describe_product_by_element(module: nn.Module, extra: Mapping[str, Any]) -> 
     return describe_product(module, extra) + ("" if missing else "; by element where rows are one-hot")
 
 
-def _why_no_product_kernel(plan: Any, program: Any) -> str | None:
-    return why_kernel_unsupported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
+def _why_no_product_kernel(plan: Any, product: Any) -> str | None:
+    return why_kernel_unsupported(plan, dtype=product.output_mask.dtype, device=product.output_mask.device)
 
 
 def make_couplings_exact(module: Any) -> None:

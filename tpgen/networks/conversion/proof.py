@@ -133,7 +133,7 @@ def prove_equal(
 ) -> Proof:
     """Compare networks, cast to float64 in place; ``exact`` sets stock constants to full precision."""
     for network in (stock, converted):
-        _to_float64(network)
+        _cast_network_to_float64(network)
     with default_dtype(torch.float64):  # what networks make on the way is float64 too
         with torch.no_grad():
             for refine in exact:
@@ -175,7 +175,7 @@ def _remark_on_non_finite(label: str, stock: NamedTensors) -> str:
     return NO_NUMBERS.format(what=label, number=len(names), of=len(stock), first=names[0]) if names else ""
 
 
-def _to_float64(network: nn.Module) -> None:
+def _cast_network_to_float64(network: nn.Module) -> None:
     # cast a network, and what its modules remember of the dtype that they were built in, so that they cast to it
     network.double()
     for module in network.modules():
@@ -217,9 +217,9 @@ def _spline_differences(stock: nn.Module, converted: nn.Module, inputs: Sequence
     theirs, ours = (
         _outputs_and_input_gradients(network.requires_grad_(False), inputs) for network in (stock, converted)
     )
-    floor = _scale_floor(theirs)
+    floor = _least_scale_of_differences(theirs)
     return tuple(
-        _Difference(name, 1, *_absolute_and_relative(theirs[name], ours[name], floor), name)
+        _Difference(name, 1, *_absolute_and_relative_difference(theirs[name], ours[name], floor), name)
         for name in ours
         if name in theirs
     )
@@ -239,11 +239,11 @@ def _largest_difference(
 ) -> _Difference:
     # a gradient of one network alone must be zero
     worst = _Difference(label, len(stock), 0.0, 0.0, "-")
-    floor = _scale_floor(stock)
+    floor = _least_scale_of_differences(stock)
     for name in stock | converted:
         given = [named[name] for named in (stock, converted) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
-        absolute, relative = _absolute_and_relative(wanted, got, floor, leniently)
+        absolute, relative = _absolute_and_relative_difference(wanted, got, floor, leniently)
         if relative > worst.relative:
             worst = _Difference(
                 label, len(stock), absolute, relative, f"{name}{_remark_on_one_sided_nans(wanted, got)}"
@@ -258,11 +258,13 @@ def _remark_on_one_sided_nans(wanted: Tensor, got: Tensor) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
-def _scale_floor(found: NamedTensors) -> float:
+def _least_scale_of_differences(found: NamedTensors) -> float:
     return _FLOOR * max((_largest_entry(x[x.isfinite()]) for x in found.values()), default=0.0)
 
 
-def _absolute_and_relative(wanted: Tensor, got: Tensor, floor: float, leniently: bool = False) -> tuple[float, float]:
+def _absolute_and_relative_difference(
+    wanted: Tensor, got: Tensor, floor: float, leniently: bool = False
+) -> tuple[float, float]:
     # the largest difference, absolute and relative to the largest entry
     # a NaN or infinity equals the same value; ``leniently``, any value, as NaNs spread freely into derivatives
     same = ~wanted.isfinite() & (leniently | (wanted == got) | (wanted.isnan() & got.isnan()))

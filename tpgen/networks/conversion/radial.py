@@ -55,12 +55,12 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
     _tpgen_splined = False
 
     def forward(self, input: Tensor) -> Tensor:
-        """As e3nn's, or by splines; rows of marked pairs once."""
+        """As e3nn's, or by splines; once per marked pair of edges."""
         if not torch.jit.is_scripting():
             node = None if isinstance(input, Tensor) else record_leaf_call(self, input)  # fx looks into a Sequential
             if node is not None:
                 return node
-            if not _layers_changed_since_swap(self):
+            if not _have_layers_changed_since_swap(self):
                 compute, given = choose_net_or_spline(self, partial(_evaluate_net, self), input)
                 return run_once_per_pair(compute, given, feeds_product_of_pairs(self), marked=input)
         for layer in self:
@@ -68,7 +68,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
         return input
 
 
-def _layers_changed_since_swap(net: nn.Module) -> bool:
+def _have_layers_changed_since_swap(net: nn.Module) -> bool:
     # whether the layers must be called: something was added to one of them, or put in its place, after the swap
     return any(
         type(layer) is not _Layer
@@ -83,7 +83,7 @@ def _evaluate_net(net: Any, x: Tensor) -> Tensor:
     for layer in _list_layers_in_call_order(net):
         variance = layer.h_in * layer.var_in / (1 if layer.act is not None else layer.var_out)
         factor = scale / sqrt(variance)
-        linear = LastLayer(partial(_scaled_product, net._tpgen_kernels, factor), partial(mul, factor))
+        linear = LastLayer(partial(_multiply_by_scaled_weight, net._tpgen_kernels, factor), partial(mul, factor))
         waits = layer.act is None and getattr(net, FOR_WEIGHTS, False)
         x = compute_or_postpone_weights(linear, x, layer.weight) if waits else linear(x, layer.weight)
         scale = 1.0
@@ -93,7 +93,7 @@ def _evaluate_net(net: Any, x: Tensor) -> Tensor:
     return x if scale == 1.0 else x * scale
 
 
-def _scaled_product(by_kernels: bool, factor: float, x: Tensor, weight: Tensor) -> Tensor:
+def _multiply_by_scaled_weight(by_kernels: bool, factor: float, x: Tensor, weight: Tensor) -> Tensor:
     return matmul(x, weight, factor) if by_kernels else x @ (weight * factor)
 
 
@@ -106,7 +106,7 @@ def find_radial_net_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapO
     """`ClassSwap` of a `FullyConnectedNet`, or `KeptModule`; None for other and swapped modules."""
     if type(module) is not FullyConnectedNet or get_swap_mark(module) is not None:
         return None
-    why = why_patched(module) or next(filter(None, map(_why_net_stays, _list_layers_in_call_order(module))), None)
+    why = why_patched(module) or next(filter(None, map(_why_layer_keeps_net, _list_layers_in_call_order(module))), None)
     if why:
         return KeptModule(module, why)
     covers = tuple(name for name, _ in module.named_children())
@@ -134,7 +134,7 @@ def feeds_product_of_pairs(net: nn.Module) -> bool:
     return takes and not (is_hooked_or_patched(net) or is_hooked_or_patched(product) or "forward" in block.__dict__)
 
 
-def _why_net_stays(layer: Any) -> str | None:
+def _why_layer_keeps_net(layer: Any) -> str | None:
 
     if parametrize.is_parametrized(layer):
         return "of a layer that is parametrised: convert first, then parametrise"

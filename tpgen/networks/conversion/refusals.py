@@ -31,9 +31,9 @@ def list_networks(function: str, given: Any, concerns: Callable[[nn.Module], boo
     """Networks in a module, list, dict or object such as a calculator; `InputError` if none."""
     if isinstance(given, nn.Module):
         return [given]
-    networks = {} if _describe_program(given) else held_networks(given)
+    networks = {} if _describe_kind_of_program(given) else held_networks(given)
     if not networks:
-        way = _advice_on(given)
+        way = _advise_on_object_without_network(given)
         raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(given)}{f': {way}' if way else ''}")
     found = [*networks.values()]
     if len(found) == 1 or isinstance(given, (list, tuple, Mapping)):
@@ -71,16 +71,18 @@ def explain_nothing_to_convert(network: nn.Module, kept: Sequence[KeptModule]) -
 
 def describe_held_program(network: nn.Module) -> str | None:
     """Kind of a held program."""
-    return next(filter(None, map(_describe_program, (network, *vars(network).values(), *network.children()))), None)
+    return next(
+        filter(None, map(_describe_kind_of_program, (network, *vars(network).values(), *network.children()))), None
+    )
 
 
-def _describe_program(held: Any) -> str | None:
+def _describe_kind_of_program(held: Any) -> str | None:
     homes = [f"{cls.__module__}." for cls in type(held).__mro__]
     return next((said for home, said in _PROGRAMS.items() if any(h.startswith(home) for h in homes)), None)
 
 
-def _advice_on(given: Any) -> str | None:
-    if program := _describe_program(given):
+def _advise_on_object_without_network(given: Any) -> str | None:
+    if program := _describe_kind_of_program(given):
         return program
     if isinstance(given, (str, PathLike)):
         return f"load the file first, as in torch.load({str(given)!r}, weights_only=False), or as its project does"

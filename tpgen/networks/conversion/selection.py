@@ -37,7 +37,7 @@ class Selection:
 
 def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
     """Make a selection; raises `InputError` for a name of no module."""
-    chosen = Selection(_check_names("keep", keep), None if only is None else _check_names("only", only))
+    chosen = Selection(_parse_names_option("keep", keep), None if only is None else _parse_names_option("only", only))
     known = set().union(*_list_names_with_holders(network).values())
     for argument, names in (("keep", chosen.keep), ("only", chosen.only or ())):
         for name in names:
@@ -109,7 +109,7 @@ def _is_swapped_for_child(finding: SwapOrKept) -> bool:
     return isinstance(finding, ClassSwap) and not finding.now
 
 
-def _check_names(argument: str, given: Any) -> tuple[str, ...]:
+def _parse_names_option(argument: str, given: Any) -> tuple[str, ...]:
     names = given if isinstance(given, (tuple, list)) else (given,)
     if not all(isinstance(name, str) for name in names):
         raise InputError(f"{argument}: give the name of a module or of a class, or a list of them, got {given!r}")

@@ -48,7 +48,7 @@ _TRACKED = (
 
 
 @dataclass(frozen=True)
-class _Block:
+class _PathWeightBlock:
     """Weights of one path, ``(u, v, w)`` with v over the scalars."""
 
     shape: tuple[int, int, int]
@@ -69,7 +69,7 @@ class SpeciesProduct:
     """A fully connected product by matrices of each species."""
 
     plan: Plan
-    blocks: tuple[_Block, ...]
+    blocks: tuple[_PathWeightBlock, ...]
 
     @cached_property
     def operations(self) -> int:
@@ -83,12 +83,14 @@ class SpeciesProduct:
     def apply(self, x: Tensor, weight: Tensor, scalars: Tensor, species: Tensor) -> Tensor:
         """Fully connected product of ``x (rows, in1)`` and ``scalars[species]``; species get no gradient."""
         chosen, group = torch.unique(species, return_inverse=True)
-        return self._apply_matrices(x, self._sum_matrices(weight, scalars.index_select(0, chosen), None), group)
+        return self._multiply_rows_by_species_matrices(
+            x, self._sum_path_matrices_of_species(weight, scalars.index_select(0, chosen), None), group
+        )
 
     def apply_grouped(self, x: Tensor, weight: Tensor, scalars: Tensor, groups: Groups) -> Tensor:
         """As `apply`, with each species' rows given, in programs."""
-        matrices = self._sum_matrices(weight, scalars.index_select(0, groups.species_of_group), None)
-        return self._apply_matrices(x, matrices, groups.group)
+        matrices = self._sum_path_matrices_of_species(weight, scalars.index_select(0, groups.species_of_group), None)
+        return self._multiply_rows_by_species_matrices(x, matrices, groups.group)
 
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         """The product with one-hot rows ``y``; None for other, few or differentiated rows."""
@@ -105,7 +107,9 @@ class SpeciesProduct:
             warn_of_slow_path(_TRACKED)
             return None
         chosen, species = torch.unique(ones, return_inverse=True)
-        return self._apply_matrices(x, self._sum_matrices(weight, y, chosen), species)
+        return self._multiply_rows_by_species_matrices(
+            x, self._sum_path_matrices_of_species(weight, y, chosen), species
+        )
 
     @property
     def species(self) -> int:
@@ -114,7 +118,7 @@ class SpeciesProduct:
 
     def matrices_of(self, weight: Tensor, chosen: Tensor) -> Tensor:
         """Matrices ``(len(chosen), numel)`` of the ``chosen`` species."""
-        return self._sum_matrices(weight, weight, chosen)
+        return self._sum_path_matrices_of_species(weight, weight, chosen)
 
     def parts(self, weight: Tensor, chosen: Tensor) -> list[Tensor]:
         """Weights of each path as a matrix, for the ``chosen`` species."""
@@ -127,12 +131,14 @@ class SpeciesProduct:
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
         if groups is None or y.requires_grad:
             return None
-        return self._apply_matrices(x, self._sum_matrices(weight, y, groups.species_of_group), groups.group)
+        return self._multiply_rows_by_species_matrices(
+            x, self._sum_path_matrices_of_species(weight, y, groups.species_of_group), groups.group
+        )
 
-    def _apply_matrices(self, x: Tensor, matrices: Tensor, species: Tensor) -> Tensor:
+    def _multiply_rows_by_species_matrices(self, x: Tensor, matrices: Tensor, species: Tensor) -> Tensor:
         return kernel_layer(x, matrices, species, describe(self.plan))
 
-    def _sum_matrices(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
+    def _sum_path_matrices_of_species(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
         # the matrices of each species, paths of the same segments added up
         found: dict[int, Tensor] = {}
         weights = weight.split([prod(block.shape) for block in self.blocks])
@@ -155,13 +161,13 @@ def make_species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProdu
     layer = make_linear_plan(plan.irreps_in1, plan.irreps_out, pairs, shared_weights=ELEMENT)
     if why_kernel_unsupported(layer):
         return None
-    blocks = tuple(_make_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
+    blocks = tuple(_make_path_weight_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
     return SpeciesProduct(layer, blocks)
 
 
-def _make_block(path: Path, layer: Plan, pair: int) -> _Block:
+def _make_path_weight_block(path: Path, layer: Plan, pair: int) -> _PathWeightBlock:
     assert path.weight is not None
     coupling = path.in1.ir.dim**-0.5  # of l with 0 to l: the identity, of norm 1
     scale = path.coefficient * coupling / layer.paths[pair].coefficient
     u, v, w = path.weight.shape
-    return _Block((u, v, w), pair, scale)
+    return _PathWeightBlock((u, v, w), pair, scale)

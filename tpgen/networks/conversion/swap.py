@@ -72,7 +72,7 @@ class ClassSwap:
 
     @property
     def description(self) -> str:
-        return _describe(self.now, self.module, self.extra)
+        return _resolve_report_text(self.now, self.module, self.extra)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _apply_swap(swap: ClassSwap) -> None:
         if _is_called_by_own_forward(swap):
             keep_whole(module)
         module.register_load_state_dict_post_hook(_move_programs_to_loaded_dtype)
-        _move_to_front(module, mark.extra)
+        _move_children_to_front(module, mark.extra)
     except BaseException:
         _undo_swap(module, mark)
         raise
@@ -128,7 +128,7 @@ def _is_called_by_own_forward(swap: ClassSwap) -> bool:
     return bool(swap.now) and swap.cls.__call__ is nn.Module.__call__
 
 
-def _move_to_front(module: nn.Module, names: Sequence[str]) -> None:
+def _move_children_to_front(module: nn.Module, names: Sequence[str]) -> None:
     # let added children come first: e3nn puts its own last in every copy, and tools pair buffers by their order
     for name in [name for name in module._modules if name not in names]:
         module._modules[name] = module._modules.pop(name)
@@ -150,11 +150,11 @@ def describe_code_that_computes(module: nn.Module) -> str:
     """Report text on a swapped module's code."""
     mark = get_swap_mark(module)
     assert mark is not None
-    return _describe(mark.now, module, {name: getattr(module, name) for name in mark.extra})
+    return _resolve_report_text(mark.now, module, {name: getattr(module, name) for name in mark.extra})
 
 
-def _describe(now: _Description, module: nn.Module, extra: Mapping[str, Any]) -> str:
-    return now if isinstance(now, str) else now(module, extra)
+def _resolve_report_text(text_or_function: _Description, module: nn.Module, extra: Mapping[str, Any]) -> str:
+    return text_or_function if isinstance(text_or_function, str) else text_or_function(module, extra)
 
 
 def undo_swaps(*networks: nn.Module) -> None:

@@ -28,13 +28,13 @@ class SequentialForWeights(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         """As PyTorch's; the last layer may be postponed."""
         if not torch.jit.is_scripting():
-            return _run_with_late_layer(self, input)
+            return _run_net_and_postpone_last_layer(self, input)
         for module in self:
             input = module(input)
         return input
 
 
-def _run_with_late_layer(net: nn.Sequential, x: Any) -> Any:
+def _run_net_and_postpone_last_layer(net: nn.Sequential, x: Any) -> Any:
     *before, last = net._modules.values() or [nn.Identity()]
     for module in before:
         x = module(x)
@@ -47,17 +47,17 @@ def _run_with_late_layer(net: nn.Sequential, x: Any) -> Any:
     )
 
 
-def _matrix_with_bias(weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+def _append_bias_row_to_matrix(weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
     return weight.t() if bias is None else torch.cat([weight.t(), bias[None]])
 
 
-_LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _matrix_with_bias, adds) for adds in (False, True))
+_LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _append_bias_row_to_matrix, adds) for adds in (False, True))
 
 
 def add_late_weight_swaps(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
     """Add swaps of nets as wide as weights of kernel products that mix copies."""
     swaps = [f for f in findings if isinstance(f, ClassSwap)]
-    products = {plan.weight_numel for f in swaps if (plan := _plan_if_mixing_by_kernel(f)) is not None}
+    products = {plan.weight_numel for f in swaps if (plan := _plan_if_kernel_mixes_copies(f)) is not None}
     seen = {f.module for f in findings}
     nets = [
         ClassSwap(module, SequentialForWeights, "")
@@ -69,10 +69,10 @@ def add_late_weight_swaps(network: nn.Module, findings: Sequence[SwapOrKept]) ->
     ]
     own = [f.module for f in (*swaps, *nets) if _get_output_width(f.module) in products]
     widths = {_get_output_width(module) for module in own}
-    return [*(_swap_with_late_weights(f, widths) if isinstance(f, ClassSwap) else f for f in findings), *nets]
+    return [*(_let_swap_postpone_weights(f, widths) if isinstance(f, ClassSwap) else f for f in findings), *nets]
 
 
-def _plan_if_mixing_by_kernel(swap: ClassSwap) -> Plan | None:
+def _plan_if_kernel_mixes_copies(swap: ClassSwap) -> Plan | None:
     # the plan of a product that mixes all copies by a kernel
     program = swap.extra.get(PROGRAM)
     if not isinstance(swap.module, o3.TensorProduct) or program is None or program.choice.strategy != "kernel":
@@ -80,12 +80,12 @@ def _plan_if_mixing_by_kernel(swap: ClassSwap) -> Plan | None:
     return program.plan if mixes_copies(program.plan) else None
 
 
-def _swap_with_late_weights(swap: ClassSwap, widths: set[int | None]) -> ClassSwap:
+def _let_swap_postpone_weights(swap: ClassSwap, widths: set[int | None]) -> ClassSwap:
     if isinstance(swap.module, FullyConnectedNet):
         return (
             replace(swap, extra={**swap.extra, FOR_WEIGHTS: True}) if _get_output_width(swap.module) in widths else swap
         )
-    plan = _plan_if_mixing_by_kernel(swap)
+    plan = _plan_if_kernel_mixes_copies(swap)
     return swap if plan is None or plan.weight_numel not in widths else replace(swap, now=_describe_late_product)
 
 

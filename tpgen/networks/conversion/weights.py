@@ -46,8 +46,8 @@ class LastLayer:
     factors: int = 0
 
     def __call__(self, h: Tensor, *operands: Tensor) -> Tensor:
-        parameters, factors = _split_last(self.factors, operands)
-        return _multiply_by_all(self.multiply(h, *parameters), factors)
+        parameters, factors = _split_off_last_operands(self.factors, operands)
+        return _multiply_rows_by_factors(self.multiply(h, *parameters), factors)
 
 
 class _PostponedWeights(Postponed):
@@ -66,10 +66,10 @@ class PostponedRows(Postponed):
         """Compute now; the product postpones no call for a while."""
         product: Any = self.made.function
         product.program.rest = REST
-        w = self._plain_weights()
+        w = self._compute_weights_if_unwritten()
         return super().computed() if w is None else self.made.computed(partial(product.of, w))
 
-    def _plain_weights(self) -> Tensor | None:
+    def _compute_weights_if_unwritten(self) -> Tensor | None:
         # those of the product, whose hooks run; None where somebody has written to them since
         product: Any = self.made.function
         w = self.weights
@@ -83,8 +83,8 @@ class PostponedRows(Postponed):
         """Sums ``(count, out)`` of the rows by node; NotImplemented if computed rows are no slower."""
         if not self.made.state_is_unchanged:
             return NotImplemented
-        sums: Any = self._sum_before_last_layer(nodes, count) if _are_postponed(self.weights) else None
-        sums = self._sum_by_kernel(nodes, count) if sums is None else sums
+        sums: Any = self._sum_before_last_layer(nodes, count) if _are_weights_postponed(self.weights) else None
+        sums = self._sum_products_by_node_in_kernel(nodes, count) if sums is None else sums
         self.used = sums is not NotImplemented
         return sums
 
@@ -92,20 +92,20 @@ class PostponedRows(Postponed):
         product: Any = self.made.function
         hidden = self.made.operands[2].shape[1] + product.layer.adds
         usual = are_plain(get_source_of_postponed_rows(self.made.operands[0]))
-        places, nodes, found = _find_nodes_with_rows(nodes, count) if usual else (None, nodes, count)
-        known = _get_size_or_hint(found)
+        places, nodes, found = _find_nodes_with_edges(nodes, count) if usual else (None, nodes, count)
+        known = _size_or_hint_of_symbol(found)
         late = plan_late_weights(product.program.plan, hidden, known)
-        if late is None or not late.is_worth(_get_size_or_hint(nodes.shape[0]), known, hidden):
+        if late is None or not late.is_worth(_size_or_hint_of_symbol(nodes.shape[0]), known, hidden):
             return None
         sums = self.made.computed(partial(product.before_last_layer, late, nodes, found))
         return sums if places is None else sums.new_zeros(count, sums.shape[1]).index_add(0, places, sums)
 
-    def _sum_by_kernel(self, nodes: Tensor, count: Any) -> Any:
+    def _sum_products_by_node_in_kernel(self, nodes: Tensor, count: Any) -> Any:
         product: Any = self.made.function
-        w = self._plain_weights()
+        w = self._compute_weights_if_unwritten()
         if (
             w is None
-            or not _runs_kernel(product.program)
+            or not _runs_generated_kernel(product.program)
             or not are_plain(get_source_of_postponed_rows(self.made.operands[0]), w)
         ):
             return NotImplemented
@@ -121,17 +121,17 @@ class _EdgeProduct:
     factors: int = 0  # of the rows of the product, the last operands
 
     def __call__(self, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        return self.of(self.layer(*_split_last(self.factors, operands)[0]), x, y, *operands)
+        return self.of(self.layer(*_split_off_last_operands(self.factors, operands)[0]), x, y, *operands)
 
     def of(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
         """Compute products of edges."""
-        return _multiply_by_all(
-            self.program.forward(compute_if_postponed(x), y, w), _split_last(self.factors, operands)[1]
+        return _multiply_rows_by_factors(
+            self.program.forward(compute_if_postponed(x), y, w), _split_off_last_operands(self.factors, operands)[1]
         )
 
     def by_kernel(self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
         """Sum products by node in one kernel call."""
-        y = _multiply_by_all(y, _split_last(self.factors, operands)[1])
+        y = _multiply_rows_by_factors(y, _split_off_last_operands(self.factors, operands)[1])
         taken = x.results_and_index() if isinstance(x, GatheredRows) else None
         if taken is None:
             call = FormCall(
@@ -146,10 +146,15 @@ class _EdgeProduct:
         self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
     ) -> Tensor:
         """Sum products by node before the weights' last layer."""
-        parameters, factors = _split_last(self.layer.factors + self.factors, operands)
+        parameters, factors = _split_off_last_operands(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
         return late.sum_by_node(
-            compute_if_postponed(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count
+            compute_if_postponed(x),
+            _multiply_rows_by_factors(y, factors),
+            h,
+            self.layer.matrix(*parameters),
+            nodes,
+            count,
         )
 
 
@@ -160,15 +165,15 @@ def _identity(w: Tensor) -> Tensor:
 _NO_LAYER = LastLayer(_identity, _identity)  # of weights that no last layer makes
 
 
-def _split_last(count: int, operands: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    return operands[: len(operands) - count], operands[len(operands) - count :]
+def _split_off_last_operands(last: int, operands: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    return operands[: len(operands) - last], operands[len(operands) - last :]
 
 
-def _multiply_by_all(rows: Tensor, factors: Sequence[Tensor]) -> Tensor:
+def _multiply_rows_by_factors(rows: Tensor, factors: Sequence[Tensor]) -> Tensor:
     return reduce(torch.mul, factors, rows)
 
 
-def _find_nodes_with_rows(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, int]:
+def _find_nodes_with_edges(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, int]:
     # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
     if not nodes.numel() or not is_index_in_range(nodes, count):
         return None, nodes, count
@@ -179,16 +184,16 @@ def _find_nodes_with_rows(nodes: Tensor, count: int) -> tuple[Tensor | None, Ten
     return places, (have.cumsum(0) - 1).index_select(0, nodes), len(places)
 
 
-def _are_postponed(w: Any) -> bool:
+def _are_weights_postponed(w: Any) -> bool:
     return isinstance(w, _PostponedWeights) and w.open
 
 
-def _get_size_or_hint(size: Any) -> int | None:
+def _size_or_hint_of_symbol(size: Any) -> int | None:
     # of a size that a trace leaves open, that of its example; None where it depends on data
     return size.node.hint if isinstance(size, torch.SymInt) else int(size)
 
 
-def _can_postpone(*tensors: Tensor) -> bool:
+def _can_postpone_call_on(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or is_autocasting(tensors[0].device):
         return False
     if len({x.dtype for x in tensors}) > 1 or is_tracing() or any(x.is_inference() for x in tensors):
@@ -198,10 +203,10 @@ def _can_postpone(*tensors: Tensor) -> bool:
 
 def compute_or_postpone_weights(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
     """Results of a last layer, postponed if that may save time."""
-    if h.dim() == 2 and _can_postpone(h, *parameters):
+    if h.dim() == 2 and _can_postpone_call_on(h, *parameters):
         edges, hidden = h.shape
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
-        known = _get_size_or_hint(edges)
+        known = _size_or_hint_of_symbol(edges)
         if known is None or known * hidden * width >= WORTH_LATE:
             return _PostponedWeights.of(layer, (h, *parameters), (edges, width))
     return layer(h, *parameters)
@@ -210,27 +215,32 @@ def compute_or_postpone_weights(layer: LastLayer, h: Tensor, *parameters: Tensor
 def multiply_or_postpone_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
     """Products row by row, postponed if a sum by node may follow, unless ``hooked``."""
     of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), get_source_of_postponed_rows(x)
-    if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
-        return _postpone_rows(program, x, y, w, _EdgeProduct(program, w.made.function), w.made.operands)
+    if (
+        of_rows
+        and _are_weights_postponed(w)
+        and w.made.state_is_unchanged
+        and _can_postpone_call_on(source, y, w.made.operands[0])
+    ):
+        return _postpone_edge_products(program, x, y, w, _EdgeProduct(program, w.made.function), w.made.operands)
     w = compute_if_postponed(w)
-    if of_rows and _is_worth_summing(program, source, x, y, w):
-        return _postpone_rows(program, x, y, w, _EdgeProduct(program, _NO_LAYER), (w,))
+    if of_rows and _is_worth_postponing_products(program, source, x, y, w):
+        return _postpone_edge_products(program, x, y, w, _EdgeProduct(program, _NO_LAYER), (w,))
     return program.forward(compute_if_postponed(x), y, w)
 
 
-def _is_worth_summing(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Tensor) -> bool:
+def _is_worth_postponing_products(product_module: Any, source: Tensor, x: Tensor, y: Tensor, w: Tensor) -> bool:
     # guards of torch.compile ask irreps what they do not tell; a checkpoint must save the same when it runs again
     if torch.compiler.is_compiling() or saved_tensor_hooks(True) is not None:
         return False
     tracked = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad or w.requires_grad)
-    rows = _get_size_or_hint(x.shape[0])
-    if rows is not None and rows * program.plan.irreps_out.dim < WORTH_SUMMING[tracked]:
+    rows = _size_or_hint_of_symbol(x.shape[0])
+    if rows is not None and rows * product_module.plan.irreps_out.dim < WORTH_SUMMING[tracked]:
         return False
-    if not are_plain(source, y, w) or not _can_postpone(source, y, w):
+    if not are_plain(source, y, w) or not _can_postpone_call_on(source, y, w):
         return False
-    if not _runs_kernel(program) or not program.takes_rows(x, y, w):
+    if not _runs_generated_kernel(product_module) or not product_module.takes_rows(x, y, w):
         return False
-    return count_down_to_postpone(program, "rest")
+    return count_down_to_postpone(product_module, "rest")
 
 
 def _are_matrices_of_equal_length(x: Any, y: Any, w: Any) -> bool:
@@ -239,16 +249,16 @@ def _are_matrices_of_equal_length(x: Any, y: Any, w: Any) -> bool:
     return x.dim() == y.dim() == w.dim() == 2 and x.shape[0] == y.shape[0] == w.shape[0]
 
 
-def _postpone_rows(
-    program: Any, x: Tensor, y: Tensor, w: Tensor, product: _EdgeProduct, weights: Sequence[Tensor]
+def _postpone_edge_products(
+    product_module: Any, x: Tensor, y: Tensor, w: Tensor, product: _EdgeProduct, weight_operands: Sequence[Tensor]
 ) -> Tensor:
-    rows = PostponedRows.of(product, (x, y, *weights), (x.shape[0], program.plan.irreps_out.dim))
+    rows = PostponedRows.of(product, (x, y, *weight_operands), (x.shape[0], product_module.plan.irreps_out.dim))
     rows.weights = w
     return rows
 
 
-def _runs_kernel(program: Any) -> bool:
-    return program.choice.strategy == "kernel" and bool(program.kernel_text)
+def _runs_generated_kernel(product_module: Any) -> bool:
+    return product_module.choice.strategy == "kernel" and bool(product_module.kernel_text)
 
 
 # -- what networks do with them ----------------------------------------------------------------------------------------
@@ -257,7 +267,7 @@ def _runs_kernel(program: Any) -> bool:
 def _multiply_postponed(input: Any, other: Any, *, out: Any = None) -> Any:
     made: Any
     made, other = (input, other) if isinstance(input, Postponed) and input.open else (other, input)
-    factor = _factor_as_column(made, other) if out is None else None
+    factor = _convert_factor_to_column(made, other) if out is None else None
     if factor is None:
         return NotImplemented
     function: Any = made.made.function
@@ -286,7 +296,7 @@ def _multiply_postponed_in_place(rows: Any, other: Any) -> Any:
     return found
 
 
-def _factor_as_column(postponed: Any, other: Any) -> Tensor | None:
+def _convert_factor_to_column(postponed: Any, other: Any) -> Tensor | None:
     # what rows that wait are multiplied by, as a column: a number, or one for each row; None for another factor
     if not postponed.made.state_is_unchanged:
         return None
@@ -294,28 +304,32 @@ def _factor_as_column(postponed: Any, other: Any) -> Tensor | None:
         return postponed.made.operands[0].new_full((1, 1), other)
     if not isinstance(other, Tensor) or isinstance(other, Postponed):
         return None
-    if not _can_postpone(other, get_source_of_postponed_rows(postponed.made.operands[0])):
+    if not _can_postpone_call_on(other, get_source_of_postponed_rows(postponed.made.operands[0])):
         return None
     if other.dim() == 0:
         return other.reshape(1, 1).clone()
     return other.clone() if other.shape == (postponed.shape[0], 1) else None
 
 
-def _scatter_add_rows(input: Any, dim: int, index: Any, src: Any, *, in_place: bool, out: Any = None) -> Any:
+def _scatter_add_postponed_rows(input: Any, dim: int, index: Any, src: Any, *, in_place: bool, out: Any = None) -> Any:
     rows = isinstance(src, PostponedRows) and not isinstance(input, Postponed) and dim in (0, -2) and out is None
     if not rows or index.dim() != 2 or index.stride(1) != 0 or index.shape != src.shape:
         return NotImplemented
-    return _add_sums(input, index.select(1, 0), src, in_place)
+    return _add_sums_of_postponed_rows(input, index.select(1, 0), src, in_place)
 
 
-def _index_add_rows(
+def _index_add_postponed_rows(
     input: Any, dim: int, index: Any, source: Any, *, in_place: bool, alpha: float = 1, out: Any = None
 ) -> Any:
     rows = isinstance(source, PostponedRows) and not isinstance(input, Postponed) and dim in (0, -2) and alpha == 1
-    return _add_sums(input, index, source, in_place) if rows and index.dim() == 1 and out is None else NotImplemented
+    return (
+        _add_sums_of_postponed_rows(input, index, source, in_place)
+        if rows and index.dim() == 1 and out is None
+        else NotImplemented
+    )
 
 
-def _add_sums(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -> Any:
+def _add_sums_of_postponed_rows(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -> Any:
     if out.dim() != 2 or out.shape[1] != rows.shape[1] or out.dtype != rows.dtype or nodes.dtype != torch.int64:
         return NotImplemented
     sums = rows.sum_by_node(nodes, out.shape[0])
@@ -328,7 +342,7 @@ for _class in (_PostponedWeights, PostponedRows):
     _class.RULES.update(dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _multiply_postponed))
     _class.RULES.update(dict.fromkeys((torch.div, Tensor.div, Tensor.__truediv__), _divide_postponed))
     _class.RULES.update(dict.fromkeys((Tensor.mul_, Tensor.__imul__), _multiply_postponed_in_place))
-for _add, _takes_it in ((_scatter_add_rows, "scatter_add"), (_index_add_rows, "index_add")):
+for _add, _takes_it in ((_scatter_add_postponed_rows, "scatter_add"), (_index_add_postponed_rows, "index_add")):
     PostponedRows.RULES[getattr(torch, _takes_it)] = partial(_add, in_place=False)
     PostponedRows.RULES[getattr(Tensor, _takes_it)] = partial(_add, in_place=False)
     PostponedRows.RULES[getattr(Tensor, _takes_it + "_")] = partial(_add, in_place=True)

@@ -78,7 +78,7 @@ def deploy(
             begin("compile what lies between them")
             options = {"aot_inductor.metadata": dict(metadata)} if metadata else None
             write_package(program, str(made / "model.pt2"), options)
-            _release_inputs(program)
+            _release_fake_inputs(program)
             torch.save(inputs, made / "inputs.pt")
             if model is not None:
                 (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
@@ -88,7 +88,7 @@ def deploy(
     return folder
 
 
-def _release_inputs(program: ExportedProgram) -> None:
+def _release_fake_inputs(program: ExportedProgram) -> None:
     for node in program.graph.find_nodes(op="placeholder"):
         mode = getattr(node.meta.get("val"), "fake_mode", None)
         if mode is not None and mode.shape_env is not None:
@@ -135,7 +135,7 @@ _AXES = {
 
 
 def name_inputs(network: nn.Module, count: int) -> list[str]:
-    """Return names of ``count`` inputs, from the network or forward's arguments.
+    """Names of ``count`` inputs, from the network or forward's arguments.
 
     >>> name_inputs(nn.Bilinear(2, 3, 4), 2)
     ['input1', 'input2']
@@ -151,14 +151,14 @@ def name_inputs(network: nn.Module, count: int) -> list[str]:
 
 
 def write_input_table(program: ExportedProgram, names: Sequence[str]) -> str:
-    """Write a Markdown table of a program's inputs, with names for open sizes."""
+    """Markdown table of a program's inputs ``names``, with letters for open sizes."""
     user = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
     axes = [(x.shape, *_AXES.get(name, (0, ""))) for name, x in zip(names, values, strict=True)]
     known = {str(shape[axis]): word for shape, axis, word in reversed(axes) if word and axis < len(shape)}
     letters = iter(_LETTERS)
 
-    def size(n: Any) -> str:
+    def name_size(n: Any) -> str:
         fixed = n if isinstance(n, int) else n.node.maybe_as_int()
         if fixed is None and str(n) not in known:
             known[str(n)] = next(letters)
@@ -168,7 +168,7 @@ def write_input_table(program: ExportedProgram, names: Sequence[str]) -> str:
         return known[str(n)] + (f" ≥ {least}" if least > 0 else "")
 
     rows = [
-        f"| `{name}` | ({', '.join(map(size, x.shape))}) | {str(x.dtype).removeprefix('torch.')} |"
+        f"| `{name}` | ({', '.join(map(name_size, x.shape))}) | {str(x.dtype).removeprefix('torch.')} |"
         for name, x in zip(names, values, strict=True)
     ]
     return "\n".join(["| input | shape | dtype |", "|---|---|---|", *rows])

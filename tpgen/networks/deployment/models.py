@@ -54,7 +54,7 @@ class Model:
         )
 
     def package(self) -> dict[str, str]:
-        """Return package metadata for ``pair_nequip``."""
+        """Package metadata for ``pair_nequip``."""
         return {
             **self.metadata,
             "r_max": repr(self.cutoff),
@@ -67,7 +67,7 @@ class Model:
         }
 
     def example(self) -> list[Tensor]:
-        """Return ``inputs`` of a perturbed cube of eight atoms."""
+        """``inputs`` of a perturbed cube of eight atoms."""
         generator = torch.Generator().manual_seed(0)
         places = torch.cartesian_prod(*3 * [torch.arange(2)]).double()
         shaken = places + 0.05 * torch.randn(places.shape, generator=generator, dtype=torch.float64)

@@ -26,7 +26,7 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     tensor([[6., 6., 6., 6.],
             [6., 6., 6., 6.]])
     """
-    if torch.compiler.is_compiling() or is_autocasting(x.device) or not _is_worth(x, w):
+    if torch.compiler.is_compiling() or is_autocasting(x.device) or not _is_kernel_faster(x, w):
         return x @ (w * scale)
     layer = make_matrix_plan(*w.shape)
     if why_kernel_unsupported(layer):
@@ -45,7 +45,7 @@ def why_no_matmul(*weights: Tensor) -> str | None:
     return next(filter(None, found), None)
 
 
-def _is_worth(x: Tensor, w: Tensor) -> bool:
+def _is_kernel_faster(x: Tensor, w: Tensor) -> bool:
     if not (x.dim() == w.dim() == 2 and x.dtype == w.dtype):
         return False
     inner, outputs = w.shape

@@ -71,7 +71,7 @@ def mark_edge_pairs(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool 
     """
     program = recorded_program()
     if program is not None:
-        _mark_in_program(program, x, edge_index, vectors, alike)
+        _mark_rows_in_traced_program(program, x, edge_index, vectors, alike)
         return
     if torch.compiler.is_compiling() or not _are_rows_of_edges(x, edge_index, vectors) or len(x) < WORTH_PAIRS:
         return
@@ -85,16 +85,22 @@ def _find_edge_pairs_with_equal_rows(edge_index: Tensor, vectors: Tensor, x: Ten
         return find_pairs(edge_index, vectors, x)
     vectors = vectors.float()
     found = find_pairs(edge_index, vectors, x[:, :0])
-    return found if found is None or _are_rows_equal(x.detach(), found) else find_pairs(edge_index, vectors, x)
+    return (
+        found
+        if found is None or _have_paired_edges_equal_rows(x.detach(), found)
+        else find_pairs(edge_index, vectors, x)
+    )
 
 
-def _are_rows_equal(x: Tensor, pairs: EdgePairs) -> bool:
+def _have_paired_edges_equal_rows(x: Tensor, pairs: EdgePairs) -> bool:
     apart = (x.index_select(0, pairs.first[: pairs.pairs]) - x.index_select(0, pairs.second)).abs()
     limit = max(2**8 * torch.finfo(x.dtype).eps, 1e-11)  # an image 1,000 away is off by 1e-13, a net's slope times that
     return bool((apart <= limit * x.abs().amax(0)).all()) if pairs.pairs else True
 
 
-def _mark_in_program(program: Recording, x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool) -> None:
+def _mark_rows_in_traced_program(
+    program: Recording, x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool
+) -> None:
     source = program.sources.get("pairs")
     if source is None and alike and edge_index.is_cpu and vectors.is_cpu:  # where pairs are looked for
         source = program.sources["pairs"] = edge_index, vectors
@@ -106,7 +112,7 @@ def copy_pair_marks(x: Tensor, result: Tensor) -> None:
     """Mark ``result``, computed from ``x`` row by row, with the pairs of ``x``."""
     pairs = get_marked_pairs(x)
     # the shape comes last: a traced length would be fixed
-    if pairs is not None and _can_be_marked(result) and result.shape[0] == x.shape[0]:
+    if pairs is not None and _can_mark_pairs_on(result) and result.shape[0] == x.shape[0]:
         _marks[result] = pairs, count_writes(result)
 
 
@@ -125,8 +131,8 @@ def run_once_per_pair(net: _Net, x: Tensor, convolves: bool = False, marked: Ten
     if pairs is None:
         return net(x)
     made = net(_average_over_pairs(x, pairs))
-    if not (convolves and _can_be_marked(made)):
-        return _expand_to_edges(made, pairs)
+    if not (convolves and _can_mark_pairs_on(made)):
+        return _expand_pair_rows_to_edges(made, pairs)
     _weights[made] = pairs, count_writes(made)
     return made
 
@@ -141,7 +147,9 @@ def convolve_edges_or_pairs(
     order = partial(_permute_to_pairs, pairs, y, src, dst)
     plain = is_plain_tensor(y)
     (y, src, dst), _ = (
-        _cached_while_unchanged(_ordered, y, (pairs, *_fingerprint(src), *_fingerprint(dst)), order)
+        _make_or_reuse_while_unchanged(
+            _ordered, y, (pairs, *_memory_shape_and_write_count(src), *_memory_shape_and_write_count(dst)), order
+        )
         if plain
         else order()
     )
@@ -158,7 +166,7 @@ _means: Any = WeakTensorKeyDictionary()
 _ordered: Any = WeakTensorKeyDictionary()
 
 
-def _cached_while_unchanged(cache: Any, x: Tensor, key: tuple, make: Callable[[], Any]) -> Any:
+def _make_or_reuse_while_unchanged(cache: Any, x: Tensor, key: tuple, make: Callable[[], Any]) -> Any:
     # calls ``make`` again if the tensor or a value in ``key`` has changed
     # not cached if torch counts no writes, nor for a leaf: the graph of its gradient would keep the leaf alive
     records = torch.is_grad_enabled() and x.requires_grad
@@ -172,19 +180,19 @@ def _cached_while_unchanged(cache: Any, x: Tensor, key: tuple, make: Callable[[]
     return made
 
 
-def _fingerprint(index: Tensor) -> tuple[int, ...]:
+def _memory_shape_and_write_count(index: Tensor) -> tuple[int, ...]:
     # equal fingerprints of live tensors mean equal numbers: address, writes, shape, strides
     return index.data_ptr(), count_writes(index), *index.shape, *index.stride()
 
 
 def _look_up_pairs(marks: Any, x: Tensor) -> EdgePairs | None:
-    if torch.compiler.is_compiling() or not _can_be_marked(x):
+    if torch.compiler.is_compiling() or not _can_mark_pairs_on(x):
         return None
     pairs, version = marks.get(x, (None, 0))
     return pairs if version == count_writes(x) else None
 
 
-def _can_be_marked(x: Tensor) -> bool:
+def _can_mark_pairs_on(x: Tensor) -> bool:
     return is_plain_tensor(x) or (recorded_program() is not None and is_traced(x))
 
 
@@ -205,15 +213,17 @@ def _are_rows_of_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
 
 def _average_over_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
     """Mean rows of pairs, then rows of single edges; cached."""
-    return _cached_while_unchanged(_means, x, (pairs,), lambda: _compute_means(x, pairs))
+    return _make_or_reuse_while_unchanged(_means, x, (pairs,), lambda: _compute_mean_rows_of_pairs(x, pairs))
 
 
-def _compute_means(x: Tensor, pairs: EdgePairs) -> Tensor:
-    if not _differentiates_by_own_rules(x):
-        return _halve_rows_of_pairs(_sum_over_edges(x, pairs), pairs)
+def _compute_mean_rows_of_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
+    if not _can_use_own_gradient_rules(x):
+        return _halve_rows_of_pairs(_sum_edge_rows_by_pair(x, pairs), pairs)
     # of one row, as both are the same
     return _linear_map(
-        x, lambda x: _select_rows(x, pairs.first), lambda g: _expand_to_edges(_halve_rows_of_pairs(g, pairs), pairs)
+        x,
+        lambda x: _select_rows(x, pairs.first),
+        lambda g: _expand_pair_rows_to_edges(_halve_rows_of_pairs(g, pairs), pairs),
     )
 
 
@@ -226,22 +236,24 @@ def _halve_rows_of_pairs(y: Tensor, pairs: EdgePairs) -> Tensor:
     return y * shares
 
 
-def _expand_to_edges(y: Tensor, pairs: EdgePairs) -> Tensor:
+def _expand_pair_rows_to_edges(y: Tensor, pairs: EdgePairs) -> Tensor:
     # the row of its number for each edge
-    if not _differentiates_by_own_rules(y):
+    if not _can_use_own_gradient_rules(y):
         return y.index_select(0, pairs.number)
-    return _linear_map(y, lambda y: _select_rows(y, pairs.number), lambda g: _sum_over_edges(g, pairs))
+    return _linear_map(y, lambda y: _select_rows(y, pairs.number), lambda g: _sum_edge_rows_by_pair(g, pairs))
 
 
-def _sum_over_edges(x: Tensor, pairs: EdgePairs) -> Tensor:
+def _sum_edge_rows_by_pair(x: Tensor, pairs: EdgePairs) -> Tensor:
     # the sum of the rows of each number's edges
-    if _differentiates_by_own_rules(x):
-        return _linear_map(x, lambda x: _sum_without_graph(x, pairs), lambda g: _expand_to_edges(g, pairs))
+    if _can_use_own_gradient_rules(x):
+        return _linear_map(
+            x, lambda x: _sum_edge_rows_without_autograd(x, pairs), lambda g: _expand_pair_rows_to_edges(g, pairs)
+        )
     into = torch.arange(pairs.pairs, device=x.device)
     return x.index_select(0, pairs.first).index_add(0, into, x.index_select(0, pairs.second))
 
 
-def _sum_without_graph(x: Tensor, pairs: EdgePairs) -> Tensor:
+def _sum_edge_rows_without_autograd(x: Tensor, pairs: EdgePairs) -> Tensor:
     found, second = _select_rows(x, pairs.first), _select_rows(x, pairs.second)
     if pairs.numbers == pairs.pairs:
         return found.add_(second)
@@ -255,12 +267,12 @@ def _permute_to_pairs(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple
 
 
 def _permute_rows(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
-    if not _differentiates_by_own_rules(y):
+    if not _can_use_own_gradient_rules(y):
         return y.index_select(0, order)
     return _linear_map(y, lambda y: _select_rows(y, order), lambda g: _permute_rows(g, place, order))
 
 
-def _differentiates_by_own_rules(x: Tensor) -> bool:
+def _can_use_own_gradient_rules(x: Tensor) -> bool:
     # derivatives by the rules of this module, not by torch's for its operations
     return are_plain(x) or (recorded_program() is not None and is_traced(x))
 
@@ -273,12 +285,12 @@ def _select_rows(x: Tensor, rows: Tensor) -> Tensor:
 
 
 class _LinearMap(torch.autograd.Function):
-    """Linear map ``of(x)``, with ``adjoint`` as derivative."""
+    """Linear map ``function(x)``, with ``adjoint`` as derivative."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, of: _Net, adjoint: _Net) -> Tensor:
+    def forward(ctx: Any, x: Tensor, function: _Net, adjoint: _Net) -> Tensor:
         ctx.adjoint = adjoint
-        return of(x)
+        return function(x)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:

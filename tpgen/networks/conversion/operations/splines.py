@@ -91,22 +91,24 @@ def choose_net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tens
     if not getattr(net, SPLINED):
         return compute, x
     lengths = find_lengths(x) if can_run_spline(x) else None
-    if lengths is None or not _are_in_range(lengths):
+    if lengths is None or not _are_lengths_within_spline(lengths):
         return compute, x
     constants = (*net.parameters(), *lengths.constants)
-    spline = _cached_spline(net, compute, lengths, constants)
+    spline = _reuse_or_make_spline(net, compute, lengths, constants)
     if not spline.slopes_error <= SLOPE_ERROR:
         return compute, x
     return lambda r: evaluate_spline(spline, r, constants), lengths.column
 
 
-def _are_in_range(lengths: RowsByLength) -> bool:
+def _are_lengths_within_spline(lengths: RowsByLength) -> bool:
     # whether splines are of all these lengths: with what ends, of so many ends at most, as more may be no number
     return bool((lengths.column.detach() <= lengths.end * (_BEYOND if lengths.ends else 1)).all())
 
 
-def _cached_spline(net: nn.Module, compute: _Net, lengths: RowsByLength, constants: tuple[Tensor, ...]) -> Spline:
-    state = (lengths.shape, lengths.column.dtype, *map(_fingerprint, constants))
+def _reuse_or_make_spline(
+    net: nn.Module, compute: _Net, lengths: RowsByLength, constants: tuple[Tensor, ...]
+) -> Spline:
+    state = (lengths.shape, lengths.column.dtype, *map(_length_and_checksums, constants))
     known, spline = _made.get(net, (None, None))
     if spline is None or known != state:
         with torch.no_grad():
@@ -118,7 +120,7 @@ def _cached_spline(net: nn.Module, compute: _Net, lengths: RowsByLength, constan
     return spline
 
 
-def _fingerprint(x: Tensor) -> tuple:
+def _length_and_checksums(x: Tensor) -> tuple:
     # changes with the numbers, also if these are written through ``.data``, which torch does not count
     x = x.detach().flatten()
     numbers = x.norm(), x @ torch.linspace(1, 2, len(x), dtype=x.dtype)

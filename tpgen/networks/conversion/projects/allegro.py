@@ -54,12 +54,12 @@ class TpgenContracter(Contracter):
         if not self._tpgen_planned or not can_kernels_take_or_warn(x1, "Allegro's products run Allegro's own code"):
             return self._contract_conv(x1, x2, idxs)
         given = [x1, x2.index_select(0, idxs)]
-        for weights in self._weights_by_segment():
+        for weights in self._split_weights_by_output_segment():
             given.append(weights)
         found = run_polynomial(given, None, self._tpgen_plan, self._tpgen_call)
         return found.view(-1, self.mul, self.base_dim_out)
 
-    def _weights_by_segment(self) -> list[Tensor]:
+    def _split_weights_by_output_segment(self) -> list[Tensor]:
         # ``(1, paths, channels)`` each; without channels all get the same
         weights = self.weights
         if not self.path_channel_coupling:
@@ -74,10 +74,10 @@ class TpgenContracter(Contracter):
 
     def _check_couplings(self, couplings: Tensor, name: str, why: str) -> None:
         # within rounding of their dtype, are these the couplings that the kernel was made for?
-        ours = _make_dense_couplings(read_plan(self._tpgen_plan), self)
+        ours = _make_couplings_like_w3j_buffer(read_plan(self._tpgen_plan), self)
         limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
         self._tpgen_version = count_writes(self.w3j)
-        self._tpgen_planned = couplings.shape == ours.shape and not _differ_beyond(ours, couplings, limit)
+        self._tpgen_planned = couplings.shape == ours.shape and not _differ_by_more_than(ours, couplings, limit)
         if not self._tpgen_planned:
             warnings.warn(
                 f"{name} is computed by Allegro's own code from now on: its couplings {why}, and are none of tpgen's; "
@@ -86,10 +86,10 @@ class TpgenContracter(Contracter):
             )
 
 
-def _describe_contracter(module: Any, extra: Mapping[str, Any]) -> str:
+def _describe_contracter(contracter: Any, extra: Mapping[str, Any]) -> str:
     if not extra["_tpgen_planned"]:
         return _OWN
-    like = module.w3j
+    like = contracter.w3j
     return _NOW if can_kernels_take(like) else f"Allegro's own code (kernels take no {like.dtype} on {like.device})"
 
 
@@ -102,43 +102,43 @@ def find_allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[
             yield KeptModule(module, f"a {name_class_with_package(type(module))}, which another modifier has put there")
 
 
-def _swap_contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
-    if why := why_patched(module):
-        return KeptModule(module, why)
-    plan = make_plan_or_kept(module, options, partial(_make_plan, module), module.w3j)
+def _swap_contracter(contracter: Any, options: dict[str, Any]) -> SwapOrKept:
+    if why := why_patched(contracter):
+        return KeptModule(contracter, why)
+    plan = make_plan_or_kept(contracter, options, partial(_plan_contracter, contracter), contracter.w3j)
     if isinstance(plan, KeptModule):
         return plan
-    couplings = _make_dense_couplings(plan, module)
-    if couplings.shape != module.w3j.shape or _differ_beyond(couplings, module.w3j):
-        return KeptModule(module, _FOREIGN)
+    couplings = _make_couplings_like_w3j_buffer(plan, contracter)
+    if couplings.shape != contracter.w3j.shape or _differ_by_more_than(couplings, contracter.w3j):
+        return KeptModule(contracter, _FOREIGN)
     extra = {
         **make_polynomial_attributes(plan),
         "_tpgen_planned": True,
-        "_tpgen_version": count_writes(module.w3j),
+        "_tpgen_version": count_writes(contracter.w3j),
         "_tpgen_sizes": [operand.dim for operand in plan.weights],
     }
-    return ClassSwap(module, TpgenContracter, _describe_contracter, extra, lambda: module.w3j.copy_(couplings))
+    return ClassSwap(contracter, TpgenContracter, _describe_contracter, extra, lambda: contracter.w3j.copy_(couplings))
 
 
-def _make_plan(module: Any) -> Plan:
-    ends = {"x": module.irreps_in1, "y": module.irreps_in2, OUT: module.irreps_out}
+def _plan_contracter(contracter: Any) -> Plan:
+    ends = {"x": contracter.irreps_in1, "y": contracter.irreps_in2, OUT: contracter.irreps_out}
     operands = [Operand(name, Irreps([(1, ir) for _, ir in irreps]), "channel") for name, irreps in ends.items()]
     return make_polynomial_plan(
-        operands, [PolynomialTerm(("x", "y"), k, f"w{k}") for k in range(len(module.irreps_out))]
+        operands, [PolynomialTerm(("x", "y"), k, f"w{k}") for k in range(len(contracter.irreps_out))]
     )
 
 
-def _make_dense_couplings(plan: Plan, module: Any) -> Tensor:
+def _make_couplings_like_w3j_buffer(plan: Plan, contracter: Any) -> Tensor:
     # constants of the plan in float64, in the shape of Allegro's ``w3j``
     found = [path.entries or {} for path in plan.paths]
     couplings = torch.zeros(len(found), *(plan.operand(name).dim for name in ("x", "y", OUT)), dtype=torch.float64)
     for n, path in enumerate(found):
         for (k, i, j), value in path.items():
             couplings[n, i, j, k] = value
-    if module.w3j_is_ij_diagonal:
+    if contracter.w3j_is_ij_diagonal:
         couplings = couplings.diagonal(dim1=1, dim2=2).transpose(1, 2)
     return couplings.squeeze(0) if len(found) == 1 else couplings
 
 
-def _differ_beyond(a: Tensor, b: Tensor, limit: float = _ROUNDING) -> bool:
+def _differ_by_more_than(a: Tensor, b: Tensor, limit: float = _ROUNDING) -> bool:
     return not torch.allclose(a.double(), b.to(a.device).double(), rtol=0, atol=limit)

@@ -63,17 +63,17 @@ class ConvertedForLammps:
         if on_cpu:
             data = DeduplicatedAtoms(data, find_owners(data))
         if self.is_idle(data):
-            self._exchange_zeros(data)
+            self._exchange_zeros_as_model_would(data)
         else:
-            with return_local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_of_pairs):
+            with return_local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_that_take_pairs):
                 super().compute_forces(data)  # type: ignore[misc]
 
     @cached_property
-    def _has_products_of_pairs(self) -> bool:
+    def _has_products_that_take_pairs(self) -> bool:
         model: Any = self.model  # type: ignore[attr-defined]
         return any(getattr(module, "takes_pairs", False) for module in model.modules())
 
-    def _exchange_zeros(self, data: Any) -> None:
+    def _exchange_zeros_as_model_would(self, data: Any) -> None:
         # as wide and as often as other ranks exchange: a call with a pair of atoms tells both
         pair = _PairOfAtoms(data.elems[:1])
         super().compute_forces(pair)  # type: ignore[misc]
@@ -223,7 +223,7 @@ class DeduplicatedAtoms:
         """Write own rows to ``out``, and other atoms' rows from their ranks."""
         out.copy_(rows)
         if self._owners.shares:
-            sent, width = _pack_in_doubles(self._expand_to_all_atoms(rows[: self.nlocal]), width)
+            sent, width = _view_as_doubles_if_even(self._expand_to_all_atoms(rows[: self.nlocal]), width)
             self._data.forward_exchange(sent, sent, width)
             out[self.nlocal :] = sent.view(rows.dtype)[self._owners.atoms[self.nlocal :]]
 
@@ -241,6 +241,6 @@ class DeduplicatedAtoms:
         return every
 
 
-def _pack_in_doubles(rows: Tensor, width: int) -> tuple[Tensor, int]:
+def _view_as_doubles_if_even(rows: Tensor, width: int) -> tuple[Tensor, int]:
     # two numbers as one if possible: LAMMPS sends doubles bit by bit
     return (rows.view(torch.float64), width // 2) if rows.dtype == torch.float32 and width % 2 == 0 else (rows, width)

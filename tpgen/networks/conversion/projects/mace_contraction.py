@@ -71,7 +71,7 @@ class MaceContraction(nn.Module):
         """As MACE's, by one polynomial kernel for one-hot ``y``."""
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
-            called = called or any(map(_has_hooked_steps, self.contractions))  # type: ignore[arg-type]
+            called = called or any(map(_has_hooked_contraction_steps, self.contractions))  # type: ignore[arg-type]
         elements = None if called or not _can_kernels_take(x) else _find_one_hot_index(y)
         if elements is None:
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
@@ -83,14 +83,18 @@ class MaceContraction(nn.Module):
             for weight in weights:
                 signs = self._tpgen_signs[n]
                 if len(signs) > 0:
-                    tensors.append(_apply_signs(_change_basis(weight, self._tpgen_bases[n]), signs))
+                    tensors.append(
+                        _multiply_weights_by_path_signs(
+                            _change_weight_basis_of_paths(weight, self._tpgen_bases[n]), signs
+                        )
+                    )
                 n += 1
         return run_polynomial(tensors, elements, self._tpgen_plan, self._tpgen_call)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # loaded couplings determine the signs of weights
         try:
-            self._tpgen_signs, self._tpgen_bases = _read_couplings(
+            self._tpgen_signs, self._tpgen_bases = _read_signs_and_bases_of_couplings(
                 self, read_plan(self._tpgen_plan), state_dict, prefix
             )
         except TpgenError as error:
@@ -107,7 +111,7 @@ def _can_kernels_take(x: Tensor) -> bool:
     return can_kernels_take_or_warn(x, "symmetric contractions run MACE's own code")
 
 
-def _has_hooked_steps(contraction: Any) -> bool:
+def _has_hooked_contraction_steps(contraction: Any) -> bool:
     # as somebody hooked it or one of its steps since
     steps = contraction._modules.values()
     return is_hooked_or_patched(contraction) or any(
@@ -115,19 +119,19 @@ def _has_hooked_steps(contraction: Any) -> bool:
     )
 
 
-def _apply_signs(weight: Tensor, signs: list[float]) -> Tensor:
+def _multiply_weights_by_path_signs(weight: Tensor, signs: list[float]) -> Tensor:
     if min(signs) > 0:
         return weight
     return weight * torch.tensor(signs, dtype=weight.dtype, device=weight.device).unsqueeze(-1)
 
 
-def _change_basis(weight: Tensor, basis: list[list[int]]) -> Tensor:
+def _change_weight_basis_of_paths(weight: Tensor, basis: list[list[int]]) -> Tensor:
     if len(basis) == 0:
         return weight
-    return torch.einsum("epc,pq->eqc", weight, _basis_from_integers(basis).to(weight))
+    return torch.einsum("epc,pq->eqc", weight, _decode_fixed_point_basis(basis).to(weight))
 
 
-def _basis_from_integers(basis: list[list[int]]) -> Tensor:
+def _decode_fixed_point_basis(basis: list[list[int]]) -> Tensor:
     # TorchScript rounds a list of floats to float32, and keeps whole numbers
     return torch.tensor(basis).double() * 2.0**-48
 
@@ -171,8 +175,8 @@ def find_contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept
     bases: list[list[list[int]]] = []
 
     def make_plan_and_read_couplings() -> Plan:
-        plan = _make_plan(module)
-        found = _read_couplings(module, plan)
+        plan = _plan_contraction(module)
+        found = _read_signs_and_bases_of_couplings(module, plan)
         signs.extend(found[0])
         bases.extend(found[1])
         return plan
@@ -210,7 +214,7 @@ def _why_couplings_unreadable(module: Any) -> str | None:
     return None
 
 
-def _make_plan(module: Any) -> Plan:
+def _plan_contraction(module: Any) -> Plan:
     outputs = zip(module.irreps_out, module.contractions, strict=True)
     degrees = {str(mul_ir.ir): contraction.correlation for mul_ir, contraction in outputs}
     elements = module.contractions[0].weights_max.shape[0]
@@ -226,7 +230,7 @@ def _list_coupling_names(module: Any) -> Iterator[tuple[int, int, str]]:
             yield n, degree, f"contractions.{n}.U_matrix_{degree}"
 
 
-def _read_couplings(
+def _read_signs_and_bases_of_couplings(
     module: Any, plan: Plan, loaded: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> tuple[list[list[float]], list[list[list[int]]]]:
     # of the paths of each weight, from couplings of a state_dict where it has them
@@ -234,13 +238,13 @@ def _read_couplings(
     for n, degree, name in _list_coupling_names(module):
         theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
         of = name, theirs, module.irreps_in, module.irreps_out[n].ir, degree
-        sign, basis = _signs_and_basis_if_needed(*of) if f"w{n}_{degree}" in names else ([], [])
+        sign, basis = _find_path_signs_or_basis(*of) if f"w{n}_{degree}" in names else ([], [])
         signs.append(sign)
         bases.append(basis)
     return signs, bases
 
 
-def _signs_and_basis_if_needed(
+def _find_path_signs_or_basis(
     name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int
 ) -> tuple[list, list]:
     # each path is one of tpgen's, but for its sign, or a sum, where cuequivariance made them
@@ -262,7 +266,7 @@ def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[li
             ours = make_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
             paths = torch.tensor(sign, dtype=torch.float64)
             if basis:
-                ours, paths = average_over_orders(ours), _basis_from_integers(basis).T
+                ours, paths = average_over_orders(ours), _decode_fixed_point_basis(basis).T
             held = module.get_buffer(name)
             held.copy_((ours @ paths if basis else ours * paths).view_as(held))
 

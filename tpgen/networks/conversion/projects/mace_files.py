@@ -24,15 +24,15 @@ def change_file(source: Path, target: Path, change: _Change) -> Conversion:
     Reads files of ``mace_run_train`` and ``mace_create_lammps_model --format=mliap``.  ``target`` may be ``source``;
     errors write nothing.
     """
-    held = _load_file(source)
-    network = change(_check_network(source, held))
+    held = _load_pickle_or_explain(source)
+    network = change(_unwrap_uncompiled_network(source, held))
     _save_atomically(held, target.resolve())
     return conversion_report(network)
 
 
 def read_model(source: Path) -> nn.Module:
     """The model in a file."""
-    return _check_network(source, _load_file(source))
+    return _unwrap_uncompiled_network(source, _load_pickle_or_explain(source))
 
 
 def _save_atomically(value: Any, target: Path) -> None:
@@ -46,7 +46,7 @@ def _save_atomically(value: Any, target: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _load_file(source: Path) -> Any:
+def _load_pickle_or_explain(source: Path) -> Any:
     try:
         return torch.load(source, map_location="cpu", weights_only=False)
     except (ImportError, AttributeError) as error:
@@ -58,7 +58,7 @@ def _load_file(source: Path) -> Any:
         raise InputError(f"{source} is no file that torch.save wrote: {str(error).splitlines()[0]}") from error
 
 
-def _check_network(source: Path, loaded: Any) -> nn.Module:
+def _unwrap_uncompiled_network(source: Path, loaded: Any) -> nn.Module:
     network = loaded if isinstance(loaded, nn.Module) else getattr(loaded, "model", None)
     if isinstance(network, torch.jit.ScriptModule):
         raise InputError(f"{source} holds a compiled model: convert the model that it was made from, then compile that")

@@ -34,8 +34,8 @@ class LammpsMace(ConvertedForLammps, LAMMPS_MLIAP_MACE):
         if not self.initialized:
             self._initialize_device(data)
             for block in self.model.model.interactions:
-                block.truncate_ghosts = _first_rows
+                block.truncate_ghosts = _take_first_rows_unless_none
 
 
-def _first_rows(x: Tensor, count: int | None = None) -> Tensor:
+def _take_first_rows_unless_none(x: Tensor, count: int | None = None) -> Tensor:
     return x if count is None else take_first_rows(x, count)

@@ -93,10 +93,10 @@ class ScaleShiftMACE(_SetsCallContext, models.ScaleShiftMACE):
 
 
 class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
-    """MACE's radial embedding, by a kernel, with marked rows."""
+    """MACE's radial embedding by a kernel, which also marks opposite edges."""
 
     def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
-        if torch.compiler.is_compiling() or not _is_plain_mace(self):
+        if torch.compiler.is_compiling() or not _is_unpatched_mace_code(self):
             return super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
         found = _embed_by_kernel(self, lengths) if self._tpgen_kernels else None
         if found is None:
@@ -112,13 +112,13 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
 
 def _embed_by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
     basis, cutoff = embedding.bessel_fn, embedding.cutoff_fn
-    if not (_is_cut_bessel(embedding) and bessel_kernel_takes(lengths, basis.bessel_weights)):
+    if not (_is_bessel_with_polynomial_cutoff(embedding) and bessel_kernel_takes(lengths, basis.bessel_weights)):
         return None
     shape = CutBessel(basis.prefactor.item(), cutoff.r_max.item(), cutoff.p.item())
     return cut_bessel(lengths, basis.bessel_weights, shape)[0], None
 
 
-def _is_cut_bessel(embedding: Any) -> bool:
+def _is_bessel_with_polynomial_cutoff(embedding: Any) -> bool:
     return (
         type(embedding.bessel_fn) is BesselBasis
         and type(embedding.cutoff_fn) is PolynomialCutoff
@@ -128,7 +128,11 @@ def _is_cut_bessel(embedding: Any) -> bool:
 
 
 def _describe_embedding(embedding: Any, extra: Mapping[str, Any], feeds: str = "") -> str:
-    own = name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
+    own = (
+        name_cut_bessel_code()
+        if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
+        else "its own code"
+    )
     return own + feeds
 
 
@@ -146,14 +150,14 @@ def find_model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator
         if (
             type(embedding) is not blocks.RadialEmbeddingBlock
             or get_swap_mark(embedding)
-            or not _is_plain_mace(embedding)
+            or not _is_unpatched_mace_code(embedding)
         ):
             continue
         model: Any = paired.get(embedding)
         if model is not None and _feeds_radial_net(embedding, model.interactions):
             yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_paired_embedding, extra, paired=True)
             yield ClassSwap(model, _MODELS[type(model)], "")
-        elif extra["_tpgen_kernels"] and _is_cut_bessel(embedding):
+        elif extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding):
             yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_embedding, extra)
 
 
@@ -163,7 +167,7 @@ def _feeds_radial_net(embedding: Any, interactions: Any) -> bool:
     return getattr(embedding, "apply_cutoff", True) and any(net.hs[0] == embedding.out_dim for net in nets)
 
 
-def _is_plain_mace(embedding: nn.Module) -> bool:
+def _is_unpatched_mace_code(embedding: nn.Module) -> bool:
     own = ("mace", "tpgen")
     return all(type(m).__module__.split(".")[0] in own and not is_hooked_or_patched(m) for m in embedding.modules())
 
@@ -175,15 +179,20 @@ class _DividesWeights(_StockConstructor):
     """Base of blocks that divide weights, not features, by neighbours."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
-        if args or torch.compiler.is_compiling() or has_proxy(*given.values()) or not _can_divide_weights(self):
+        if (
+            args
+            or torch.compiler.is_compiling()
+            or has_proxy(*given.values())
+            or not _can_divide_weights_by_neighbours(self)
+        ):
             return super().__call__(*args, **given)  # type: ignore[misc]
-        return self._evaluate(**given)  # type: ignore[attr-defined]
+        return self._evaluate_with_divided_weights(**given)  # type: ignore[attr-defined]
 
 
 class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteractionBlock):
     """MACE's first block; outside training, linear layer and product are one."""
 
-    def _evaluate(self, **given: Any) -> tuple[Tensor, None]:
+    def _evaluate_with_divided_weights(self, **given: Any) -> tuple[Tensor, None]:
         message, node_attrs = _sum_over_neighbours(self, **given)
         joined, linear, skip, found = getattr(self, _JOINED), self.linear, self.skip_tp, None
         if (
@@ -194,18 +203,20 @@ class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteracti
         ):
             found = joined.apply(message, linear.weight, skip.weight, node_attrs, 1 / self.avg_num_neighbors)
         if found is None:
-            found = skip(_apply_divided_linear(self, message), node_attrs)
+            found = skip(_apply_linear_divided_by_neighbours(self, message), node_attrs)
         return self.reshape(found), None
 
 
 class RealAgnosticResidualInteractionBlock(_DividesWeights, blocks.RealAgnosticResidualInteractionBlock):
     """MACE's residual block, with weights divided; the skip product reads nodes."""
 
-    def _evaluate(self, node_attrs: Tensor, node_feats: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+    def _evaluate_with_divided_weights(
+        self, node_attrs: Tensor, node_feats: Tensor, **given: Any
+    ) -> tuple[Tensor, Tensor]:
         beside = self.skip_tp(node_feats, node_attrs)
         message, _ = _sum_over_neighbours(self, node_attrs, node_feats, **given)
         local = self.truncate_ghosts(beside, _count_local_atoms(given))
-        return self.reshape(_apply_divided_linear(self, message)), local
+        return self.reshape(_apply_linear_divided_by_neighbours(self, message)), local
 
 
 def _sum_over_neighbours(
@@ -238,11 +249,11 @@ def _count_local_atoms(lammps: Mapping[str, Any]) -> int | None:
     return None if lammps.get("lammps_class") is None else lammps["lammps_natoms"][0]
 
 
-def _apply_divided_linear(block: Any, message: Tensor) -> Tensor:
+def _apply_linear_divided_by_neighbours(block: Any, message: Tensor) -> Tensor:
     return block.linear(message, block.linear.weight / block.avg_num_neighbors)
 
 
-def _can_divide_weights(block: Any) -> bool:
+def _can_divide_weights_by_neighbours(block: Any) -> bool:
     linear = block.linear
     return (
         type(linear) is ConvertedLinear

@@ -22,7 +22,7 @@ def run_training(arguments: Sequence[str]) -> None:
 
     Raises `InputError` without MACE or for unknown versions.
     """
-    program = _import_program()
+    program = _import_mace_training()
     with patch.object(sys, "argv", ["mace_run_train", *arguments]), patch_training_program(program):
         program.main()
 
@@ -30,7 +30,7 @@ def run_training(arguments: Sequence[str]) -> None:
 @contextmanager
 def patch_training_program(program: Any) -> Iterator[None]:
     """Let ``program`` convert its model before the optimiser, and restore saved copies."""
-    changes = {"get_params_options": _convert_before_options, "deepcopy": _restore_copies}
+    changes = {"get_params_options": _wrap_options_to_convert_model, "deepcopy": _wrap_deepcopy_to_restore_models}
     missing = [name for name in changes if not hasattr(program, name)]
     if missing:
         raise InputError(
@@ -42,27 +42,27 @@ def patch_training_program(program: Any) -> Iterator[None]:
         yield
 
 
-def _convert_before_options(get_options: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_options_to_convert_model(get_options: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(get_options)
-    def converted(args: Any, model: nn.Module) -> Any:
+    def convert_and_get_options(args: Any, model: nn.Module) -> Any:
         logging.info("%s", conversion_report(convert(model)))
         return get_options(args, model)
 
-    return converted
+    return convert_and_get_options
 
 
-def _restore_copies(deepcopy: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_deepcopy_to_restore_models(deepcopy: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(deepcopy)
-    def restored(value: Any, *rest: Any) -> Any:
+    def copy_and_restore(value: Any, *rest: Any) -> Any:
         made = deepcopy(value, *rest)
         if isinstance(made, nn.Module):
             undo_swaps(made)
         return made
 
-    return restored
+    return copy_and_restore
 
 
-def _import_program() -> Any:
+def _import_mace_training() -> Any:
     try:
         from mace.cli import run_train
     except ImportError as error:

@@ -61,15 +61,15 @@ class TpgenSphericalHarmonicEdgeAttrs(_RemembersComputed, SphericalHarmonicEdgeA
 
 
 class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
-    """NequIP's radial functions of edges, by a kernel, with marked rows."""
+    """NequIP's radial functions by a kernel, which also marks opposite edges."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        if torch.compiler.is_compiling() or has_proxy(data) or _any_hooked_or_patched(self):
+        if torch.compiler.is_compiling() or has_proxy(data) or _has_hooked_or_patched_module(self):
             return super().__call__(data)
         asked = self._wants_edge_gradients(data)
         alike = keys.EDGE_TYPE_KEY not in data  # else cutoffs may differ by direction
         if recorded_program() is not None and keys.EDGE_VECTORS_KEY in data and alike and not asked:
-            return self._embed_pairs(data)
+            return self._embed_lengths_once_per_pair(data)
         rows = _embed_by_kernel(self, data[self.norm_length_field]) if self._tpgen_kernels else None
         if rows is None:
             data = super().__call__(data)
@@ -85,7 +85,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
             )
         return data
 
-    def _embed_pairs(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _embed_lengths_once_per_pair(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         # what costs most with few atoms, in a program
         lengths = data[self.norm_length_field]
         mark_edge_pairs(lengths, data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY])
@@ -110,36 +110,40 @@ def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | 
     """Radial functions and cutoff of lengths; None without a kernel."""
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
-    if not (_is_cut_bessel(encoding) and bessel_kernel_takes(lengths, frequencies)):
+    if not (_is_bessel_with_polynomial_cutoff(encoding) and bessel_kernel_takes(lengths, frequencies)):
         return None
-    if given.dtype != lengths.dtype and not _cutoff_is_finite(encoding.cutoff, given):
+    if given.dtype != lengths.dtype and not _is_cutoff_finite(encoding.cutoff, given):
         return None
     # b sinc(b x), where sinc(x) = sin(πx) / (πx)
     shape = CutBessel(1 / math.pi, 1.0, int(encoding.cutoff.p), limit=True)
     return cut_bessel(lengths, math.pi * frequencies.flatten(), shape)
 
 
-def _cutoff_is_finite(cutoff: Any, lengths: Tensor) -> bool:
+def _is_cutoff_finite(cutoff: Any, lengths: Tensor) -> bool:
     # in the dtype of the lengths, in which NequIP computes the cutoff
     return bool((lengths.detach() < torch.finfo(lengths.dtype).max ** (1 / (cutoff.p + 4))).all())
 
 
-def _is_cut_bessel(encoding: Any) -> bool:
+def _is_bessel_with_polynomial_cutoff(encoding: Any) -> bool:
     return type(encoding.cutoff) is PolynomialCutoff and float(encoding.cutoff.p).is_integer()
 
 
 def _describe_encoding(encoding: Any, extra: Mapping[str, Any]) -> str:
-    own = name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(encoding) else "its own code"
+    own = (
+        name_cut_bessel_code()
+        if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(encoding)
+        else "its own code"
+    )
     return f"{own}; {FEEDS}"
 
 
 class TpgenApplyFactor(ApplyFactor):
-    """NequIP's factor of a field, which keeps marks."""
+    """NequIP's factor of a field, which keeps marks of opposite edges."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         rows = data[self.in_field]
         data = super().__call__(data)
-        if not _any_hooked_or_patched(self):
+        if not _has_hooked_or_patched_module(self):
             copy_pair_marks(rows, data[self.out_field])
             lengths = find_lengths(rows)
             if lengths is not None:
@@ -148,18 +152,18 @@ class TpgenApplyFactor(ApplyFactor):
 
 
 class TpgenScalarMLPFunction(ScalarMLPFunction):
-    """NequIP's net of scalars, once per pair of marked rows unless hooked."""
+    """NequIP's net of scalars, once per pair of opposite edges unless hooked."""
 
     _tpgen_splined = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        if _any_hooked_or_patched(self):
+        if _has_hooked_or_patched_module(self):
             return super().__call__(x)
         compute, given = choose_net_or_spline(self, super().__call__, x)
         return run_once_per_pair(compute, given, feeds_product_of_pairs(self), marked=x)
 
 
-def _any_hooked_or_patched(module: nn.Module) -> bool:
+def _has_hooked_or_patched_module(module: nn.Module) -> bool:
     return any(map(is_hooked_or_patched, module.modules()))
 
 

@@ -40,10 +40,10 @@ def offer_modifier(module: ModuleType) -> None:
     holder: Any = type("Modifier", (), {"enable_tpgen": mark(classmethod(enable_tpgen))})
 
     @wraps(search)
-    def search_with_ours(model: nn.Module, *args: Any, **options: Any) -> dict[str, Any]:
+    def find_modifiers_and_enable_tpgen(model: nn.Module, *args: Any, **options: Any) -> dict[str, Any]:
         return {**search(model, *args, **options), "enable_tpgen": holder.enable_tpgen}
 
-    setattr(module, _SEARCH, search_with_ours)
+    setattr(module, _SEARCH, find_modifiers_and_enable_tpgen)
 
 
 class _Finder(MetaPathFinder):

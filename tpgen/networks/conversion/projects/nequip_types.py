@@ -74,7 +74,7 @@ class TpgenInteractionBlock(InteractionBlock):
     def forward(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         """As NequIP's; types replace attributes equal to embeddings."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-            if not torch.compiler.is_compiling() and self._attributes_are_embeddings(data):
+            if not torch.compiler.is_compiling() and self._are_attributes_embeddings_of_types(data):
                 return self._call_with_types(data)
         return self.stock(data)
 
@@ -92,7 +92,7 @@ class TpgenInteractionBlock(InteractionBlock):
         data[ATTRIBUTES] = attributes
         return data
 
-    def _attributes_are_embeddings(self, data: AtomicDataDict.Type) -> bool:
+    def _are_attributes_embeddings_of_types(self, data: AtomicDataDict.Type) -> bool:
         # by values, and if types save time
         features, attributes = data[AtomicDataDict.NODE_FEATURES_KEY], data[ATTRIBUTES]
         table, types, program = self.sc.table(), data[TYPES], recorded_program()
@@ -103,12 +103,12 @@ class TpgenInteractionBlock(InteractionBlock):
             and (groups is not None or (plain and self.sc._tpgen_species.is_worth(types.numel())))
             and features.dtype == table.dtype
             and not has_tangents()  # a tangent may be that of attributes alone
-            and _gradients_reach_table_only(attributes, table)
+            and _has_gradients_by_table_only(attributes, table)
             and (groups is not None or torch.equal(attributes, table[types.view(-1)]))
         )
 
 
-def _gradients_reach_table_only(attributes: Tensor, table: Tensor) -> bool:
+def _has_gradients_by_table_only(attributes: Tensor, table: Tensor) -> bool:
     if not attributes.requires_grad:
         return not (table.requires_grad and torch.is_grad_enabled())
     return attributes.grad_fn is not None and [node for node, _ in attributes.grad_fn.next_functions] == [
@@ -143,7 +143,7 @@ def _find_type_embedding(network: nn.Module, block: nn.Module) -> Any:
     paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is block]
     around = {embedding for path in paths for embedding in _find_nearest_embeddings(network, path)}
     found = around.pop() if len(around) == 1 else None
-    return found if found is not None and _is_plain_table(found.embed_module) else None
+    return found if found is not None and _is_plain_embedding_table(found.embed_module) else None
 
 
 def _find_nearest_embeddings(network: nn.Module, path: str) -> list[Any]:
@@ -162,7 +162,7 @@ def _describe_by_type(module: nn.Module, extra: Mapping[str, Any]) -> str:
     )
 
 
-def _is_plain_table(module: nn.Module) -> bool:
+def _is_plain_embedding_table(module: nn.Module) -> bool:
     return (
         type(module) is nn.Embedding
         and module.max_norm is None
@@ -198,12 +198,12 @@ class _WithGradientByRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor | None) -> tuple:
-        if cotangent is None or not _backward_wants_rows(ctx.rows):
+        if cotangent is None or not _is_gradient_by_rows_wanted(ctx.rows):
             return (cotangent, None, None, *(None for _ in ctx.saved_tensors))
         return (None, None, None, *species.pull_back_gradients(ctx.product, ctx.saved_tensors, cotangent))
 
 
-def _backward_wants_rows(rows: Tensor) -> bool:
+def _is_gradient_by_rows_wanted(rows: Tensor) -> bool:
     if rows.retains_grad or rows._backward_hooks:
         return True
     passes = list(_list_backward_inputs(sys._getframe()))

@@ -51,10 +51,10 @@ def cast_elements_to_float64(network: nn.Module) -> None:
     """Cast SevenNet's one-hot elements to float64 by hooks."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _ONE_HOT:
-            module.register_forward_hook(_cast_to_float64)
+            module.register_forward_hook(_cast_floats_to_float64)
 
 
-def _cast_to_float64(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, Any]:
+def _cast_floats_to_float64(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, Any]:
     return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 

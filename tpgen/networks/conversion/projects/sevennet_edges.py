@@ -30,7 +30,7 @@ _ADDS = (
 
 
 class TpgenEdgeEmbedding(EdgeEmbedding):
-    """SevenNet's embedding of edges, by a kernel, with marked rows."""
+    """SevenNet's edge embedding by a kernel, which also marks opposite edges."""
 
     def __call__(self, data: Any) -> Any:
         if torch.compiler.is_compiling() or not (self._tpgen_kernels and _embed_by_kernel(self, data)):
@@ -44,7 +44,7 @@ class TpgenEdgeEmbedding(EdgeEmbedding):
 def _embed_by_kernel(embedding: Any, data: Any) -> bool:
     """Add lengths, radial functions and harmonics; False without a kernel."""
     basis, cutoff = embedding.basis_function, embedding.cutoff_function
-    if not _is_cut_bessel(embedding) or any(map(is_hooked_or_patched, embedding.modules())):
+    if not _is_bessel_with_polynomial_cutoff(embedding) or any(map(is_hooked_or_patched, embedding.modules())):
         return False
     vectors = data[keys.EDGE_VEC]
     lengths = torch.linalg.norm(vectors, dim=-1)
@@ -57,7 +57,7 @@ def _embed_by_kernel(embedding: Any, data: Any) -> bool:
     return True
 
 
-def _is_cut_bessel(embedding: Any) -> bool:
+def _is_bessel_with_polynomial_cutoff(embedding: Any) -> bool:
     # whether functions are multiplied by a polynomial cutoff of a whole power, and all else is as it is known here
     return (
         EdgeEmbedding.forward.__code__.co_names == _ADDS
@@ -68,7 +68,11 @@ def _is_cut_bessel(embedding: Any) -> bool:
 
 
 def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
-    own = name_cut_bessel_code() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
+    own = (
+        name_cut_bessel_code()
+        if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
+        else "its own code"
+    )
     return f"{own}; {FEEDS}"
 
 
@@ -89,7 +93,7 @@ def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
 
 
 def find_sevennet_edge_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[ClassSwap]:
-    """Yield swaps of edge embeddings, which mark rows for pairs; ``options`` allow kernels."""
+    """Yield swaps of edge embeddings, which then mark opposite edges."""
     holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
     for module, holder in holders.items():
         extra = {"_tpgen_holder": (holder,), "_tpgen_kernels": allows_kernels(options)}

@@ -13,8 +13,8 @@ from tpgen.networks.conversion.projects.lammps import ConvertedForLammps
 from tpgen.networks.conversion.swap import get_swap_mark
 
 
-class _Convolution(MLIAPWrappedConvolution):
-    """SevenNet's convolution, without needless slices."""
+class _ConvolutionOfLocalRows(MLIAPWrappedConvolution):
+    """SevenNet's convolution; copies no rows if all are local."""
 
     def forward(self, data: Any) -> Any:
         """Exchange ghosts, convolve, keep local rows."""
@@ -40,7 +40,7 @@ class LammpsSevenNet(ConvertedForLammps, SevenNetMLIAPWrapper):
             convert(model, **self.options)
             for module in model.modules():
                 if type(module) is MLIAPWrappedConvolution:
-                    module.__class__ = _Convolution
+                    module.__class__ = _ConvolutionOfLocalRows
 
     def is_idle(self, data: Any) -> bool:
         """Whether the rank has no local atoms."""
