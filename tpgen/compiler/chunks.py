@@ -16,7 +16,7 @@ from tpgen.base.errors import InputError
 from tpgen.base.remember import Shelf
 from tpgen.compiler.backends import Runner
 from tpgen.compiler.closed_form import is_transformed
-from tpgen.compiler.footprint import Footprint, run_on_fakes
+from tpgen.compiler.footprint import Footprint, run_on_fake_tensors
 from tpgen.kernels.runtime.registration import Differentiable, record_call
 
 Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
@@ -145,7 +145,7 @@ class Chunked(Differentiable[Any]):
         """Evaluate without autograd, in chunks where the limit asks."""
         arguments = [x.detach() for x in arguments]
         program = self._run if function.order <= self._orders else self._plain
-        batch = None if self._max_bytes is None else _broadcast_batch(function, arguments)
+        batch = None if self._max_bytes is None else _find_broadcast_batch_shape(function, arguments)
         size = self._rows_per_chunk(function, arguments, batch) if batch else 0
         if batch is None or size >= batch.rows:
             made = function.run(program, *arguments)
@@ -159,7 +159,7 @@ class Chunked(Differentiable[Any]):
             ]
             made = function.run(program, *parts)
             rooms = rooms or [
-                _result_buffer(r, x, arguments, batch) for r, x in zip(function.results, made, strict=True)
+                _allocate_result(r, x, arguments, batch) for r, x in zip(function.results, made, strict=True)
             ]
             for (total, axis, _), x in zip(rooms, made, strict=True):
                 if axis is None:
@@ -200,7 +200,7 @@ class Chunked(Differentiable[Any]):
             function.run(self._plain, *given)
             return taken.peak - before
 
-        return run_on_fakes(run_and_measure_peak)
+        return run_on_fake_tensors(run_and_measure_peak)
 
     @staticmethod
     def _shapes_with_rows(
@@ -211,7 +211,7 @@ class Chunked(Differentiable[Any]):
             yield tuple(rows if n == axis else size for n, size in enumerate(x.shape))
 
 
-def _broadcast_batch(function: _RowFunction, arguments: Sequence[Tensor]) -> BatchShape | None:
+def _find_broadcast_batch_shape(function: _RowFunction, arguments: Sequence[Tensor]) -> BatchShape | None:
     given = zip(arguments, function.given, strict=True)
     shape = torch.broadcast_shapes(*(x.shape[: x.dim() - depth] for x, depth in given if depth is not None))
     if not shape or max(shape) < 2:
@@ -219,7 +219,7 @@ def _broadcast_batch(function: _RowFunction, arguments: Sequence[Tensor]) -> Bat
     return BatchShape(tuple(shape), max(range(len(shape)), key=lambda axis: shape[axis]))
 
 
-def _result_buffer(
+def _allocate_result(
     result: _ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: BatchShape
 ) -> tuple[Tensor, int | None, torch.dtype]:
     """Allocate a result: (buffer, chunked axis or None for sums, final dtype)."""

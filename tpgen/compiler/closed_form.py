@@ -62,7 +62,7 @@ class ClosedForm(Differentiable[Any]):
         if any(map(is_legacy_batchedtensor, given)):
             return self._open_under_old_vmap(opened, read, rows, point)
         if is_transformed(given):
-            return self._call_program(self._graph_module, opened, read, rows, point)
+            return self._call_program_of_slots(self._get_graph_module, opened, read, rows, point)
         if not torch.is_grad_enabled():  # autograd's bookkeeping costs as much as a small product
             return self.run(opened, read, rows, point)
         with torch.no_grad():
@@ -85,7 +85,8 @@ class ClosedForm(Differentiable[Any]):
             both = tuple(sorted({*read, *raised} & self.partly_read))
             values = self.open(further, both, rows, moved)
             return [
-                _summed_to_shape(x, None if self.shared[n] else point[n]) for n, x in zip(further, values, strict=True)
+                _sum_gradient_to_operand_shape(x, None if self.shared[n] else point[n])
+                for n, x in zip(further, values, strict=True)
             ]
 
         return pull_back(evaluate, point, opened, cotangents, [n for n, yes in enumerate(wanted) if yes])
@@ -102,7 +103,7 @@ class ClosedForm(Differentiable[Any]):
         """Values of the ``opened`` slots, without autograd."""
         # detached: the compiled program is for values alone, its derivatives are other programs
         values = [None if x is None else x.detach() for x in point]
-        results = self._call_program(self._compiled_program, opened, read, rows, values)
+        results = self._call_program_of_slots(self._get_compiled_program, opened, read, rows, values)
         return tuple(x.clone() for x in results) if self._copies else results
 
     def _open_under_old_vmap(
@@ -114,7 +115,7 @@ class ClosedForm(Differentiable[Any]):
             found = torch.vmap(lambda *moved: self.open(opened, read, rows, moved), tuple(dims))(*below)
             return tuple(add_batch_dim(x, 0, level) for x in found)
 
-    def _call_program(
+    def _call_program_of_slots(
         self,
         program_for: Callable[[_Slots, _Slots], _Program],
         opened: _Slots,
@@ -127,7 +128,7 @@ class ClosedForm(Differentiable[Any]):
         indices = dict.fromkeys(index for n in opened if (index := self._form.index(self._form.slots[n])))
         return program_for(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
 
-    def _graph_module(self, opened: _Slots, read: _Slots) -> nn.Module:
+    def _get_graph_module(self, opened: _Slots, read: _Slots) -> nn.Module:
         # the program as a graph of torch's operators, which every transform knows
         key = (opened, read)
         if key not in self._graphs:
@@ -136,10 +137,10 @@ class ClosedForm(Differentiable[Any]):
                 self._graphs[key] = module.to(device=self._like.device, dtype=self._like.dtype)
         return self._graphs[key]
 
-    def _compiled_program(self, opened: _Slots, read: _Slots) -> _Program:
+    def _get_compiled_program(self, opened: _Slots, read: _Slots) -> _Program:
         key = (opened, read)
         if key not in self._programs:
-            self._programs[key] = self._compile(self._graph_module(opened, read))
+            self._programs[key] = self._compile(self._get_graph_module(opened, read))
         return self._programs[key]
 
     def emission(self, opened: _Slots, read: _Slots = ()) -> Emission:
@@ -172,7 +173,7 @@ class Rows:
     sizes: dict[str, int]
 
 
-def _summed_to_shape(gradient: Tensor, operand: Tensor | None) -> Tensor:
+def _sum_gradient_to_operand_shape(gradient: Tensor, operand: Tensor | None) -> Tensor:
     # a gradient summed over the batch dimensions that broadcast its operand
     if operand is None or gradient.shape == operand.shape:
         return gradient

@@ -33,7 +33,7 @@ def draw_bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> s
             parts.append(f'<rect x="{left}" y="{base + 2}" width="{long:.1f}" height="12" fill="{_BLUE}"/>')
             parts.append(_svg_text(left + long + 5, base + 11, text))
         y += _ROW * (len(bars) + 1) + 8
-    return _svg(parts, width, y) if parts else ""
+    return _wrap_parts_in_svg(parts, width, y) if parts else ""
 
 
 def draw_share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") -> str:
@@ -57,7 +57,9 @@ def draw_share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str =
         drawn.append(f'<rect x="4" y="{y + 2}" width="11" height="11" fill="{to_css(color)}"/>')
         drawn.append(_svg_text(21, y + 11, f"{name}: {percent}"))
         x += long
-    return _svg(drawn, max(width + 8, 25 + _label_width(f"{name}: 100 %" for name, _ in named)), 34 + _ROW * len(named))
+    return _wrap_parts_in_svg(
+        drawn, max(width + 8, 25 + _label_width(f"{name}: 100 %" for name, _ in named)), 34 + _ROW * len(named)
+    )
 
 
 Error = tuple[str, float | None, float | None]  # its label, how large it is, and the tolerance
@@ -98,13 +100,13 @@ def draw_error_scale(errors: Sequence[Error]) -> str:
                     x_of_value(limit), y - 7, x_of_value(limit), y + 7, f"tolerance {limit:.1e}", 'stroke-width="2"'
                 )
             )
-        parts.append(_error_mark(x_of_value(value), y, value, limit))
+        parts.append(_draw_error_mark(x_of_value(value), y, value, limit))
         parts.append(_svg_text(left + wide + 8, y + 4, f"{value:.1e}" if value else "0"))
     parts.append(_svg_text(left + wide / 2, bottom + 28, "largest relative error; upright: the tolerance", "middle"))
-    return _svg(parts, left + wide + 70, bottom + 34)
+    return _wrap_parts_in_svg(parts, left + wide + 70, bottom + 34)
 
 
-def _error_mark(x: float, y: float, value: float, limit: float | None) -> str:
+def _draw_error_mark(x: float, y: float, value: float, limit: float | None) -> str:
     if limit is None or value <= limit:
         return f'<circle cx="{x:.1f}" cy="{y}" r="4.5" fill="{_GREEN}"/>'
     cross = f"M{x - 5:.1f},{y - 5}L{x + 5:.1f},{y + 5}M{x - 5:.1f},{y + 5}L{x + 5:.1f},{y - 5}"
@@ -129,6 +131,6 @@ def _svg_text(
     )
 
 
-def _svg(parts: Sequence[str], width: float, height: float) -> str:
+def _wrap_parts_in_svg(parts: Sequence[str], width: float, height: float) -> str:
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     return f'<svg {size} style="max-width:100%">{"".join(parts)}</svg>'

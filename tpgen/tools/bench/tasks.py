@@ -74,17 +74,17 @@ class Task:
     label: str = ""  # as tables and pictures name it
 
 
-def _forward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
+def _run_forward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     with torch.no_grad():
         return (product(operands.x1, operands.x2, operands.w),)
 
 
-def _backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
+def _run_forward_and_backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     out = product(operands.x1, operands.x2, operands.w)
     return out.detach(), *torch.autograd.grad(out, operands.leaves, operands.out_cotangent)
 
 
-def _double_backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
+def _run_double_backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     # In a network the cotangent of the product depends on everything, so it gets a gradient as well.
     cotangent = operands.out_cotangent.detach().requires_grad_()
     out = product(operands.x1, operands.x2, operands.w)
@@ -94,15 +94,19 @@ def _double_backward(product: TimedProduct, operands: Operands) -> tuple[Tensor,
 
 
 TASKS: dict[str, Task] = {
-    "forward": Task("forward", "the product, without gradients", ("out",), _forward, "forward"),
+    "forward": Task("forward", "the product, without gradients", ("out",), _run_forward, "forward"),
     "backward": Task(
-        "backward", "forward, and gradients of x, y and w", ("out", "x1", "x2", "w"), _backward, "forward+backward"
+        "backward",
+        "forward, and gradients of x, y and w",
+        ("out", "x1", "x2", "w"),
+        _run_forward_and_backward,
+        "forward+backward",
     ),
     "double": Task(
         "double",
         "forward, gradient of y, and gradients of both (x, y, w, cotangent), as training on forces takes them",
         ("force", "out_cotangent", "x1", "x2", "w"),
-        _double_backward,
+        _run_double_backward,
         "training on forces",
     ),
 }

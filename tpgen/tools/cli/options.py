@@ -213,8 +213,8 @@ def read_free_plan(option_values: dict[str, Any]) -> Plan | None:
     return _SOURCES[sources[0]](option_values, given, planning)
 
 
-def _from_file(option_values: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
-    if given != ["plan_file"]:
+def _read_plan_from_file(option_values: dict[str, Any], given_names: list[str], plan_options: dict[str, Any]) -> Plan:
+    if given_names != ["plan_file"]:
         raise click.UsageError("a --plan file holds the whole product: leave the other options that describe one out")
     try:
         with option_values["plan_file"].open(encoding="utf-8") as file:
@@ -225,18 +225,20 @@ def _from_file(option_values: dict[str, Any], given: list[str], planning: dict[s
         raise PlanError(f"{option_values['plan_file']} is not a text file; `tpgen plan --json` writes plans") from None
 
 
-def _from_instructions(option_values: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+def _make_plan_from_instructions(
+    option_values: dict[str, Any], given_names: list[str], plan_options: dict[str, Any]
+) -> Plan:
     missing = [_FLAGS[name] for name in ("in1", "in2", "out") if option_values[name] is None]
     if missing:
         raise click.UsageError(f"--instruction refers to irreps: give {', '.join(missing)}")
     if option_values["filter"] is not None:
         raise click.UsageError("--filter is for presets; instructions say which outputs there are")
     return make_plan(
-        option_values["in1"], option_values["in2"], option_values["out"], option_values["instructions"], **planning
+        option_values["in1"], option_values["in2"], option_values["out"], option_values["instructions"], **plan_options
     )
 
 
-def _from_preset(option_values: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+def _make_plan_from_preset(option_values: dict[str, Any], given_names: list[str], plan_options: dict[str, Any]) -> Plan:
     preset = PRESETS[option_values["preset"]]
     parameters = {
         _OPTION_OF[name]: parameter
@@ -251,13 +253,13 @@ def _from_preset(option_values: dict[str, Any], given: list[str], planning: dict
     values = {parameter.name: option_values[name] for name, parameter in parameters.items()}
     if values.get("filter_ir_out") is not None:
         values["filter_ir_out"] = values["filter_ir_out"].split("+")
-    return preset(**values, **planning)
+    return preset(**values, **plan_options)
 
 
 _SOURCES: dict[str, Callable[[dict[str, Any], list[str], dict[str, Any]], Plan]] = {
-    "preset": _from_preset,
-    "instructions": _from_instructions,
-    "plan_file": _from_file,
+    "preset": _make_plan_from_preset,
+    "instructions": _make_plan_from_instructions,
+    "plan_file": _read_plan_from_file,
 }
 
 strategy_option = click.option(

@@ -245,7 +245,7 @@ def _train_with_progress(model: Tetris, steps: int, name: str, console: Console)
     return run
 
 
-def _training_markdown(runs: dict[str, TrainingRun], apart: float) -> str:
+def _training_markdown(runs: dict[str, TrainingRun], loss_error: float) -> str:
     ours, theirs = runs["tpgen"], runs["e3nn"]
     shown = sorted({*range(0, len(ours.losses), 10), len(ours.losses) - 1})
     rows = [
@@ -265,7 +265,7 @@ def _training_markdown(runs: dict[str, TrainingRun], apart: float) -> str:
         [
             "Eight shapes of four points, turned at random at every step; accuracy is that on shapes turned anew. The",
             "network is written once, as a function of the product's class: `tpgen/tools/demo/tetris.py`. Both start",
-            f"from the same weights, in float64; the largest relative difference of the losses is {apart:.1e}.\n",
+            f"from the same weights, in float64; the largest relative difference of the losses is {loss_error:.1e}.\n",
             "![losses](tetris.png)\n",
             *head,
             *rows,

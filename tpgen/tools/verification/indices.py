@@ -83,9 +83,9 @@ class EdgeEnds:
         return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
 
 
-def read_edges(values: TensorsByName, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
+def read_edges(values: TensorsByName, index_kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
     """The edges that atom indices encode, or None."""
-    names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
+    names = [name for name in index_kinds if index_kinds[name] == ATOMS and is_index(values[name])]
     names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)
     for find in (
         _edges_from_pairs,
@@ -95,7 +95,7 @@ def read_edges(values: TensorsByName, kinds: Mapping[str, str], atom_count: int)
     ):
         found = find(values, names, atom_count)
         if found is not None and found.ends.shape[1]:
-            return _with_roles_of_repeated_ends(found, values, names)
+            return _add_roles_of_repeated_edge_ends(found, values, names)
     return None
 
 
@@ -168,7 +168,7 @@ def _edges_from_flat_neighbour_list(values: TensorsByName, index_names: list[str
     return None
 
 
-def _with_roles_of_repeated_ends(edges: EdgeEnds, values: TensorsByName, index_names: list[str]) -> EdgeEnds:
+def _add_roles_of_repeated_edge_ends(edges: EdgeEnds, values: TensorsByName, index_names: list[str]) -> EdgeEnds:
     roles = dict(edges.roles)
     for name in (
         name for name in index_names if name not in roles and edges.axes == 1 and edges.has_edge_rows(values[name])

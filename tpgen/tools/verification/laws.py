@@ -196,51 +196,51 @@ def compare_with_e3nn(subject: Subject) -> Outcomes:
 
 
 def _compare_forward_with_e3nn(subject: Subject) -> Pair:
-    plan, layouts = _plan(subject), _layouts_of_x1_x2_out(subject)
+    plan, layouts = _plan_of_subject(subject), _layouts_of_x1_x2_out(subject)
     x1 = change_layout(subject.given["x1"], plan.irreps_in1, layouts[0], "mul_ir")
     x2 = change_layout(subject.given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = build_e3nn_product(plan)(x1, x2, *_weight_if_any(subject.given))
+        expected = build_e3nn_product(plan)(x1, x2, *_list_weight_if_any(subject.given))
     return change_layout(subject(subject.given)["out"], plan.irreps_out, layouts[2], "mul_ir"), expected
 
 
 def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
-    plan, layouts, given = _plan(subject), _layouts_of_x1_x2_out(subject), _first_rows(subject)
+    plan, layouts, given = _plan_of_subject(subject), _layouts_of_x1_x2_out(subject), _take_first_rows(subject)
     lacking = [mode for mode in E3NN_LACKS_RIGHT if any(i.connection_mode == mode for i in plan.instructions)]
     if lacking:
         return f"e3nn has no right for mode {' and '.join(map(repr, lacking))}"
     x2 = change_layout(given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = build_e3nn_product(plan, compile_right=True).right(x2, *_weight_if_any(given))
+        expected = build_e3nn_product(plan, compile_right=True).right(x2, *_list_weight_if_any(given))
     got = change_layout(_right_matrices(subject, given), plan.irreps_out, layouts[2], "mul_ir")
     return change_layout(got.transpose(1, 2), plan.irreps_in1, layouts[0], "mul_ir").transpose(1, 2), expected
 
 
 def compare_right(subject: Subject) -> Outcomes:
     """Compare `compare_right`, applied to input 1, with the product."""
-    given = _first_rows(subject)
+    given = _take_first_rows(subject)
     return {"": (torch.einsum("zi,zik->zk", given["x1"], _right_matrices(subject, given)), subject(given)["out"])}
 
 
 def _right_matrices(subject: Subject, operands: TensorsByName) -> Tensor:
     module: Any = subject.module
     own = subject.module_operands(operands)
-    return module.right(own["x2"], *_weight_if_any(own)).to("cpu", torch.float64)
+    return module.right(own["x2"], *_list_weight_if_any(own)).to("cpu", torch.float64)
 
 
-def _first_rows(subject: Subject) -> TensorsByName:
+def _take_first_rows(subject: Subject) -> TensorsByName:
     # as many of the rows as `compare_right` has room for: its result is a matrix for each row, which can be large
-    plan = _plan(subject)
+    plan = _plan_of_subject(subject)
     rows = max(1, MAX_RIGHT // max(1, plan.irreps_in1.dim * plan.irreps_out.dim))
     whole = ("w",) if plan.shared_weights else ()
     return {name: x if name in whole else x[:rows] for name, x in subject.given.items()}
 
 
-def _weight_if_any(given: TensorsByName) -> list[Tensor]:
+def _list_weight_if_any(given: TensorsByName) -> list[Tensor]:
     return [given["w"]] if "w" in given else []
 
 
-def _plan(subject: Subject) -> Plan:
+def _plan_of_subject(subject: Subject) -> Plan:
     return subject.module.plan  # type: ignore[return-value]
 
 

@@ -72,7 +72,7 @@ def compare_parameter_gradients(subject: Subject) -> Outcomes:
         claims[result] = dict(zip(names, slopes, strict=True))
     further = _gradient_pairs_without_and_with_input_gradients(
         function, leaves, names, cotangents, claims
-    ) | _compare_sum_cotangents(function, leaves, [*claims])
+    ) | _compare_expanded_with_full_cotangents(function, leaves, [*claims])
     exact = torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps  # of floors: the copy is of float64
     floors = {result: exact * floor for result, floor in subject.floors.items()}
     steps = {name: _step_parameter(function, leaves, name, cotangents, floors) for name in names}
@@ -88,7 +88,7 @@ def compare_parameter_gradients(subject: Subject) -> Outcomes:
                 result,
             )
         elif depends and trains:
-            outcomes[result] = _judge_missing_graph(subject, result, depends)
+            outcomes[result] = _judge_result_without_graph(subject, result, depends)
     return outcomes or {"": "no result depends on a parameter"}
 
 
@@ -113,10 +113,12 @@ def _gradient_pairs_without_and_with_input_gradients(
             _flatten_gradients(one, leaves),
             _flatten_gradients(own, leaves),
         )
-    return _differing_pairs(outcomes)
+    return _pairs_that_differ_beyond_rounding(outcomes)
 
 
-def _compare_sum_cotangents(function: NamedFunction, leaves: TensorsByName, results: list[str]) -> dict[str, Pair]:
+def _compare_expanded_with_full_cotangents(
+    function: NamedFunction, leaves: TensorsByName, results: list[str]
+) -> dict[str, Pair]:
     # The gradients of a plain sum, whose cotangent is one number in the place of all, and of one with all of them.
     outcomes = {}
     for result in results:
@@ -127,7 +129,7 @@ def _compare_sum_cotangents(function: NamedFunction, leaves: TensorsByName, resu
             slopes = torch.autograd.grad(y, list(given.values()), ones(y), allow_unused=True)
             found.append(_flatten_gradients(dict(zip(given, slopes, strict=True)), leaves))
         outcomes[f"{result}, of a sum"] = found[0], found[1]
-    return _differing_pairs(outcomes)
+    return _pairs_that_differ_beyond_rounding(outcomes)
 
 
 def _flatten_gradients(slopes: _Gradients, leaves: TensorsByName) -> Tensor:
@@ -135,7 +137,7 @@ def _flatten_gradients(slopes: _Gradients, leaves: TensorsByName) -> Tensor:
     return torch.cat([x.flatten() for x in parts])
 
 
-def _differing_pairs(outcomes: Mapping[str, Pair]) -> dict[str, Pair]:
+def _pairs_that_differ_beyond_rounding(outcomes: Mapping[str, Pair]) -> dict[str, Pair]:
     # Those whose tensors differ by more than rounding.
     return {
         part: (one, other)
@@ -183,7 +185,7 @@ def _gradients_unless_graph_freed(scalar: Tensor, parameters: list[Tensor]) -> l
         return None
 
 
-def _judge_missing_graph(subject: Subject, result: str, parameters: list[str]) -> Outcome:
+def _judge_result_without_graph(subject: Subject, result: str, parameters: list[str]) -> Outcome:
     # A result that is trained on must have a graph; of a number that has no known role, nobody can tell.
     known = result in (subject.energy, subject.forces, subject.stress)
     if known or len(subject.outcomes) == 1 or subject.result_frame(result) is not STILL:

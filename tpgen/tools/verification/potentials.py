@@ -300,11 +300,11 @@ def _compare_jumps(function: Callable[[float], Tensor], grid: list[float], value
     left = []
     for n in bends.topk(PLACES).indices.tolist():
         for low in (n, n + 1):  # the bend is seen from both sides
-            left.append(_bisected_jump(function, (grid[low], grid[low + 1]), (values[low], values[low + 1])))
+            left.append(_find_jump_by_bisection(function, (grid[low], grid[low + 1]), (values[low], values[low + 1])))
     return torch.stack([range_, range_ + torch.stack(left).max()]), torch.stack([range_, range_])
 
 
-def _bisected_jump(
+def _find_jump_by_bisection(
     function: Callable[[float], Tensor], interval: tuple[float, float], end_values: tuple[Tensor, Tensor]
 ) -> Tensor:
     (a, b), (low, high) = interval, end_values
@@ -333,11 +333,11 @@ def estimate_rounding_floors(subject: Subject, results: TensorsByName) -> dict[s
     volume = 1.0 if graph.cells is None else float(torch.linalg.det(graph.cells).abs().min())
     scales = {subject.forces: 1.0 / max(shortest_distance(graph), 1e-3), subject.stress: 1.0 / volume}
     slopes = OF_SLOPES * torch.finfo(torch.float64).eps * float(energy.abs()) / LONGEST
-    others = _floors_of_other_results(subject, results)
+    others = _rounding_floors_of_other_results(subject, results)
     return {SLOPE: slopes, **others, **{name: unit * scale for name, scale in scales.items() if name is not None}}
 
 
-def _floors_of_other_results(subject: Subject, results: TensorsByName) -> dict[str, float]:
+def _rounding_floors_of_other_results(subject: Subject, results: TensorsByName) -> dict[str, float]:
     # results may vanish by symmetry: their size is taken at moved points
     name = subject.points or ""
     x = subject.given[name]

@@ -88,7 +88,9 @@ def _results_of_selected_rows(subject: Subject, index: Tensor) -> TensorsByName:
 def check_finite_rows(subject: Subject) -> Outcomes:
     """Check that vanishing vectors give finite results and gradients, and empty batches run."""
     with _uninitialized_memory_as_nan():
-        return _compare_vanishing(subject, list(subject.turns)) | _compare_empty_batch(subject) or {"": NO_ROWS}
+        return _compare_with_vanishing_inputs(subject, list(subject.turns)) | _compare_empty_batch(subject) or {
+            "": NO_ROWS
+        }
 
 
 def check_finite_points(subject: Subject) -> Outcomes:
@@ -96,7 +98,7 @@ def check_finite_points(subject: Subject) -> Outcomes:
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     others = [name for name in subject.turns if roles.get(name) not in SPACE]
     with _uninitialized_memory_as_nan():
-        return {**check_finite_systems(subject), **_compare_vanishing(subject, others)}
+        return {**check_finite_systems(subject), **_compare_with_vanishing_inputs(subject, others)}
 
 
 @contextmanager
@@ -112,31 +114,37 @@ def _uninitialized_memory_as_nan() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
-def _compare_vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]:
+def _compare_with_vanishing_inputs(subject: Subject, names: list[str]) -> dict[str, Outcome]:
     # Features vanish, and directions, which need not be allowed to; where they are, all vanish together.
     found: dict[str, Outcome] = {}
     features, directions = (
-        [name for name in names if _is_direction_if_turning(subject, name) is how] for how in (False, True)
+        [name for name in names if _is_one_vector_per_row(subject, name) is how] for how in (False, True)
     )
     if features:
-        found |= prefix_part_names("vectors that vanish", _check_finite(subject, features))
+        found |= prefix_part_names("vectors that vanish", _check_finite_results_and_gradients(subject, features))
     if directions:
         ends = ", ".join(directions)
-        wrong = [name for name, (got, _) in _check_finite(subject, directions).items() if not bool(got.all())]
+        wrong = [
+            name
+            for name, (got, _) in _check_finite_results_and_gradients(subject, directions).items()
+            if not bool(got.all())
+        ]
         if wrong:
             return found | {"directions": f"no numbers where {ends} vanish, which may be directions"}
         if features:
-            found |= prefix_part_names("all vectors that vanish", _check_finite(subject, features + directions))
+            found |= prefix_part_names(
+                "all vectors that vanish", _check_finite_results_and_gradients(subject, features + directions)
+            )
     return found
 
 
-def _is_direction_if_turning(subject: Subject, name: str) -> bool | None:
+def _is_one_vector_per_row(subject: Subject, name: str) -> bool | None:
     # Whether an input is one vector for each row, which need not be allowed to vanish; None of what does not turn.
     how = subject.turns[name]
     return None if how is STILL else how.axes == 1 and subject.given[name].shape[-1] == 3
 
 
-def _check_finite(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Tensor, Tensor]]:
+def _check_finite_results_and_gradients(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Tensor, Tensor]]:
     # Whether the entries of results, and of gradients by inputs and parameters, are numbers.
     vanished = {name: _with_vanishing_row(subject.turns[name], subject.given[name]) for name in vanishing}
     given = {**subject.given, **vanished}

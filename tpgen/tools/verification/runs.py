@@ -42,7 +42,7 @@ def compare_compiled(subject: Subject) -> Outcomes:
     """Compare results and gradients under `torch.compile` with eager ones."""
     torch.compiler.reset()  # beyond its limit of compilations torch would run eager code
     run = compile_program(subject.module, Config(backend=subject.backend))
-    within = _takes_gradients(subject)
+    within = _has_gradients_inside_call(subject)
     compared = _detached_results if within else _results_and_gradients
     try:
         with _silenced_warnings_and_logs():
@@ -75,14 +75,14 @@ WITHIN = (
 )
 
 
-def _takes_gradients(subject: Subject) -> bool:
+def _has_gradients_inside_call(subject: Subject) -> bool:
     # Whether the module takes gradients within, as potentials do for forces.
     taken = []
 
-    def count_calls_of(own: Callable[..., Any]) -> Callable[..., Any]:
+    def count_calls_of(original: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*given: Any, **keywords: Any) -> Any:
             taken.append(True)
-            return own(*given, **keywords)
+            return original(*given, **keywords)
 
         return counted
 
@@ -128,7 +128,9 @@ def _choose_result_function(subject: Subject) -> Callable[[Subject], TensorsByNa
     # with gradients, except where forces are results and splines have no second derivatives; some of torch's gradients,
     # as that of a determinant, fail if the default dtype is another
     compared = (
-        _detached_results if has_splined_nets(subject.module) and _takes_gradients(subject) else _results_and_gradients
+        _detached_results
+        if has_splined_nets(subject.module) and _has_gradients_inside_call(subject)
+        else _results_and_gradients
     )
     if _needs_matching_default_dtype(subject, compared):
         return default_dtype(subject.dtype)(compared)
@@ -151,10 +153,10 @@ def compare_repeated_calls(subject: Subject) -> Outcomes:
         return {**compare_repeated_calls(subject.in_evaluation()), "training": RANDOM_LAWS}
     subject = subject.with_advancing_randomness()
     compared = _choose_result_function(subject)
-    bits: dict[str, Outcome] = dict(_compare_calls([compared(subject) for _ in range(REPEATS)]))
+    bits: dict[str, Outcome] = dict(_compare_results_of_equal_calls([compared(subject) for _ in range(REPEATS)]))
     number = DRAWING if find_advanced_random_states(subject.module, lambda: _detached_results(subject)) else REPEATS
     for place in range(PLACES if subject.kind == "network" else 0):
-        bits |= _compare_nearby_inputs(subject, place, number)
+        bits |= _compare_repeated_calls_on_moved_inputs(subject, place, number)
     return {**bits, **_compare_training_with_evaluation(subject), **_default_dtype_remark(subject, compared)}
 
 
@@ -184,7 +186,7 @@ def is_random(subject: Subject) -> bool:
     return any(not torch.equal(y, other[name]) for name, y in one.items() if name in other)
 
 
-def _compare_nearby_inputs(subject: Subject, seed: int, call_count: int) -> dict[str, Pair]:
+def _compare_repeated_calls_on_moved_inputs(subject: Subject, seed: int, call_count: int) -> dict[str, Pair]:
     # Results of several calls near the inputs, unless the network does not take these, or gives no numbers.
     names = [subject.points] if subject.points else list(subject.given)
     draw = draw_normal_tensors({name: subject.given[name] for name in names}, seed=600 + seed)
@@ -197,10 +199,14 @@ def _compare_nearby_inputs(subject: Subject, seed: int, call_count: int) -> dict
     same = all(one.keys() == found[0].keys() for one in found)
     shapes = same and all(y.shape == found[0][name].shape for one in found for name, y in one.items())
     numbers = all(bool(y.isfinite().all()) for one in found for y in one.values())
-    return prefix_part_names(f"inputs moved {seed + 1}", _compare_calls(found)) if shapes and numbers else {}
+    return (
+        prefix_part_names(f"inputs moved {seed + 1}", _compare_results_of_equal_calls(found))
+        if shapes and numbers
+        else {}
+    )
 
 
-def _compare_calls(calls: list[TensorsByName]) -> dict[str, Pair]:
+def _compare_results_of_equal_calls(calls: list[TensorsByName]) -> dict[str, Pair]:
     # Results of several calls, each beside those of the first.
     first, *again = calls
     got = {name: torch.stack([one[name] for one in again]) for name in first}
@@ -236,7 +242,7 @@ def compare_threads(subject: Subject) -> Outcomes:
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
         with with_threads(number):
             found.append(compared(subject))
-    return _compare_calls(found)
+    return _compare_results_of_equal_calls(found)
 
 
 def compare_saved_copies(subject: Subject) -> Outcomes:
@@ -256,10 +262,10 @@ def compare_saved_copies(subject: Subject) -> Outcomes:
         found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
     if subject.kind != "network":
         return found
-    return {**found, **_copy_after_call(subject), **_unregistered_outcomes(subject)}
+    return {**found, **_check_deepcopy_after_call(subject), **_check_tensors_are_registered(subject)}
 
 
-def _copy_after_call(subject: Subject) -> dict[str, Outcome]:
+def _check_deepcopy_after_call(subject: Subject) -> dict[str, Outcome]:
     if subject.fresh is None:
         return {}
     module = subject.fresh_copy()
@@ -280,7 +286,7 @@ class _Unregistered(Exception):
     """A parameter that no module registers."""
 
 
-def _unregistered_outcomes(subject: Subject) -> dict[str, Outcome]:
+def _check_tensors_are_registered(subject: Subject) -> dict[str, Outcome]:
     plain = _unregistered_tensors_in_use(subject)
     lost = [name for name, x in plain.items() if isinstance(x, nn.Parameter) and x.requires_grad]
     rest = [name for name in plain if name not in lost]

@@ -48,7 +48,7 @@ _INTENSIVE = "the same of two systems as of one, which may be meant: say irreps_
 
 def compare_copies_of_system(subject: Subject) -> Outcomes:
     """Compare a doubled cell, or two distant copies, with one."""
-    found, name = _compare_with_one(subject), subject.energy or ""
+    found, name = _compare_two_copies_with_one(subject), subject.energy or ""
     pair = found.get(name)
     if not (subject.by_elimination and isinstance(pair, tuple) and torch.allclose(2 * pair[0], pair[1], rtol=1e-4)):
         return found
@@ -56,7 +56,7 @@ def compare_copies_of_system(subject: Subject) -> Outcomes:
     return {**others, name: _INTENSIVE.format(last_dict_key(name))}
 
 
-def _compare_with_one(subject: Subject) -> Outcomes:
+def _compare_two_copies_with_one(subject: Subject) -> Outcomes:
     reading, straight = require_reading(subject), call_network_detached(subject, subject.given)
     if reading.periodic:
         if reading.index_names:
@@ -103,7 +103,7 @@ def _compare_beside_one_species(subject: Subject, distance: float) -> dict[str, 
     if energy is None or {"batch", GRAPHS} & {*reading.roles.values()} or reading.graph.number > 1:
         return {}  # of graphs, the law of batches says so
     found: dict[str, Outcome] = {}
-    for part, pure in _one_species_graphs(reading, reading.graph).items():
+    for part, pure in _make_graphs_of_one_species(reading, reading.graph).items():
         parts = [reading.graph, replace(pure, points=pure.points + distance)]
         try:
             together = call_on_graph(subject, reduce(join_graphs, parts))[energy].sum()
@@ -120,7 +120,7 @@ def _differs_beyond_rounding(one: Tensor, other: Tensor) -> bool:
 
 
 def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> dict[str, Pair]:
-    expected = _expected_of_copies(subject, results, doubled)
+    expected = _expected_results_of_two_copies(subject, results, doubled)
     once = require_reading(subject).arguments_for(doubled)
     found = [call_network_detached(subject, values) for values in _with_and_without_doubled_extensives(subject, once)]
     missing = [name for name in expected if found[0][name].shape != expected[name].shape]
@@ -143,7 +143,7 @@ def _with_and_without_doubled_extensives(subject: Subject, values: TensorsByName
     return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
 
 
-def _expected_of_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> TensorsByName:
+def _expected_results_of_two_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> TensorsByName:
     # The results of a system and its copy, as far as it is known how they grow.
     atoms, points, found = len(doubled.atoms) // 2, require_reading(subject).graph.points, {}
     for name, y in results.items():
@@ -179,7 +179,7 @@ def compare_batch(subject: Subject) -> Outcomes:
     batches: dict[str, list[AtomGraph]] = {}
     if len({len(one.points) for one in given}) == 1:
         batches[UNLIKE] = [first, _graph_of_other_size(reading, first)]
-    batches |= {part: [first, other] for part, other in _one_species_graphs(reading, first).items()}
+    batches |= {part: [first, other] for part, other in _make_graphs_of_one_species(reading, first).items()}
     if len(first.points) > 1:
         lone = select_atoms(first, torch.zeros(1, dtype=torch.int64))
         batches |= {LONE: [first, lone], f"{LONE}, which comes first": [lone, first]}
@@ -256,7 +256,7 @@ def _graph_of_other_size(reading: Reading, graph: AtomGraph) -> AtomGraph:
     return found if fewer or not reading.periodic else double_cell_along_axis(graph, reading.periodic[0])
 
 
-def _one_species_graphs(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
+def _make_graphs_of_one_species(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
     # The graph with an atom of the largest, or smallest, species in all places; none where all are of one.
     for name in reading.names_with_role("atoms"):
         kinds = read_species_of_atoms(reading.values[name])

@@ -146,27 +146,27 @@ def _restored_process_state() -> Iterator[None]:
             write(value)
 
 
-def _with_gaps(x: Tensor) -> Tensor:
+def _copy_with_gaps_in_memory(x: Tensor) -> Tensor:
     # With a gap after each entry, which holds no number.
     room = x.new_full((*x.shape, 2), float("nan") if x.is_floating_point() else 0)
     return room[..., 0].copy_(x)
 
 
-def _with_permuted_strides(x: Tensor) -> Tensor:
+def _copy_with_permuted_strides(x: Tensor) -> Tensor:
     # With the axes in another order.
     return x.clone() if x.dim() < 2 else x.movedim(-1, 0).contiguous().movedim(0, -1)
 
 
-def _with_offset(x: Tensor) -> Tensor:
+def _copy_with_offset_in_memory(x: Tensor) -> Tensor:
     # One entry behind the beginning of its memory.
     room = x.new_full((x.numel() + 1,), float("nan") if x.is_floating_point() else 0)
     return room[1:].view(x.shape).copy_(x)
 
 
 MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
-    "with gaps": _with_gaps,
-    "with axes in another order": _with_permuted_strides,
-    "not at the beginning": _with_offset,
+    "with gaps": _copy_with_gaps_in_memory,
+    "with axes in another order": _copy_with_permuted_strides,
+    "not at the beginning": _copy_with_offset_in_memory,
 }
 
 
@@ -225,13 +225,13 @@ def compare_also_without_gradients(compare: Callable[[Subject], Outcomes]) -> Ca
             if any(said in str(error) for said in UNTRACKED) or isinstance(error, NotCompared):
                 return found
             return {**found, "without gradients": error}
-        other = {name: x for name, x in untracked.items() if name in found and _is_other_outcome(x, found[name])}
+        other = {name: x for name, x in untracked.items() if name in found and _is_outcome_changed(x, found[name])}
         return {**found, **prefix_part_names("without gradients", other)}
 
     return compare_both
 
 
-def _is_other_outcome(untracked: Outcome, tracked: Outcome) -> bool:
+def _is_outcome_changed(untracked: Outcome, tracked: Outcome) -> bool:
     # Whether an outcome is another one: pairs that are as near as before are the same.
     if not isinstance(untracked, tuple) or not isinstance(tracked, tuple) or untracked[0].shape != tracked[0].shape:
         return isinstance(untracked, (tuple, Exception))

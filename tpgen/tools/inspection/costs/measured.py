@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base.clock import time_in_turns
-from tpgen.compiler.tuning import list_strategies, remember_choice, why_unfit
+from tpgen.compiler.tuning import list_strategies, remember_choice, why_strategy_cannot_run
 from tpgen.nn.modules import build_module
 from tpgen.nn.planned import PlannedModule
 from tpgen.tools.inspection.stages.request import Request
@@ -88,7 +88,7 @@ def tune(request: Request, seconds: float = 3.0, progress: Callable[[str], None]
     """Time every strategy, and remember the fastest for new modules."""
     plan, calls, left_out = request.computed, {}, {}
     for strategy in list_strategies(plan):
-        if reason := why_unfit(plan, request, strategy):
+        if reason := why_strategy_cannot_run(plan, request, strategy):
             left_out[strategy] = reason
             continue
         progress(strategy)

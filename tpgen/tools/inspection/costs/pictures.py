@@ -105,7 +105,7 @@ def draw_couplings(plan: Plan, path: str | Path) -> None:
         dict.fromkeys((p.in1.ir.l, p.in2.ir.l, p.out.ir.l) for p in plan.paths), key=lambda ls: (ls[0], ls[2], ls[1])
     )
     # in a block i runs down and j across; slices k lie side by side, and entries have one size
-    blocks = {ls: _tile_last_axis(wigner_3j(*ls)) for ls in triples}
+    blocks = {ls: _put_slices_of_last_axis_side_by_side(wigner_3j(*ls)) for ls in triples}
     places, width, height = _pack_blocks({ls: block.shape for ls, block in blocks.items()})
     across, down = width + 2 * _GAP, height + _GAP + 6
     figure = new_figure(across * _CELL, down * _CELL)
@@ -131,7 +131,7 @@ def draw_couplings(plan: Plan, path: str | Path) -> None:
     save_figure(figure, path, _DPI)
 
 
-def _tile_last_axis(values: np.ndarray) -> np.ndarray:
+def _put_slices_of_last_axis_side_by_side(values: np.ndarray) -> np.ndarray:
     # a column of nan between two slices
     padded = [np.pad(values[:, :, k], ((0, 0), (0, 1)), constant_values=np.nan) for k in range(values.shape[2])]
     return np.concatenate(padded, axis=1)[:, :-1]

@@ -171,9 +171,9 @@ def _copy_argument(value: Any) -> Any:
     return copy(value)
 
 
-def _run_backward(out: Any, by: Sequence[Any]) -> None:
-    results = [x for x in pytree.tree_leaves(out) if is_floating(x) and x.requires_grad]
-    wanted = [x for x in by if isinstance(x, Tensor) and x.requires_grad]
+def _run_backward(returned: Any, leaves: Sequence[Any]) -> None:
+    results = [x for x in pytree.tree_leaves(returned) if is_floating(x) and x.requires_grad]
+    wanted = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
     if results and wanted:
         torch.autograd.grad([x.sum() for x in results], wanted, allow_unused=True)
 

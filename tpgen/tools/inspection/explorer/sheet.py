@@ -212,7 +212,7 @@ def make_product_sheet(
     panes = _make_panes(request, inductor)
     written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
     machine = {"strategy": written, **describe_product_totals(found)}.items()
-    paths = [{"index": path.index, "facts": _path_facts(path)} for path in found.paths]
+    paths = [{"index": path.index, "facts": _describe_path(path)} for path in found.paths]
     data = {"paths": paths, "costliest": _costliest_path_index(found), "noun": found.noun}
     parts = {
         "digest": found.digest,
@@ -232,7 +232,7 @@ def _make_panes(request: Request, inductor: bool) -> list[_Pane]:
     readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
     traced = {name: trace_stage(name, readable) for name in (*_GRAPHS, *(["inductor"] if inductor else []))}
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
-    notes = _value_costs(readable)
+    notes = _costs_of_graph_nodes_by_stage(readable)
     remark = f"as strategy {readable.strategy} writes it"
     graphs = [_Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
     written = replace(request, strategy="kernel")
@@ -243,7 +243,7 @@ def _make_panes(request: Request, inductor: bool) -> list[_Pane]:
     return graphs + [_Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
 
 
-def _value_costs(request: Request) -> dict[str, Mapping[str, object]]:
+def _costs_of_graph_nodes_by_stage(request: Request) -> dict[str, Mapping[str, object]]:
     try:
         of_nodes = compute_node_costs(request)
         return {
@@ -261,7 +261,7 @@ def _costliest_path_index(found: Explanation) -> int | None:
     return largest.index if largest else None
 
 
-def _path_facts(path: PathExplanation) -> dict[str, str]:
+def _describe_path(path: PathExplanation) -> dict[str, str]:
     shape = "" if path.constant else f" as {'×'.join(map(str, path.weight_shape))}"
     facts = {
         "couples": path.couples + (f", mode {path.mode}" if path.mode else ""),

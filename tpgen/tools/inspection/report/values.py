@@ -105,11 +105,11 @@ def make_bars_by_group(found: Found) -> dict[str, list[Bar]]:
     return {title: bars for title, bars in drawn.items() if bars}
 
 
-def _count_bars(*names: str) -> Callable[[Data], Iterator[Bar]]:
+def _make_count_bars(*names: str) -> Callable[[Data], Iterator[Bar]]:
     return lambda data: ((name, float(len(data[name])), str(len(data[name]))) for name in names)
 
 
-def _time_bars(data: Data) -> Iterator[Bar]:
+def _make_time_bars(data: Data) -> Iterator[Bar]:
     for row in data["backends"]:
         for name, key in (("forward", "forward_seconds"), ("forward+backward", "step_seconds")):
             if row[key] is not None:
@@ -117,15 +117,15 @@ def _time_bars(data: Data) -> Iterator[Bar]:
 
 
 FIGURES: dict[str, tuple[str, Callable[[Data], Iterator[Bar]]]] = {
-    "graphs": ("graphs", _count_bars("graphs", "breaks")),
-    "compilations": ("recompilations", _count_bars("static", "automatic", "dynamic")),
+    "graphs": ("graphs", _make_count_bars("graphs", "breaks")),
+    "compilations": ("recompilations", _make_count_bars("static", "automatic", "dynamic")),
     "saved for backward": (
         "partition",
         lambda data: (
             (name, float(size), quantity(size, "B")) for name, size in _sum_saved_bytes_by_partitioner(data).items()
         ),
     ),
-    "time of a call": ("backends", _time_bars),
+    "time of a call": ("backends", _make_time_bars),
 }
 
 

@@ -214,7 +214,7 @@ def make_request(plan: Plan, direction: str = "forward", **options: Any) -> Requ
 Inspected = nn.Module | Plan
 
 
-def _plan_in(subject: Any) -> Plan | None:
+def _plan_of_subject(subject: Any) -> Plan | None:
     found = subject if isinstance(subject, Plan) else getattr(subject, "plan", None)
     return found if isinstance(found, Plan) else None
 
@@ -229,7 +229,7 @@ def resolve_request(subject: Inspected, **options: Unpack[DirectionOptions]) -> 
     'einsum'
     """
     _check_options(options)
-    plan = _plan_in(subject)
+    plan = _plan_of_subject(subject)
     if plan is None:
         raise _subject_error("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
     own = subject.inspection_options() if isinstance(subject, PlannedModule) else {}
@@ -257,7 +257,7 @@ def _suggest_alternative(subject: object) -> str:
     if isinstance(subject, str):
         return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
     modules = subject.named_modules() if isinstance(subject, nn.Module) else ()
-    held = [path for path, module in modules if path and _plan_in(module)]
+    held = [path for path, module in modules if path and _plan_of_subject(module)]
     if held:
         more = ", …" if len(held) > _SHOWN else ""
         return (
