@@ -81,7 +81,7 @@ def test_several_threads_are_in_doubt_where_others_take_their_processors(monkeyp
 
     monkeypatch.setattr(time, "perf_counter", lambda: wall[0])
     monkeypatch.setattr(time, "process_time", lambda: wall[0])
-    monkeypatch.setattr(clock, "_preemption_count", lambda: taken[0])
+    monkeypatch.setattr(clock, "_count_preemptions_of_process", lambda: taken[0])
     found = {}
     for threads in (1, 2):
         with clock.with_threads(threads):

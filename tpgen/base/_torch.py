@@ -194,7 +194,7 @@ def replaced_attribute(owner: Any, name: str, change: Callable[[Any], Any]) -> I
 
 
 def without_stack_traces() -> Any:
-    """Trace without source lines inside the block."""
+    """Inside the block, traces record no source lines."""
     # they take a tenth of the time
     config = __getattr__("fx_config")  # a module does not look into its own __getattr__
     return replaced_attribute(config, "do_not_emit_stack_traces", lambda _: True)
@@ -202,7 +202,7 @@ def without_stack_traces() -> Any:
 
 @contextmanager
 def with_small_sizes(assume_nonzero: bool = False) -> Iterator[None]:
-    """Trace dynamic sizes for 0 and 1 too, inside the block.
+    """Inside the block, traced programs also hold for sizes 0 and 1.
 
     A remaining test for size 1, or for 0 unless ``assume_nonzero``, becomes a program's condition.
     """

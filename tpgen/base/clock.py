@@ -132,18 +132,20 @@ def time_in_turns(
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order, shuffled = list(calls), random.Random(0)
     gc.collect()
-    start, before = time.perf_counter(), _preemption_count()
+    start, before = time.perf_counter(), _count_preemptions_of_process()
     with no_collection():  # of cycles of earlier work, which would fall on one call
         for done in _yield_share_done_after_each_round(start, seconds, rounds, repeats):
             shuffled.shuffle(order)
             for name in order:
                 samples[name].append(time_calls(calls[name], device, count[name], clock))
             tick(done)
-    taken = 0.0 if clock is _processor_time else (_preemption_count() - before) / (time.perf_counter() - start)
+    taken = (
+        0.0 if clock is _processor_time else (_count_preemptions_of_process() - before) / (time.perf_counter() - start)
+    )
     return {name: Timing(tuple(samples[name]), count[name], taken) for name in calls}
 
 
-def _preemption_count() -> int:
+def _count_preemptions_of_process() -> int:
     # how often the system has taken the processor from this process
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 

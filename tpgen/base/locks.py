@@ -42,7 +42,7 @@ else:
 
 
 class ForkedLock:
-    """Lock, free in a forked process."""
+    """Lock that forked processes find unlocked."""
 
     # a forked worker of a DataLoader has one thread: it would wait forever for a lock of another
     def __init__(self, make_lock: Callable[[], Any] = threading.Lock) -> None:

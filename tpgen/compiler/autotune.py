@@ -98,7 +98,7 @@ _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
 
 @cache
 def warn_once_of_missing_kernels(missing: str, remedy: str) -> None:
-    """Warn once of missing kernels."""
+    """Warn once that graphs replace kernels."""
     warn_caller(
         f"{missing}: products run as fx graphs, which is slower. {remedy}; strategy='grouped' chooses graphs without "
         "this message"

@@ -31,7 +31,7 @@ _Slots = tuple[int, ...]  # positions among the slots of the form
 
 
 class ClosedForm(Differentiable[Any]):
-    """Programs of a form, compiled at first use, one per choice of open slots.
+    """Programs of a form, one per set of computed slots, compiled at first use.
 
     ``like`` gives dtype and device.  ``copies`` clones results that the next run overwrites.
     """
@@ -50,14 +50,14 @@ class ClosedForm(Differentiable[Any]):
         self.partly_read = {n for n, s in enumerate(form.slots) if form.reading(s) != form}
 
     def __call__(self, *arguments: Any) -> Tensor:
-        """Evaluate at operands, indices, and row counts of an indexed open slot; differentiable."""
+        """Evaluate at operands, indices, and row counts of an indexed result; differentiable."""
         count, indices = len(self._form.slots) - 1, len(self._form.indices)
         point = (*arguments[: self._opened], None, *arguments[self._opened : count])
         rows = Rows(arguments[count : count + indices], self._row_counts(point, arguments[count + indices :]))
         return self.open((self._opened,), (), rows, point)[0]
 
     def open(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Differentiable values of ``opened`` slots, from paths that read the slots ``read``."""
+        """Compute ``opened`` slots, differentiably, by paths that read slots ``read``."""
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
             return self._open_under_old_vmap(opened, read, rows, point)
@@ -81,26 +81,26 @@ class ClosedForm(Differentiable[Any]):
         """Compute wanted gradients by opening the form."""
         point, opened, read, rows = call
 
-        def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], further: tuple[int, ...]) -> list[Tensor]:
-            both = tuple(sorted({*read, *raised} & self.partly_read))
-            values = self.open(further, both, rows, moved)
+        def evaluate(read_too: tuple[int, ...], moved: Sequence[Tensor | None], slots: tuple[int, ...]) -> list[Tensor]:
+            both = tuple(sorted({*read, *read_too} & self.partly_read))
+            values = self.open(slots, both, rows, moved)
             return [
                 _sum_gradient_to_operand_shape(x, None if self.shared[n] else point[n])
-                for n, x in zip(further, values, strict=True)
+                for n, x in zip(slots, values, strict=True)
             ]
 
         return pull_back(evaluate, point, opened, cotangents, [n for n, yes in enumerate(wanted) if yes])
 
-    def _row_counts(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
+    def _row_counts(self, point: Sequence[Tensor | None], open_slot_counts: Sequence[int]) -> dict[str, int]:
         # of tensors at the point, or given for open slots
         indexed = [
             (index, x) for slot, x in zip(self._form.slots, point, strict=True) if (index := self._form.index(slot))
         ]
         found = {index: x.shape[0] for index, x in indexed if x is not None}
-        return {**found, **dict(zip([index for index, x in indexed if x is None], given, strict=True))}
+        return {**found, **dict(zip([index for index, x in indexed if x is None], open_slot_counts, strict=True))}
 
     def run(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Values of the ``opened`` slots, without autograd."""
+        """Compute ``opened`` slots without autograd."""
         # detached: the compiled program is for values alone, its derivatives are other programs
         values = [None if x is None else x.detach() for x in point]
         results = self._call_program_of_slots(self._get_compiled_program, opened, read, rows, values)
@@ -144,7 +144,7 @@ class ClosedForm(Differentiable[Any]):
         return self._programs[key]
 
     def emission(self, opened: _Slots, read: _Slots = ()) -> Emission:
-        """Write the program of ``opened`` slots, from paths that read the slots ``read``."""
+        """Write the program that computes ``opened`` slots by paths that read slots ``read``."""
         form = self._form.reading(*(self._form.slots[n] for n in read))
         forms = tuple(form.open(*form.slots[n]) for n in opened)
         names = ", ".join("*".join(f.opened) for f in forms)

@@ -31,7 +31,7 @@ def list_strategies(plan: Plan) -> tuple[str, ...]:
 
 
 def read_choice(plan: Plan, config: Config) -> Choice | None:
-    """The valid measured choice for a plan, or None."""
+    """Valid measured choice for a plan, or None."""
     try:
         fields = json.loads(read_own(_choice_file(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])

@@ -106,8 +106,8 @@ def draw_error_scale(errors: Sequence[Error]) -> str:
     return _wrap_parts_in_svg(parts, left + wide + 70, bottom + 34)
 
 
-def _draw_error_mark(x: float, y: float, value: float, limit: float | None) -> str:
-    if limit is None or value <= limit:
+def _draw_error_mark(x: float, y: float, value: float, tolerance: float | None) -> str:
+    if tolerance is None or value <= tolerance:
         return f'<circle cx="{x:.1f}" cy="{y}" r="4.5" fill="{_GREEN}"/>'
     cross = f"M{x - 5:.1f},{y - 5}L{x + 5:.1f},{y + 5}M{x - 5:.1f},{y + 5}L{x + 5:.1f},{y - 5}"
     return f'<path class="beyond" d="{cross}" stroke="{_RED}" stroke-width="3"/>'

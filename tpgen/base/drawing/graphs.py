@@ -96,7 +96,7 @@ def lay_out_ranks(
     >>> [y for _, y in lines["a", "d"]]
     [0, -1, -2]
     """
-    depth = _rank_of_nodes(reads, set(inputs))
+    depth = _find_rank_of_each_node(reads, set(inputs))
     above: dict[Hashable, list[Hashable]] = {node: [] for node in reads}
     chains: dict[tuple[Node, Node], list[Hashable]] = {
         (one, node): [one, *(_EdgeAtRank(one, node, n) for n in range(depth[one] + 1, depth[node])), node]
@@ -115,7 +115,7 @@ def lay_out_ranks(
     return {node: (x[node], y[node]) for node in reads}, lines
 
 
-def _rank_of_nodes(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> dict[Node, int]:
+def _find_rank_of_each_node(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> dict[Node, int]:
     depth: dict[Node, int] = {}
     for node, sources in reads.items():
         depth[node] = 1 + max((depth[source] for source in sources), default=-1)

@@ -108,7 +108,7 @@ class LoopOverInstructions(nn.Module):
         return [self.result(n, x1, x2, w) for n in range(len(self.steps))]
 
     def result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-        """Return instruction ``n``'s flat result."""
+        """Instruction ``n``'s flat result."""
         step = self.steps[n]
         a, b = _cut_segment(x1, step.in1), _cut_segment(x2, step.in2)
         if step.paired:
@@ -195,7 +195,7 @@ def _build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device
 
 
 def build_openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
-    """Return OpenEquivariance's problem of a plan; raises `BackendError` if unsupported."""
+    """OpenEquivariance's problem of a plan; raises `BackendError` if unsupported."""
     if find_spec("openequivariance") is None:
         raise BackendError("not installed: pip install openequivariance")
     if dtype not in (torch.float32, torch.float64):
@@ -233,7 +233,7 @@ class Contender:
     lacks: Mapping[str, str] = field(default_factory=dict, repr=False)  # why a task is left out
 
     def obstacle(self, task: str, device: torch.device) -> str | None:
-        """Return why a task cannot run on a device, or None."""
+        """Why a task cannot run on a device, or None."""
         if self.cuda_only and device.type != "cuda":
             return "needs a CUDA device"
         return self.lacks.get(task)

@@ -39,7 +39,7 @@ class Environment:
 
 
 def read_environment() -> Environment:
-    """Return this process's environment."""
+    """This process's environment."""
     return Environment(
         tpgen=__version__,
         torch=torch.__version__,
@@ -144,7 +144,7 @@ class Report:
         return tuple(r for r in self.records if (r.problem, r.task) == (problem, task))
 
     def speedup(self, record: Record, same_backend: bool = False) -> float | None:
-        """Return e3nn's best median (or that of the same backend) over the record's; None if missing or in doubt."""
+        """Speed-up over e3nn's best (or the same backend); None if missing or in doubt."""
         rivals = [
             r
             for r in self.records_of(record.problem, record.task)

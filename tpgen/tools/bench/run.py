@@ -101,7 +101,7 @@ class _BuiltContender:
     build: float
 
     def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
-        """The call to time."""
+        """Call to time."""
         return lambda: task.run(self.product, self.operands)
 
 

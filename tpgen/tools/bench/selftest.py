@@ -87,7 +87,7 @@ class Selftest(Shown):
         return all(check.passed for check in self.checks)
 
     def to_json(self) -> str:
-        """The report as JSON text."""
+        """The report as JSON."""
         return json.dumps({**asdict(self), "passed": self.passed}, allow_nan=False)
 
     def __str__(self) -> str:

@@ -46,7 +46,7 @@ class Cells:
     marks: tuple[str, ...] = ()
 
     def rich(self) -> Table:
-        """The table for a terminal."""
+        """Table for a terminal."""
         table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
         for n, heading in enumerate(self.headings):
             justify: Literal["left", "right"] = "left" if n == 0 or heading in _WORDS else "right"
@@ -56,7 +56,7 @@ class Cells:
         return table
 
     def record(self) -> dict[str, Any]:
-        """Return title, and rows as dicts, for JSON."""
+        """Title, and rows as dicts, for JSON."""
         return {"title": self.title, "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows]}
 
     def markdown(self) -> str:
@@ -142,7 +142,7 @@ def describe_environment(report: Report) -> str:
 
 
 def describe_doubtful_times(report: Report) -> str:
-    """A warning of doubtful times; empty without."""
+    """Warning of doubtful times, or empty."""
     doubted = [r for r in report.records if r.doubt]
     if not doubted:
         return ""
@@ -211,7 +211,7 @@ def markdown_report(report: Report, image: str | None = None, details: bool = Tr
 
 
 def make_detail_cells(report: Report) -> list[Cells]:
-    """The tables of every problem and task."""
+    """Tables of every problem and task."""
     found = (
         _make_table_of_task(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks
     )

@@ -106,7 +106,7 @@ def _write_shell_cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
 
 
 def list_known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:
-    """The words that may follow each command and option."""
+    """Words that may follow each command and option."""
     if isinstance(command, click.Group):
         below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
         words = {place: tuple(below)}

@@ -45,7 +45,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 
 
 def find_network(name: str) -> Network:
-    """Return one of `NETWORKS`, or the network of ``package.module:function``.
+    """One of `NETWORKS`, or the network of ``package.module:function``.
 
     The function returns a module, a list of arguments and, optionally, a list of further ones.
 
@@ -71,7 +71,7 @@ class NetworkName(OneOf):
     """Option value: a network's name, or ``package.module:function``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The name; raise `TpgenError` for others."""
+        """Name; raise `TpgenError` for others."""
         if value in self.refused:
             return super().convert(value, param, ctx)
         try:

@@ -48,7 +48,7 @@ LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same number
 
 @dataclass(frozen=True)
 class Tour:
-    """Contents of a tour."""
+    """Contents of the demonstration."""
 
     problems: tuple[str, ...]
     compiled: tuple[str, ...]  # problems whose Inductor output is shown as well
@@ -339,7 +339,7 @@ def _benchmark_products(folder: Path, tour: Tour, console: Console) -> _TourChap
     return _TourChapter(text + markdown_report(report, "benchmark.png"), tuple(wrong))
 
 
-def _verify_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
+def _verify_converted_potential(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     with console.status("   a converted potential: verify"):
         report = verify_potential(4, tour.laws)
     wrong = _write_verification(report, "a converted potential", folder, console)
@@ -379,6 +379,6 @@ STEPS: dict[str, Callable[[Path, Tour, Console], _TourChapter]] = {
     "Multiply features with themselves: polynomials": _show_polynomials,
     "Train the tetris classifier, beside e3nn's": train_tetris,
     "Measure": _benchmark_products,
-    "Verify": _verify_network,
+    "Verify": _verify_converted_potential,
     "Deploy, and call it from C++": _deploy_network,
 }

@@ -44,7 +44,7 @@ def replace_norms_by_formulas() -> Iterator[None]:
         return _normalize_over_axes(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
 
     def batch_norm(torch_batch_norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def own_batch_norm(
+        def batch_norm_by_formula(
             x: Tensor, mean: Any, var: Any, weight: Any = None, bias: Any = None, training: bool = False,
             momentum: float = 0.1, eps: float = 1e-5,
         ) -> Tensor:  # fmt: skip
@@ -53,7 +53,7 @@ def replace_norms_by_formulas() -> Iterator[None]:
             axes = (0, *range(2, x.dim()))
             return _normalize_over_axes(x, axes, (1,) * (x.dim() - 2), weight, bias, eps)
 
-        return own_batch_norm
+        return batch_norm_by_formula
 
     functions = nn.functional
     with (
@@ -89,14 +89,14 @@ def _compare_with_definition(derivative_order: int, subject: Subject) -> Outcome
     cotangents = draw_normal_tensors(subject.reference(subject.given), seed=7)
     leaves = subject.given | {f"cotangent {name}": c for name, c in cotangents.items()}
     got, expected = (
-        take_gradients(derivative_order, partial(_contract_results, function), leaves, cotangents)
+        take_gradients(derivative_order, partial(_sum_results_times_cotangents, function), leaves, cotangents)
         for function in (subject, subject.reference)
     )
     names = [name for name in expected if derivative_order > 1 or not name.startswith("cotangent")]
     return {"cotangent" if name == "cotangent out" else name: (got[name], expected[name]) for name in names}
 
 
-def _contract_results(function: NamedFunction, leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
+def _sum_results_times_cotangents(function: NamedFunction, leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
     found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
     return sum_times_weights(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
 
@@ -107,16 +107,16 @@ def take_gradients(
     given: TensorsByName,
     cotangents: TensorsByName,
 ) -> TensorsByName:
-    """The ``order``-th gradient of ``scalar`` by every operand; zero if independent."""
+    """``order``-th gradient of ``scalar`` by every operand; zero if independent."""
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = scalar(leaves, cotangents)
     for level in range(1, order + 1):  # random directions contract gradients of lower orders
-        first = _gradient(found, leaves, create_graph=level < order)
+        first = _gradient_by_leaves(found, leaves, create_graph=level < order)
         found = sum_times_weights(first, draw_normal_tensors(given, seed=level))
     return first
 
 
-def _gradient(
+def _gradient_by_leaves(
     scalar: Tensor, leaves: TensorsByName, create_graph: bool = False, retain_graph: bool | None = None
 ) -> TensorsByName:
     if not scalar.requires_grad:
@@ -320,9 +320,9 @@ def compare_hessian_symmetry(subject: Subject) -> Outcomes:
 def _compare_hessian_products(function: NamedFunction, given: TensorsByName) -> Pair:
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = function(leaves)
-    first = _gradient(sum_times_weights(found, draw_normal_tensors(found, seed=7)), leaves, create_graph=True)
+    first = _gradient_by_leaves(sum_times_weights(found, draw_normal_tensors(found, seed=7)), leaves, create_graph=True)
     directions = [draw_normal_tensors(given, seed=200 + n) for n in range(DIRECTIONS)]
-    products = [_gradient(sum_times_weights(first, v), leaves, retain_graph=True) for v in directions]
+    products = [_gradient_by_leaves(sum_times_weights(first, v), leaves, retain_graph=True) for v in directions]
     got, expected = [], []
     for a in range(DIRECTIONS):
         for b in range(a):

@@ -14,7 +14,7 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def list_entries_and_attributes(value: Any) -> dict[Any, Any]:
-    """Return entries of a list or dict, or attributes of an object or module."""
+    """Entries of a list or dict, or attributes of an object or module."""
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
     if isinstance(value, dict):
@@ -26,7 +26,7 @@ def list_entries_and_attributes(value: Any) -> dict[Any, Any]:
 
 
 def list_unregistered_attributes(module: nn.Module) -> dict[str, Any]:
-    """Return attributes but parameters, buffers and submodules."""
+    """Attributes but parameters, buffers and submodules."""
     return {name: x for name, x in vars(module).items() if name not in _REGISTERED}
 
 

@@ -42,7 +42,7 @@ def _may_index_rows(x: Tensor, row_count: int) -> bool:
 
 
 def list_possible_index_kinds(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
-    """Return kinds of rows that integers may index, likeliest first."""
+    """Kinds of rows that integers may index, likeliest first."""
     named, known = last_dict_key(name).lower(), _may_index_rows(x, atom_count)
     if named in _LABEL_NAMES or not x.numel():
         return (LABELS,)
@@ -84,7 +84,7 @@ class EdgeEnds:
 
 
 def read_edges(values: TensorsByName, index_kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
-    """The edges that atom indices encode, or None."""
+    """Edges that atom indices encode, or None."""
     names = [name for name in index_kinds if index_kinds[name] == ATOMS and is_index(values[name])]
     names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)
     for find in (

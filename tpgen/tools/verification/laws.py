@@ -167,8 +167,8 @@ def compare_normalisation(subject: Subject) -> Outcomes:
     return subject.moments()
 
 
-MAX_RIGHT = 2**23  # entries of a result of `compare_right` that is compared
-# e3nn raises NotImplementedError for `compare_right` of these; tpgen's is compared with its forward all the same.
+MAX_RIGHT = 2**23  # entries of a result of `right` that is compared
+# e3nn raises NotImplementedError for `right` of these; tpgen's is compared with its forward all the same.
 E3NN_LACKS_RIGHT = ("uvu<v", "u<vw")
 
 
@@ -191,7 +191,7 @@ def build_e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProd
 
 
 def compare_with_e3nn(subject: Subject) -> Outcomes:
-    """Compare a product and its `compare_right` with e3nn's."""
+    """Compare a product and its matrix `right` with e3nn's."""
     return {"": _compare_forward_with_e3nn(subject), "right": _compare_right_with_e3nn(subject)}
 
 
@@ -217,7 +217,7 @@ def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
 
 
 def compare_right(subject: Subject) -> Outcomes:
-    """Compare `compare_right`, applied to input 1, with the product."""
+    """Compare the matrix `right`, times input 1, with the product."""
     given = _take_first_rows(subject)
     return {"": (torch.einsum("zi,zik->zk", given["x1"], _right_matrices(subject, given)), subject(given)["out"])}
 
@@ -229,7 +229,7 @@ def _right_matrices(subject: Subject, operands: TensorsByName) -> Tensor:
 
 
 def _take_first_rows(subject: Subject) -> TensorsByName:
-    # as many of the rows as `compare_right` has room for: its result is a matrix for each row, which can be large
+    # as many of the rows as `right` has room for: its result is a matrix for each row, which can be large
     plan = _plan_of_subject(subject)
     rows = max(1, MAX_RIGHT // max(1, plan.irreps_in1.dim * plan.irreps_out.dim))
     whole = ("w",) if plan.shared_weights else ()

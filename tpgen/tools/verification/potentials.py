@@ -45,7 +45,7 @@ def compare_forces(subject: Subject) -> Outcomes:
     """Compare forces with energy slopes, also with two atoms close."""
     exact = subject.in_float64()
     found = {"": _compare_forces_with_slopes(exact)}
-    if (pair := _shortest_edge_of(exact)) is not None:
+    if (pair := _find_atom_and_shortest_edge_to_atom(exact)) is not None:
         atom, edge = pair
         found["two atoms close"] = _compare_forces_with_slopes(
             replace(exact, given=_with_moved_atom(exact, atom, (APPROACH - 1.0) * edge))
@@ -69,7 +69,7 @@ def _compare_forces_with_slopes(subject: Subject) -> Pair:
     return torch.stack(got), torch.stack(expected)
 
 
-def _shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
+def _find_atom_and_shortest_edge_to_atom(subject: Subject) -> tuple[int, Tensor] | None:
     if not isinstance(subject.reading, Reading) or len(subject.reading.graph.points) < 2:
         return None
     graph = subject.reading.graph
@@ -237,16 +237,16 @@ def check_smoothness(subject: Subject) -> Outcomes:
     """Look for jumps of energy and forces under stretching and on an atom's path."""
     exact = subject.in_float64()
     stretches = torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
-    jumps = _jumps_along_path(exact, partial(stretch_operands, exact), stretches)
-    found: dict[str, Outcome] = {**jumps, **_missing_cutoff_remark(exact)}
-    if (pair := _shortest_edge_of(exact)) is None:
+    jumps = _find_energy_and_force_jumps_along_path(exact, partial(stretch_operands, exact), stretches)
+    found: dict[str, Outcome] = {**jumps, **_remark_on_missing_cutoff(exact)}
+    if (pair := _find_atom_and_shortest_edge_to_atom(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
-    of_atom = _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way)
+    of_atom = _find_energy_and_force_jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way)
     return found | prefix_part_names("one atom", of_atom)
 
 
-def _missing_cutoff_remark(subject: Subject) -> Outcomes:
+def _remark_on_missing_cutoff(subject: Subject) -> Outcomes:
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None:
         return {}
@@ -268,7 +268,9 @@ def _missing_cutoff_remark(subject: Subject) -> Outcomes:
     return {}
 
 
-def _jumps_along_path(subject: Subject, path: Callable[[float], TensorsByName], grid_points: Tensor) -> dict[str, Pair]:
+def _find_energy_and_force_jumps_along_path(
+    subject: Subject, path: Callable[[float], TensorsByName], grid_points: Tensor
+) -> dict[str, Pair]:
     # bisection of the intervals that bend most leaves the jump, near zero for a continuous curve
     def values_at(place: float) -> tuple[Tensor, ...]:
         return tuple(x.flatten() for x in compute_energy_and_forces(subject, path(place)))
@@ -278,12 +280,12 @@ def _jumps_along_path(subject: Subject, path: Callable[[float], TensorsByName], 
     found: dict[str, Pair] = {}
     for n, name in enumerate(("energy", "forces")):
         values = torch.stack([x[n] for x in there])
-        found[name] = _compare_jumps(lambda place, n=n: values_at(place)[n], grid, values)  # type: ignore[misc]
+        found[name] = _compare_largest_jump_with_range(lambda place, n=n: values_at(place)[n], grid, values)  # type: ignore[misc]
     return found
 
 
 def stretch_operands(subject: Subject, factor: float) -> TensorsByName:
-    """Return operands with all lengths scaled."""
+    """Operands with all lengths scaled."""
     return _strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
 
 
@@ -293,7 +295,7 @@ def _with_atom_on_path(subject: Subject, atom: int, edge: Tensor, fraction: floa
     return _with_moved_atom(subject, atom, (1 - fraction) * (APPROACH - 1.0) * edge + fraction * aside)
 
 
-def _compare_jumps(function: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:
+def _compare_largest_jump_with_range(function: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:
     # the range of values plus the largest jump, beside the range
     bends = values.diff(n=2, dim=0).abs().amax(-1)
     range_ = (values.amax(0) - values.amin(0)).max()

@@ -33,12 +33,12 @@ _DEEP = 3  # how far within attributes a generator is looked for
 
 
 def read_shared_states() -> dict[str, str]:
-    """The process's random number states as text."""
+    """Process's random number states as text."""
     return {name: _state_text(read()) for name, (read, _, _) in RANDOM.items()}
 
 
 def read_held_states(network: nn.Module) -> dict[str, str]:
-    """Return states of generators in a network or its methods, as text."""
+    """States of generators in a network or its methods, as text."""
     return {
         name: _state_text(_functions_to_read_and_write_state(one)[0](one))
         for name, one in _generators_of_network(network).items()

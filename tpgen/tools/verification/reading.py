@@ -40,7 +40,7 @@ class Reading:
     unreadable: str = ""  # why atoms cannot be permuted
 
     def names_with_role(self, role: str) -> list[str]:
-        """The names of arguments with a role."""
+        """Names of arguments with a role."""
         return [name for name, found in self.roles.items() if found == role]
 
     @property
@@ -79,7 +79,7 @@ class Reading:
 
 
 def count_rows(x: Tensor, frame: Frame) -> int | None:
-    """The number of rows; None if all axes turn."""
+    """Number of rows; None if all axes turn."""
     return x.shape[0] if x.dim() > frame.axes else None
 
 
@@ -209,7 +209,7 @@ def _are_whole_numbers(x: Tensor) -> bool:
 
 
 def are_cell_counts(name: str, values: TensorsByName) -> bool:
-    """Whether edge images count cells, and are no vectors."""
+    """Whether edge shifts are counts of cells, not vectors."""
     x = values[name].double()
     if last_dict_key(name) not in VECTORS or x.shape[-1:] != (3,) or not _are_whole_numbers(x):
         return False

@@ -74,8 +74,8 @@ def compare_precision(subject: Subject) -> Outcomes:
     for name, apart in far.items():
         rounding = MARGIN * honest.get(name or "out", 0.0)
         told = SMALL.format(dtype=str(subject.dtype).removeprefix("torch."), apart=apart)
-        found[name] = told if apart <= rounding else Noted(compared[name], _narrow_casts_text(subject, held))
-    return found | _compare_far_from_origin(subject, exact) | _energy_difference_remark(subject, exact, held)
+        found[name] = told if apart <= rounding else Noted(compared[name], _describe_narrow_casts(subject, held))
+    return found | _compare_far_from_origin(subject, exact) | _remark_on_energy_differences(subject, exact, held)
 
 
 def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outcome]:
@@ -109,7 +109,7 @@ def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outc
     return told
 
 
-def _energy_difference_remark(subject: Subject, exact: Subject, operands: TensorsByName) -> dict[str, Outcome]:
+def _remark_on_energy_differences(subject: Subject, exact: Subject, operands: TensorsByName) -> dict[str, Outcome]:
     # Whether energies of geometries can be told apart.
     name, energy = subject.points, subject.energy
     if name is None or energy is None or subject.dtype not in WIDE:
@@ -152,7 +152,7 @@ def _rounding_errors(
     return found
 
 
-def _narrow_casts_text(subject: Subject, operands: TensorsByName) -> str:
+def _describe_narrow_casts(subject: Subject, operands: TensorsByName) -> str:
     # What narrows numbers of the network, as far as calls say.
     with _NarrowDtypeRecorder() as casts:
         subject(operands, subject.fresh_copy())

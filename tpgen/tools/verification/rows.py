@@ -34,7 +34,7 @@ KNOW = "rows know of each other, as by a mean over them that may be meant"
 OWN = 1e-6  # of results: what a row changes more in another, it knows of it
 
 
-def _shared_row_count(subject: Subject) -> int | None:
+def _row_count_of_all_operands(subject: Subject) -> int | None:
     if subject.fixed or any(last_dict_key(name) in CELLS for name in subject.given):
         return None
     found = {count_rows(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
@@ -44,23 +44,23 @@ def _shared_row_count(subject: Subject) -> int | None:
 
 def why_no_rows(subject: Subject) -> str:
     """Say why rows cannot be compared, or nothing."""
-    return NO_ROWS if _shared_row_count(subject) is None else ""
+    return NO_ROWS if _row_count_of_all_operands(subject) is None else ""
 
 
 def compare_permuted_rows(subject: Subject) -> Outcomes:
     """Compare results of permuted, some and single rows with rows of all results."""
-    number = _shared_row_count(subject) or 0
+    number = _row_count_of_all_operands(subject) or 0
     found = subject(subject.given)
-    straight = _results_with_rows(subject, found, number)
+    straight = _keep_results_with_rows(subject, found, number)
     first, order = number // 2, draw_derangement(number)
-    alone = _results_with_rows(subject, _results_of_selected_rows(subject, torch.arange(first)), first)
+    alone = _keep_results_with_rows(subject, _results_of_selected_rows(subject, torch.arange(first)), first)
     if alone.keys() != straight.keys():
         raise NotCompared(NO_ROWS)
     expected = {name: y[order] if name in straight else y for name, y in found.items()}
     moved = pair_results(_results_of_selected_rows(subject, order), expected)
     # the others in another order, and smaller
     mixed = {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()}
-    beside = _results_with_rows(subject, call_network_detached(subject, mixed), number)
+    beside = _keep_results_with_rows(subject, call_network_detached(subject, mixed), number)
     know = any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items())
 
     def compare_one_row() -> Outcomes:
@@ -74,7 +74,7 @@ def compare_permuted_rows(subject: Subject) -> Outcomes:
     return {**moved, **some, **compare_or_say_why_not("one row alone", compare_one_row)}
 
 
-def _results_with_rows(subject: Subject, results: TensorsByName, row_count: int) -> TensorsByName:
+def _keep_results_with_rows(subject: Subject, results: TensorsByName, row_count: int) -> TensorsByName:
     kept = {name: y.detach() for name, y in results.items() if count_rows(y, subject.result_frame(name)) == row_count}
     if not kept:
         raise NotCompared(NO_ROWS)
@@ -169,14 +169,14 @@ def _with_vanishing_row(frame: Frame, x: Tensor) -> Tensor:
 
 
 def _compare_empty_batch(subject: Subject) -> dict[str, Outcome]:
-    number = _shared_row_count(subject)
+    number = _row_count_of_all_operands(subject)
     if number is None:
         return {}
     try:
         straight, found = subject(subject.given), _results_of_selected_rows(subject, torch.arange(0))
     except NotCompared as why:
         return {"no rows": str(why)}
-    shapes = {n: y.shape[1:] for n, y in _results_with_rows(subject, straight, number).items()}
+    shapes = {n: y.shape[1:] for n, y in _keep_results_with_rows(subject, straight, number).items()}
     if wrong := [name for name, shape in shapes.items() if found[name].shape != (0, *shape)]:
         return {"no rows": ValueError(f"{wrong[0]} has shape {tuple(found[wrong[0]].shape)} where there are no rows")}
     return {"no rows": (torch.ones(1), torch.ones(1))}

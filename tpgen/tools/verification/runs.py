@@ -43,7 +43,7 @@ def compare_compiled(subject: Subject) -> Outcomes:
     torch.compiler.reset()  # beyond its limit of compilations torch would run eager code
     run = compile_program(subject.module, Config(backend=subject.backend))
     within = _has_gradients_inside_call(subject)
-    compared = _detached_results if within else _results_and_gradients
+    compared = _call_detached if within else _call_and_take_gradients
     try:
         with _silenced_warnings_and_logs():
             got = compared(subject, run)
@@ -87,11 +87,11 @@ def _has_gradients_inside_call(subject: Subject) -> bool:
         return counted
 
     with replaced_attribute(torch.autograd, "grad", count_calls_of):
-        _detached_results(subject)
+        _call_detached(subject)
     return bool(taken)
 
 
-def _detached_results(subject: Subject, run: Run | None = None) -> TensorsByName:
+def _call_detached(subject: Subject, run: Run | None = None) -> TensorsByName:
     return {name: y.detach() for name, y in subject(subject.given, run).items()}
 
 
@@ -108,13 +108,13 @@ def _silenced_warnings_and_logs() -> Iterator[None]:
         logging.disable(before)
 
 
-def _results_and_gradients(subject: Subject, run: Run | None = None) -> TensorsByName:
+def _call_and_take_gradients(subject: Subject, run: Run | None = None) -> TensorsByName:
     # Results, and the gradients of their combination with a cotangent, if the network keeps its graph.
 
     def scalar(leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
         return sum_times_weights({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
 
-    found = _detached_results(subject, run)
+    found = _call_detached(subject, run)
     try:
         slopes = take_gradients(1, scalar, subject.given, draw_normal_tensors(found, seed=7))
     except RuntimeError as error:
@@ -128,9 +128,9 @@ def _choose_result_function(subject: Subject) -> Callable[[Subject], TensorsByNa
     # with gradients, except where forces are results and splines have no second derivatives; some of torch's gradients,
     # as that of a determinant, fail if the default dtype is another
     compared = (
-        _detached_results
+        _call_detached
         if has_splined_nets(subject.module) and _has_gradients_inside_call(subject)
-        else _results_and_gradients
+        else _call_and_take_gradients
     )
     if _needs_matching_default_dtype(subject, compared):
         return default_dtype(subject.dtype)(compared)
@@ -154,10 +154,10 @@ def compare_repeated_calls(subject: Subject) -> Outcomes:
     subject = subject.with_advancing_randomness()
     compared = _choose_result_function(subject)
     bits: dict[str, Outcome] = dict(_compare_results_of_equal_calls([compared(subject) for _ in range(REPEATS)]))
-    number = DRAWING if find_advanced_random_states(subject.module, lambda: _detached_results(subject)) else REPEATS
+    number = DRAWING if find_advanced_random_states(subject.module, lambda: _call_detached(subject)) else REPEATS
     for place in range(PLACES if subject.kind == "network" else 0):
         bits |= _compare_repeated_calls_on_moved_inputs(subject, place, number)
-    return {**bits, **_compare_training_with_evaluation(subject), **_default_dtype_remark(subject, compared)}
+    return {**bits, **_compare_training_with_evaluation(subject), **_remark_on_default_dtype(subject, compared)}
 
 
 RANDOM_LAWS = (
@@ -173,16 +173,16 @@ def is_random_in_training_alone(subject: Subject) -> bool:
     calm, drawn = subject.in_evaluation().with_advancing_randomness(), subject.with_advancing_randomness()
     of_torch = all(
         is_torch_generator(subject.module, name)
-        for name in find_advanced_random_states(drawn.module, lambda: _detached_results(drawn))
+        for name in find_advanced_random_states(drawn.module, lambda: _call_detached(drawn))
     )
-    return of_torch and not find_advanced_random_states(calm.module, lambda: _detached_results(calm))
+    return of_torch and not find_advanced_random_states(calm.module, lambda: _call_detached(calm))
 
 
 def is_random(subject: Subject) -> bool:
     """Whether random numbers change results of equal inputs."""
     if subject.drawing is None:
         return False
-    one, other = (_detached_results(subject.with_advancing_randomness()) for _ in range(2))
+    one, other = (_call_detached(subject.with_advancing_randomness()) for _ in range(2))
     return any(not torch.equal(y, other[name]) for name, y in one.items() if name in other)
 
 
@@ -193,7 +193,7 @@ def _compare_repeated_calls_on_moved_inputs(subject: Subject, seed: int, call_co
     moved = {n: x + NEAR * x.abs().max() * draw[n] if n in draw and x.numel() else x for n, x in subject.given.items()}
     other = replace(subject, given=moved)
     try:
-        found = [_detached_results(other) for _ in range(call_count)]
+        found = [_call_detached(other) for _ in range(call_count)]
     except Exception:
         return {}
     same = all(one.keys() == found[0].keys() for one in found)
@@ -213,9 +213,9 @@ def _compare_results_of_equal_calls(calls: list[TensorsByName]) -> dict[str, Pai
     return pair_results(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
 
 
-def _default_dtype_remark(subject: Subject, result_function: Callable[[Subject], TensorsByName]) -> dict[str, str]:
+def _remark_on_default_dtype(subject: Subject, result_function: Callable[[Subject], TensorsByName]) -> dict[str, str]:
     # Errors of torch in the default dtype of the process.
-    if result_function in (_detached_results, _results_and_gradients):
+    if result_function in (_call_detached, _call_and_take_gradients):
         return {}
     default = str(torch.get_default_dtype()).removeprefix("torch.")
     return {"default dtype": f"torch takes no gradients where the default dtype is {default}: compared in its own"}
@@ -248,14 +248,14 @@ def compare_threads(subject: Subject) -> Outcomes:
 def compare_saved_copies(subject: Subject) -> Outcomes:
     """Compare bits of the module and copies from a state_dict and a file."""
     found: dict = {}
-    expected = _detached_results(subject)
+    expected = _call_detached(subject)
     for part, again in (("state_dict", _copy_from_state_dict), ("file", save_and_load)):
         try:
             module = again(subject.module)
         except Exception as error:
             found[part] = describe_error(error)
             continue
-        found |= prefix_part_names(part, pair_results(_detached_results(subject, module), expected))
+        found |= prefix_part_names(part, pair_results(_call_detached(subject, module), expected))
     held, buffers = subject.module.state_dict(), subject.module.named_buffers()
     left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
     if subject.kind == "network" and left:

@@ -55,34 +55,34 @@ def check_untouched(subject: Subject) -> Outcomes:
     for parameter in module.parameters():
         parameter.grad = None
     found = []
-    with _restored_process_state():
+    with _restore_process_state_after():
         for number in (0, 1):
             for _, write, values in SHARED.values():
                 write(values[number])
             with suppress(Exception):  # some take no gradients where nobody asks for any
                 subject.call(module, given)
             found += [name for name, (read, _, values) in SHARED.items() if read() != values[number]]
-    both = [_generators_seeded_and_advanced(subject, module, tracked) for tracked in (True, False)]
+    both = [_find_seeded_and_advanced_generators(subject, module, tracked) for tracked in (True, False)]
     seeded, drawn = ([name for names in each for name in names] for each in zip(*both, strict=True))
     meant = [name for name in drawn if module.training and is_torch_generator(module, name)]
     found += [f"the seed of {name}" for name in seeded]
     found += [f"the state of {name}" for name in drawn if name not in meant]
     found += [f"the gradient of {name}" for name, p in module.named_parameters() if p.grad is not None]
-    found += [f"the {what} of {name}" for name, what in _written_inputs(subject, module)]
-    exchanged, added = _changed_container_entries(subject, module)
+    found += [f"the {what} of {name}" for name, what in _find_inputs_that_a_call_writes(subject, module)]
+    exchanged, added = _find_container_entries_a_call_changes(subject, module)
     found += [f"{name} of its caller's" for name in exchanged]
     touched = Touched(f"a call changes {', '.join(dict.fromkeys(found))}")
     outcomes: dict = {"": touched if found else (torch.zeros(1), torch.zeros(1))}
     outcomes |= dict.fromkeys(meant, DRAWN) | dict.fromkeys(added, ADDED)
     after = dict(module.named_parameters())
     same = {name: (after[name].detach().double(), x.double()) for name, x in before.items() if x.numel()}
-    return outcomes | _inputs_set_to_require_gradients(subject, module) | same
+    return outcomes | _find_inputs_set_to_require_gradients(subject, module) | same
 
 
-def _generators_seeded_and_advanced(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], list[str]]:
+def _find_seeded_and_advanced_generators(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], list[str]]:
     # a seed was set if the state after a call does not depend on the state before
     began, after, held = [], [], []
-    with _restored_process_state():
+    with _restore_process_state_after():
         for seed in SEEDS:
             for _, _, begin in RANDOM.values():
                 begin(seed)
@@ -97,17 +97,17 @@ def _generators_seeded_and_advanced(subject: Subject, module: Any, tracked: bool
     return seeded, [name for name in of_process if name not in seeded] + further
 
 
-def _written_inputs(subject: Subject, module: Any) -> list[tuple[str, str]]:
+def _find_inputs_that_a_call_writes(subject: Subject, module: Any) -> list[tuple[str, str]]:
     # Writes of a call into its inputs: their memory, which may not count them, or gradients.
     given, expected = subject.arguments(), subject.arguments()
     before = {name: x._version for name, x in given.items()}
     subject.call(module, given)
-    other = [name for name, x in given.items() if x._version != before[name] or not _same_bits(x, expected[name])]
+    other = [name for name, x in given.items() if x._version != before[name] or not _has_same_bits(x, expected[name])]
     written = [(name, "memory") for name in other]
     return written + [(name, "gradient") for name, x in given.items() if x.is_leaf and x.grad is not None]
 
 
-def _changed_container_entries(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
+def _find_container_entries_a_call_changes(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
     # What a call puts into dicts and lists of its caller's: other values, and entries that are new or gone.
     if subject.call_arguments is None:
         return [], []
@@ -116,7 +116,7 @@ def _changed_container_entries(subject: Subject, module: Any) -> tuple[list[str]
         module(*given)
     after, known = _container_entries(given), _container_entries(before)
     both = [(name, after[name], x) for name, x in known.items() if isinstance(x, Tensor) and name in after]
-    other = [name for name, y, x in both if not (isinstance(y, Tensor) and _same_bits(y.to(x), x))]
+    other = [name for name, y, x in both if not (isinstance(y, Tensor) and _has_same_bits(y.to(x), x))]
     return other, sorted(after.keys() ^ known.keys())
 
 
@@ -125,18 +125,18 @@ def _container_entries(given: Any) -> dict[str, Any]:
     return {name_leaf(path[1:]): x for path, x in found if len(path) > 1}
 
 
-def _same_bits(x: Tensor, y: Tensor) -> bool:
+def _has_same_bits(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and torch.equal(x.detach().nan_to_num(), y.nan_to_num())
 
 
-def _inputs_set_to_require_gradients(subject: Subject, module: Any) -> dict[str, str]:
+def _find_inputs_set_to_require_gradients(subject: Subject, module: Any) -> dict[str, str]:
     given = subject.arguments()
     subject.call(module, given)
     return dict.fromkeys((name for name, x in given.items() if x.requires_grad), ASKED)
 
 
 @contextmanager
-def _restored_process_state() -> Iterator[None]:
+def _restore_process_state_after() -> Iterator[None]:
     # Give state that a process shares back as it was before.
     before = [(write, read()) for read, write, *_ in (*SHARED.values(), *RANDOM.values())]
     try:

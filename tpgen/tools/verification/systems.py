@@ -39,7 +39,7 @@ _MOST_SPECIES = 4  # of which each is put in the place of each other one
 
 
 def require_reading(subject: Subject) -> Reading:
-    """The subject's reading, which must exist."""
+    """Subject's reading, which must exist."""
     assert isinstance(subject.reading, Reading)
     return subject.reading
 
@@ -68,7 +68,7 @@ def _reorder_rows_of_result(subject: Subject, result: str, y: Tensor, row_count:
 def call_with_permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
     """Permute each graph's atoms; return results, and expected results."""
     reading = require_reading(subject)
-    order = _isolated_atoms_last(reading.graph, draw_derangement(len(reading.graph.points)))
+    order = _order_with_isolated_atoms_last(reading.graph, draw_derangement(len(reading.graph.points)))
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
     got, straight = subject(reading.arguments_for(select_atoms(reading.graph, order))), subject(subject.given)
     return got, _reorder_results_by_atoms(subject, straight, got, order)
@@ -82,7 +82,7 @@ def read_species_of_atoms(x: Tensor) -> Tensor | None:
     return x.argmax(1) if single else None
 
 
-def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
+def _remark_on_species_of_equal_results(subject: Subject) -> dict[str, Outcome]:
     reading = require_reading(subject)
     for name in reading.names_with_role("atoms"):
         species = read_species_of_atoms(reading.values[name])
@@ -104,12 +104,12 @@ def compare_permuted_systems(subject: Subject) -> Outcomes:
     found = dict(laws.compare_permutations(subject))
     if not isinstance(subject.reading, Reading):
         return found
-    found |= _equal_species_remark(subject)
+    found |= _remark_on_species_of_equal_results(subject)
     graph = subject.reading.graph
     if graph.ends is None:
         crowd = make_crowded_graph(subject.reading)
         if crowd is not None:
-            found |= compare_or_say_why_not(DENSE, lambda: _compare_permuted_dense(subject, crowd))
+            found |= compare_or_say_why_not(DENSE, lambda: _compare_permuted_atoms_of_crowd(subject, crowd))
         return found
     atom = int((graph.batch == graph.batch[-1]).nonzero()[0])  # the first of the last graph
     lone = select_edges(graph, (graph.ends != atom).all(0))
@@ -123,7 +123,7 @@ def compare_permuted_systems(subject: Subject) -> Outcomes:
     return found
 
 
-def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
+def _compare_permuted_atoms_of_crowd(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
     # of so many neighbours that a list of the nearest, or first, would leave some out
     exact, order = subject.in_float64(), draw_derangement(len(graph.points))
     straight, got = (call_on_graph(exact, one) for one in (graph, select_atoms(graph, order)))
@@ -140,7 +140,7 @@ def make_crowded_graph(reading: Reading) -> AtomGraph | None:
     return replace(select_atoms(one, again), points=one.points[again] + ASIDE * shortest_distance(one) * draw)
 
 
-def _isolated_atoms_last(graph: AtomGraph, atom_order: Tensor) -> Tensor:
+def _order_with_isolated_atoms_last(graph: AtomGraph, atom_order: Tensor) -> Tensor:
     # An order in which atoms without an edge come last, if the last atom has one: some count atoms by their edges.
     if graph.ends is None:
         return atom_order

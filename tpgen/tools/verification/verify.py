@@ -118,7 +118,7 @@ class Verification(Shown):
 
     @property
     def said(self) -> str:
-        """The verdict in a few words."""
+        """Verdict in a few words."""
         if self.failed:
             return f"BROKEN: {', '.join(self.failed)}"
         if not any(finding.status == PASSED for finding in self.findings):
@@ -141,7 +141,7 @@ class Verification(Shown):
         return tuple(found.values())
 
     def to_json(self) -> str:
-        """Return findings as strict JSON; infinite and NaN errors are texts."""
+        """Findings as strict JSON; infinite and NaN errors are texts."""
         fields = {**asdict(self), "passed": self.passed, "failed": self.failed}
         for finding in fields["findings"]:
             for name in ("absolute", "relative"):
@@ -293,7 +293,7 @@ def _run_laws(
         for name in there:
             begin(name)
             findings += (
-                _compare_with_unconverted(subject, inputs)
+                _compare_with_unconverted_network(subject, inputs)
                 if name == STOCK
                 else _findings_of_law(name, LAWS[name], subject)
             )
@@ -314,7 +314,7 @@ def _findings_of_law(name: str, law: Law, subject: Subject, norms_by_formula: bo
         return [replace(f, why=f.why or IN_EVALUATION) for f in _findings_of_law(name, law, subject.in_evaluation())]
     try:
         with disable_splines(subject.module) if by_nets else nullcontext():
-            outcomes: Mapping[str, Any] = law.compare(_with_copies_of_current_module(subject) if by_nets else subject)
+            outcomes: Mapping[str, Any] = law.compare(_copy_module_as_is_in_float64(subject) if by_nets else subject)
     except Exception as error:
         outcomes = {"": FREED if is_freed_graph(error) else error}
     found = [
@@ -340,7 +340,7 @@ def _is_float32_rounding(finding: LawFinding) -> bool:
     return finding.relative is not None and finding.relative < torch.finfo(torch.float32).eps * 10
 
 
-def _with_copies_of_current_module(subject: Subject) -> Subject:
+def _copy_module_as_is_in_float64(subject: Subject) -> Subject:
     return replace(subject, exact=lambda: copy_in_float64(subject.module))
 
 
@@ -353,7 +353,7 @@ def _rounding_floor(law: Law, part: str, subject: Subject) -> float:
     return exact * subject.floors.get(part.rpartition(", ")[2], 0.0)
 
 
-def _compare_with_unconverted(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
+def _compare_with_unconverted_network(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
     proof = conversion_report(subject.module, prove=copy_tensors_in(inputs)).proof
     assert proof is not None
     found, how = [], WITHOUT_SPLINES if has_splined_nets(subject.module) else ""

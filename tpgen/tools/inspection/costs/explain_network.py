@@ -107,7 +107,7 @@ class NetworkExplanation(Shown):
         return found[module]
 
     def to_json(self) -> str:
-        """Return all values as JSON; unmeasured ones are null."""
+        """All values as JSON; null if unmeasured."""
         return json.dumps({**asdict(self), "share": self.share}, indent=1)
 
     def _table_rows(self) -> list[list[str]]:
@@ -239,13 +239,13 @@ def explain_network(
         whole.median if measure else None,
         whole.spread,
         run.inside,
-        _other_code(times, whole.median) if measure else (),
+        _list_seconds_of_other_code(times, whole.median) if measure else (),
         network is not given,
     )
 
 
 def convert_if_stock(network: nn.Module) -> nn.Module:
-    """The network, or a converted copy of a stock one."""
+    """Network, or a converted copy of a stock one."""
     if find_planned_modules(network):
         return network
     try:
@@ -286,7 +286,7 @@ def _median_seconds_of_parts_and_call(run: WatchedRun) -> tuple[dict[Any, float]
     return {part: Timing(tuple(times), 1).median for part, times in found.items()}, Timing(tuple(whole), 1)
 
 
-def _other_code(times: Mapping[Any, float], whole: float) -> tuple[OtherCode, ...]:
+def _list_seconds_of_other_code(times: Mapping[Any, float], whole: float) -> tuple[OtherCode, ...]:
     classes = [OtherCode(name, seconds) for (kind, name), seconds in times.items() if kind == CODE]
     classes.sort(key=lambda found: -found.seconds)
     rest = sum(found.seconds for found in classes[_MOST_CLASSES:])

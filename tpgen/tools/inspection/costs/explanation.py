@@ -32,7 +32,7 @@ class Explanation(Shown, Explained):
     """Explanation as text, HTML, JSON or picture."""
 
     def to_json(self) -> str:
-        """Return all values as JSON; unmeasured ones are null."""
+        """All values as JSON; null if unmeasured."""
         derived = {name: getattr(self, name) for name in ("intensity", "predicted_seconds", "bound")}
         return json.dumps({**asdict(self), **derived}, indent=1)
 
@@ -97,7 +97,7 @@ def _table_cells(found: Explanation) -> tuple[list[list[str]], list[int]]:
 
 
 def describe_product_totals(found: Explanation) -> dict[str, str]:
-    """Return texts on the whole product by name."""
+    """Texts on the whole product by name."""
     facts = {
         f"for {found.batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "
         f"once: {found.intensity:.2f} FLOP/B",
@@ -117,7 +117,7 @@ def describe_product_totals(found: Explanation) -> dict[str, str]:
             f"{duration(found.predicted_seconds)} forward at least: bound by {found.bound} "
             f"(the ridge is at {found.ceilings.ridge:.1f} FLOP/B)"
         )
-    facts["measured"] = _measured_text(found)
+    facts["measured"] = _describe_measured_times(found)
     if found.ceilings and found.ceilings.warning:
         facts["warning"] = found.ceilings.warning
     return facts
@@ -128,7 +128,7 @@ def _align_facts(facts: dict[str, str]) -> list[str]:
     return [f"{name:{width}}  {text}" for name, text in facts.items()]
 
 
-def _measured_text(found: Explanation) -> str:
+def _describe_measured_times(found: Explanation) -> str:
     if found.forward_seconds is None or found.backward_seconds is None:
         return "nothing; measure=True (--measure) runs it"
     share = (found.predicted_seconds or 0) / found.forward_seconds

@@ -16,7 +16,7 @@ from tpgen.tools.inspection.stages.request import Request
 
 
 def make_benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
-    """Return calls on random operands: ``forward``, and ``backward`` with forward; with ``nodes``, of a convolution."""
+    """Calls on random operands: ``forward``, and ``backward`` with forward; with ``nodes``, of a convolution."""
     run, operands = _random_call(request, nodes)
     for operand in operands:
         operand.requires_grad_()

@@ -18,7 +18,7 @@ BOOKKEEPING = "bookkeeping"
 
 @dataclass
 class Stopwatch:
-    """Seconds of parts."""
+    """Seconds of a call's parts."""
 
     device: str
     seconds: dict[Hashable, float] = field(default_factory=dict)  # without those of parts inside

@@ -205,7 +205,7 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 def make_product_sheet(
     subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> Sheet:
-    """The explorer's sheet of a product, linear layer, polynomial or plan."""
+    """Explorer's sheet of a product, linear layer, polynomial or plan."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
     request = replace(resolve_request(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)

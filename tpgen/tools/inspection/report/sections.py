@@ -82,7 +82,7 @@ class ReportSubject:
 
     @cached_property
     def joints(self) -> _JointGraphs:
-        """The module's joint graph, or those of captured graphs; raises `TpgenError` if none has a backward."""
+        """Module's joint graph, or those of captured graphs; raises `TpgenError` if none has a backward."""
         try:
             return _JointGraphs({"": trace_joint_graph(self.module, self.inputs)})
         except TpgenError:

@@ -25,7 +25,7 @@ _ERROR = 1e-4  # relative, from which a result is worth a look
 
 
 def write_verdict(found: Found) -> dict[str, str]:
-    """Return verdict lines by name, with advice under ``to do``.
+    """Verdict lines by name, with advice under ``to do``.
 
     >>> write_verdict({"graphs": {"graphs": [{}], "breaks": []}})
     {'graphs': '1, no breaks', 'to do': 'nothing'}
@@ -96,7 +96,7 @@ Bar = tuple[str, float, str]  # label, value, value as text
 
 
 def make_bars_by_group(found: Found) -> dict[str, list[Bar]]:
-    """Return bars of a report's data by group: label, value, text.
+    """Bars of a report's data by group: label, value, text.
 
     >>> make_bars_by_group({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
     {'graphs': [('graphs', 2.0, '2'), ('breaks', 1.0, '1')]}

@@ -75,7 +75,7 @@ class TracedStage:
         return tuple(dict.fromkeys(o.shared for o in self.origins if o.shared and o != BLANK))
 
     def lines_of(self, instruction: int) -> tuple[int, ...]:
-        """Return numbers (from 1) of lines that serve an instruction."""
+        """Numbers (from 1) of lines that serve an instruction."""
         return tuple(n for n, origin in enumerate(self.origins, 1) if instruction in origin.instructions)
 
 
@@ -100,7 +100,7 @@ def find_node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
 
 
 def merge_origins(origins: Iterable[Origin]) -> Origin:
-    """Return all instructions of origins, else the first shared part.
+    """All instructions of origins, else the first shared part.
 
     >>> str(merge_origins([Origin((2,)), Origin(shared="streams"), Origin((0, 2))]))
     '0,2'
