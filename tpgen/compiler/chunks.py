@@ -195,14 +195,14 @@ class Chunked(Differentiable[Any]):
         self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape, rows: int
     ) -> int:
         # results among them
-        def run_and_measure_peak(taken: Footprint) -> int:
+        def run_and_measure_peak(footprint: Footprint) -> int:
             shapes = self._list_shapes_at_row_count(function, arguments, batch, rows)
             given = [
                 torch.empty(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes, arguments, strict=True)
             ]
-            before = taken.now
+            before = footprint.now
             function.run(self._plain, *given)
-            return taken.peak - before
+            return footprint.peak - before
 
         return run_on_fake_tensors(run_and_measure_peak)
 

@@ -151,16 +151,16 @@ class ClosedForm(Differentiable[Any]):
         return emit_form(forms, self._strategy, title=f"{names} of {form.plan.digest}, {self._strategy}")
 
 
-def is_transformed(given: Sequence[Tensor]) -> bool:
+def is_transformed(tensors: Sequence[Tensor]) -> bool:
     """Whether a transform, trace or tangent needs plain torch operators."""
-    return any(map(is_functorch_wrapped_tensor, given)) or (
+    return any(map(is_functorch_wrapped_tensor, tensors)) or (
         not torch.compiler.is_compiling()
         and (
             is_tracing()
             or transform_level() is not None  # tensors that a transformed function closes over are plain ones
             or has_tangents()
             or dispatch_mode(DispatchModeKey.PROXY) is not None
-            or any(isinstance(size, torch.SymInt) for x in given for size in x.shape)
+            or any(isinstance(size, torch.SymInt) for x in tensors for size in x.shape)
         )
     )
 

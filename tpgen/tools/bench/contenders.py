@@ -244,10 +244,10 @@ def _build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options
     return ignore_weights_unless_needed(plan, module.to(dtype=dtype, device=device))
 
 
-def _make_contender(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
+def _make_contender(family: str, backend: str, build_product: Callable[..., TimedProduct]) -> Contender:
     return Contender(
         f"{family}/{backend}",
-        partial(build, backend=backend),
+        partial(build_product, backend=backend),
         cuda_only=backend in _CUDA_ONLY,
         lacks=_LACKS.get(backend, {}),
     )

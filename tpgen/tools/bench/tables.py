@@ -154,15 +154,17 @@ def describe_doubtful_times(report: Report) -> str:
     )
 
 
-def describe_machine(e: Environment, device: str = "cpu") -> str:
+def describe_machine(machine: Environment, device: str = "cpu") -> str:
     """A line on a machine and its versions."""
     where = (
-        e.gpu
+        machine.gpu
         if device == "cuda"
-        else f"{e.cpu} ({plural(e.cores, 'core')}, {plural(e.threads, 'thread')}, {e.cpu_capability})"
+        else f"{machine.cpu} ({plural(machine.cores, 'core')}, {plural(machine.threads, 'thread')}, {machine.cpu_capability})"
     )
-    others = f", cuEquivariance {e.cuequivariance}" if e.cuequivariance else ""
-    return f"{where}; torch {e.torch}, e3nn {e.e3nn}, tpgen {e.tpgen}{others}, Python {e.python}"
+    others = f", cuEquivariance {machine.cuequivariance}" if machine.cuequivariance else ""
+    return (
+        f"{where}; torch {machine.torch}, e3nn {machine.e3nn}, tpgen {machine.tpgen}{others}, Python {machine.python}"
+    )
 
 
 @dataclass(frozen=True)

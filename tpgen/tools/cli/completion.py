@@ -105,19 +105,19 @@ def _write_shell_cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
     return "\n".join(case.format(place=place, words=" ".join(found)) for place, found in words.items())
 
 
-def list_known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:
+def list_known_words(command: click.Command, ctx: click.Context, command_path: str = "") -> dict[str, tuple[str, ...]]:
     """Words that may follow each command and option."""
     if isinstance(command, click.Group):
         below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
-        words = {place: tuple(below)}
+        words = {command_path: tuple(below)}
         for name, found in below.items():
-            words |= list_known_words(found, ctx, f"{place} {name}".strip())
+            words |= list_known_words(found, ctx, f"{command_path} {name}".strip())
         return words
     names = [name for p in command.params if isinstance(p, click.Argument) for name in _list_choices_of_parameter(p)]
     options = [p for p in command.params if isinstance(p, click.Option)]
-    words = {place: (*names, *(flag for option in options for flag in (*option.opts, *option.secondary_opts)))}
+    words = {command_path: (*names, *(flag for option in options for flag in (*option.opts, *option.secondary_opts)))}
     return words | {
-        f"{place} {flag}": _list_choices_of_parameter(o) for o in options if not o.is_flag for flag in o.opts
+        f"{command_path} {flag}": _list_choices_of_parameter(o) for o in options if not o.is_flag for flag in o.opts
     }
 
 

@@ -160,8 +160,8 @@ _TAKE_POLYNOMIALS = "plan, explain, explore, dump, tune and verify take polynomi
 _TAKE_LINEARS = "explain, tune and verify take linear layers"
 
 
-def messages_for_other_kinds(known: Collection[str]) -> dict[str, str]:
-    """Error messages by name of problems and networks outside ``known``."""
+def messages_for_other_kinds(known_names: Collection[str]) -> dict[str, str]:
+    """Error messages by name of problems and networks outside ``known_names``."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKE_POLYNOMIALS)),
         **dict.fromkeys(LINEARS, ("linear layer", _TAKE_LINEARS)),
@@ -170,7 +170,7 @@ def messages_for_other_kinds(known: Collection[str]) -> dict[str, str]:
     return {
         name: f"{name!r} is a {kind}, and this command takes products: {taking}"
         for name, (kind, taking) in kinds.items()
-        if name not in known
+        if name not in known_names
     }
 
 

@@ -157,11 +157,11 @@ def _inspect_and_verify(
     return _TourChapter("\n".join(texts), tuple(wrong))
 
 
-def _write_verification(report: Verification, what: str, folder: Path, console: Console) -> list[str]:
+def _write_verification(report: Verification, title: str, folder: Path, console: Console) -> list[str]:
     (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
     (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
-    console.print(f"   {what}: verified ({count_statuses_as_text(report.findings)})")
-    return [] if report.passed else [f"{what}: {report.said}"]
+    console.print(f"   {title}: verified ({count_statuses_as_text(report.findings)})")
+    return [] if report.passed else [f"{title}: {report.said}"]
 
 
 # slow, or of those products alone that GPUs have kernels for

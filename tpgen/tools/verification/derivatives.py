@@ -104,15 +104,15 @@ def _sum_results_times_cotangents(function: NamedFunction, leaves: TensorsByName
 def take_gradients(
     order: int,
     scalar: Callable[[TensorsByName, TensorsByName], Tensor],
-    given: TensorsByName,
+    operands: TensorsByName,
     cotangents: TensorsByName,
 ) -> TensorsByName:
     """``order``-th gradient of ``scalar`` by every operand; zero if independent."""
-    leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in operands.items()}
     found = scalar(leaves, cotangents)
     for level in range(1, order + 1):  # random directions contract gradients of lower orders
         first = _gradient_by_leaves(found, leaves, create_graph=level < order)
-        found = sum_times_weights(first, draw_normal_tensors(given, seed=level))
+        found = sum_times_weights(first, draw_normal_tensors(operands, seed=level))
     return first
 
 
@@ -153,10 +153,10 @@ def _compare_with_differences(derivative_order: int, subject: Subject) -> Outcom
         found = take_gradients(derivative_order - 1, scalar, given, cotangents)
         return sum_times_weights(found, draw_normal_tensors(given, seed=derivative_order - 1)).detach()
 
-    def compare_gradient_with_differences(at: TensorsByName, names: list[str]) -> Pair:
-        gradient, found = take_gradients(derivative_order, scalar, at, cotangents), list[Pair]()
+    def compare_gradient_with_differences(leaves_at_point: TensorsByName, names: list[str]) -> Pair:
+        gradient, found = take_gradients(derivative_order, scalar, leaves_at_point, cotangents), list[Pair]()
         for step in STEPS:
-            found.append(_compare_along_directions(gradient, lower_order_scalar, at, names, step))
+            found.append(_compare_along_directions(gradient, lower_order_scalar, leaves_at_point, names, step))
             if not _is_beyond_derivative_limit(found[-1]):
                 break
         return min(found, key=_largest_difference)

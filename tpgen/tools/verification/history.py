@@ -301,8 +301,8 @@ def move_last_atom_beyond_and_within_reach(subject: Subject) -> tuple[list[AtomG
     return starts, [_with_last_atom(graph, edge + inside * near * way) for inside in _INSIDE]
 
 
-def _with_last_atom(graph: AtomGraph, place: Tensor) -> AtomGraph:
-    return replace(graph, points=torch.cat([graph.points[:-1], place[None]]))
+def _with_last_atom(graph: AtomGraph, position: Tensor) -> AtomGraph:
+    return replace(graph, points=torch.cat([graph.points[:-1], position[None]]))
 
 
 def _bounds_of_last_atoms_reach(subject: Subject, edge: Tensor, direction: Tensor) -> tuple[float, float]:

@@ -35,25 +35,25 @@ _LABEL_NAMES = {*SPECIES_NAMES, "charges", "charge", "spins", "spin", "node_attr
 _CANDIDATES = 64  # readings that are tried
 
 
-def _may_index_rows(x: Tensor, row_count: int) -> bool:
-    within = (x >= 0) & (x < row_count)
-    without = x[~within]
-    return bool(within.any()) and (not len(without) or (x.dim() > 0 and bool((without == without[0]).all())))
+def _may_index_rows(values: Tensor, row_count: int) -> bool:
+    within = (values >= 0) & (values < row_count)
+    without = values[~within]
+    return bool(within.any()) and (not len(without) or (values.dim() > 0 and bool((without == without[0]).all())))
 
 
-def list_possible_index_kinds(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
+def list_possible_index_kinds(name: str, indices: Tensor, atom_count: int) -> tuple[str, ...]:
     """Kinds of rows that integers may index, likeliest first."""
-    named, known = last_dict_key(name).lower(), _may_index_rows(x, atom_count)
-    if named in _LABEL_NAMES or not x.numel():
+    named, known = last_dict_key(name).lower(), _may_index_rows(indices, atom_count)
+    if named in _LABEL_NAMES or not indices.numel():
         return (LABELS,)
     if known and named in _ATOM_NAMES:
         return (ATOMS,)
-    others = (EDGES,) if x.dim() and len(x) != atom_count and int(x.min()) >= 0 else ()
+    others = (EDGES,) if indices.dim() and len(indices) != atom_count and int(indices.min()) >= 0 else ()
     if not known:
         return (LABELS, *others)
-    by_atom = x.dim() == 1 and len(x) == atom_count
-    few = x.dim() != 2 and 2 * len(x.unique()) <= atom_count
-    return (LABELS, ATOMS, *others) if by_atom or few or x.numel() == 1 else (ATOMS, LABELS, *others)
+    by_atom = indices.dim() == 1 and len(indices) == atom_count
+    few = indices.dim() != 2 and 2 * len(indices.unique()) <= atom_count
+    return (LABELS, ATOMS, *others) if by_atom or few or indices.numel() == 1 else (ATOMS, LABELS, *others)
 
 
 def iterate_kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:

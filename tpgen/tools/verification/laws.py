@@ -80,8 +80,8 @@ def _compare_with_interpolation(subject: Subject, operand: str, degree: int) -> 
     x, other, at = subject.given[operand], subject.others[operand], 0.4
     nodes = torch.linspace(-1, 1, degree + 1, dtype=torch.float64).tolist()
 
-    def result_at(place: float) -> Tensor:
-        return subject({**subject.given, operand: 0.5 * (x + place * other)})["out"]
+    def result_at(position: float) -> Tensor:
+        return subject({**subject.given, operand: 0.5 * (x + position * other)})["out"]
 
     factors = [prod((at - m) / (n - m) for m in nodes if m != n) for n in nodes]  # Lagrange's
     expected = torch.stack([f * result_at(n) for f, n in zip(factors, nodes, strict=True)]).sum(0)
@@ -236,8 +236,8 @@ def _take_first_rows(subject: Subject) -> TensorsByName:
     return {name: x if name in whole else x[:rows] for name, x in subject.given.items()}
 
 
-def _list_weight_if_any(given: TensorsByName) -> list[Tensor]:
-    return [given["w"]] if "w" in given else []
+def _list_weight_if_any(operands: TensorsByName) -> list[Tensor]:
+    return [operands["w"]] if "w" in operands else []
 
 
 def _plan_of_subject(subject: Subject) -> Plan:

@@ -176,8 +176,8 @@ def _call_arguments(names: list[str], values: list[Any], spec: Any, replacements
     return closed_fields(pytree.tree_unflatten(given, spec))
 
 
-def _with_type_of_argument(value: Tensor, original: Any) -> Any:
-    return int(value) if type(original) is int else value
+def _with_type_of_argument(value: Tensor, argument: Any) -> Any:
+    return int(value) if type(argument) is int else value
 
 
 def _input_and_result_frames(
@@ -267,12 +267,12 @@ def _check_shapes_fit_frames(frames: Mapping[str, Frame], tensors: TensorsByName
 
 
 def _frames_declared_or_known_by_name(
-    declared: Any, known: dict[str, str | None], tensors: TensorsByName, argument: str
+    declared: Any, known_turns: dict[str, str | None], tensors: TensorsByName, argument: str
 ) -> dict[str, Frame]:
     # The frame of each name: from a mapping, from a list in the order of the names, or what is known of them.
     names = list(tensors)
     if declared is None:
-        return {name: make_frame(found) for name, found in known.items()}
+        return {name: make_frame(found) for name, found in known_turns.items()}
     if not isinstance(declared, Mapping):
         listed = [declared] if isinstance(declared, str) or not isinstance(declared, (list, tuple)) else list(declared)
         if len(listed) != len(names):
@@ -286,7 +286,7 @@ def _frames_declared_or_known_by_name(
         if name not in by_short:
             raise InputError(f"{argument}: {unknown('tensor', name, by_short)}")
     chosen = {by_short[name]: found for name, found in declared.items()}
-    return {name: make_frame(found) for name, found in {**known, **chosen}.items()}
+    return {name: make_frame(found) for name, found in {**known_turns, **chosen}.items()}
 
 
 def _require_frames_of_results_if_inputs_turn(

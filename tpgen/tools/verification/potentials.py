@@ -167,14 +167,14 @@ def _energy_and_forces_at_points(subject: Subject, points: Tensor) -> tuple[Tens
     return compute_energy_and_forces(subject, {**subject.given, subject.points or "": points})
 
 
-def compute_energy_and_forces(subject: Subject, given: TensorsByName) -> tuple[Tensor, Tensor]:
+def compute_energy_and_forces(subject: Subject, operands: TensorsByName) -> tuple[Tensor, Tensor]:
     """Compute energy and forces, missing forces by autograd."""
     name = subject.points or ""
     if subject.forces is not None:
-        found = subject(given)
+        found = subject(operands)
         return _total_energy(subject, found), found[subject.forces].detach()
-    x = given[name].detach().requires_grad_()
-    energy = subject({**given, name: x})[subject.energy or ""].sum()
+    x = operands[name].detach().requires_grad_()
+    energy = subject({**operands, name: x})[subject.energy or ""].sum()
     (slope,) = torch.autograd.grad(energy, x)
     return energy.detach(), -slope
 
@@ -272,8 +272,8 @@ def _find_energy_and_force_jumps_along_path(
     subject: Subject, path: Callable[[float], TensorsByName], grid_points: Tensor
 ) -> dict[str, Pair]:
     # bisection of the intervals that bend most leaves the jump, near zero for a continuous curve
-    def values_at(place: float) -> tuple[Tensor, ...]:
-        return tuple(x.flatten() for x in compute_energy_and_forces(subject, path(place)))
+    def values_at(fraction: float) -> tuple[Tensor, ...]:
+        return tuple(x.flatten() for x in compute_energy_and_forces(subject, path(fraction)))
 
     grid = grid_points.tolist()
     there = [values_at(place) for place in grid]

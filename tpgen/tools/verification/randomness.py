@@ -72,13 +72,13 @@ def _functions_to_read_and_write_state(generator: Any) -> tuple[Callable[[Any], 
 def restore_randomness_after(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Wrap a call to restore random number states afterwards."""
 
-    def call_and_restore(run: Any, named: Any) -> Any:
+    def call_and_restore(run: Any, operands: Any) -> Any:
         before = [(put_back, read()) for read, put_back, _ in RANDOM.values()]
         for one in _generators_of_network(run).values() if isinstance(run, nn.Module) else ():
             read, write = _functions_to_read_and_write_state(one)
             before.append((partial(write, one), deepcopy(read(one))))
         try:
-            return call(run, named)
+            return call(run, operands)
         finally:
             for put_back, state in before:
                 put_back(state)

@@ -158,14 +158,14 @@ def _check_finite_results_and_gradients(subject: Subject, vanishing: list[str]) 
     return compare_finite_entries_with_ones(found)
 
 
-def _with_vanishing_row(frame: Frame, x: Tensor) -> Tensor:
+def _with_vanishing_row(frame: Frame, operand: Tensor) -> Tensor:
     # The first row with zeros for all that turns, and the others as they are.
     turn = make_rotation(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))
-    one = torch.ones_like(x)
+    one = torch.ones_like(operand)
     still = torch.isclose(frame.turn(one, turn), one) & torch.isclose(frame.turn(one, -torch.eye(3).double()), one)
-    if x.dim() > frame.axes:
+    if operand.dim() > frame.axes:
         still[1:] = True
-    return torch.where(still, x, torch.zeros_like(x))
+    return torch.where(still, operand, torch.zeros_like(operand))
 
 
 def _compare_empty_batch(subject: Subject) -> dict[str, Outcome]:

@@ -120,8 +120,8 @@ def _find_container_entries_a_call_changes(subject: Subject, module: Any) -> tup
     return other, sorted(after.keys() ^ known.keys())
 
 
-def _container_entries(given: Any) -> dict[str, Any]:
-    found = pytree.tree_flatten_with_path(opened_fields(list(given)))[0]
+def _container_entries(argument: Any) -> dict[str, Any]:
+    found = pytree.tree_flatten_with_path(opened_fields(list(argument)))[0]
     return {name_leaf(path[1:]): x for path, x in found if len(path) > 1}
 
 

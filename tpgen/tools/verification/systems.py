@@ -74,12 +74,12 @@ def call_with_permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsBy
     return got, _reorder_results_by_atoms(subject, straight, got, order)
 
 
-def read_species_of_atoms(x: Tensor) -> Tensor | None:
+def read_species_of_atoms(species: Tensor) -> Tensor | None:
     """Each atom's species, from integers or one-hot rows, or None."""
-    if not x.is_floating_point():
-        return x.flatten()
-    single = x.dim() == 2 and bool(((x == 0) | (x == 1)).all()) and bool((x.sum(1) == 1).all())
-    return x.argmax(1) if single else None
+    if not species.is_floating_point():
+        return species.flatten()
+    single = species.dim() == 2 and bool(((species == 0) | (species == 1)).all()) and bool((species.sum(1) == 1).all())
+    return species.argmax(1) if single else None
 
 
 def _remark_on_species_of_equal_results(subject: Subject) -> dict[str, Outcome]:

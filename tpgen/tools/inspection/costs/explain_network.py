@@ -286,9 +286,13 @@ def _median_seconds_of_parts_and_call(run: WatchedRun) -> tuple[dict[Any, float]
     return {part: Timing(tuple(times), 1).median for part, times in found.items()}, Timing(tuple(whole), 1)
 
 
-def _list_seconds_of_other_code(times: Mapping[Any, float], whole: float) -> tuple[OtherCode, ...]:
+def _list_seconds_of_other_code(times: Mapping[Any, float], call_seconds: float) -> tuple[OtherCode, ...]:
     classes = [OtherCode(name, seconds) for (kind, name), seconds in times.items() if kind == CODE]
     classes.sort(key=lambda found: -found.seconds)
     rest = sum(found.seconds for found in classes[_MOST_CLASSES:])
     more = [OtherCode(f"{len(classes) - _MOST_CLASSES} more", rest)] if rest else []
-    return *classes[:_MOST_CLASSES], *more, OtherCode("autograd, between modules", max(whole - sum(times.values()), 0))
+    return (
+        *classes[:_MOST_CLASSES],
+        *more,
+        OtherCode("autograd, between modules", max(call_seconds - sum(times.values()), 0)),
+    )

@@ -97,11 +97,11 @@ class _CallOnEmptyTensors:
         return held
 
 
-def _empty_like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
+def _empty_like(tensor: Tensor, requires_grad: bool | None = None) -> Tensor:
     """Empty tensor, on CPU for meta; floating ones require gradients by default."""
-    wanted = x.is_floating_point() if requires_grad is None else requires_grad
-    device = "cpu" if x.is_meta else x.device
-    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    wanted = tensor.is_floating_point() if requires_grad is None else requires_grad
+    device = "cpu" if tensor.is_meta else tensor.device
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return made.requires_grad_(wanted)
 
 

@@ -22,14 +22,14 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
 _ToPixels = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
 
 
-def draw_roofline_svg(found: Explained, interactive: bool = False) -> str:
+def draw_roofline_svg(explanation: Explained, interactive: bool = False) -> str:
     """An SVG of operations per second over operations per byte; empty without ceilings."""
-    ceilings = found.ceilings
-    if ceilings is None or not found.intensity:
+    ceilings = explanation.ceilings
+    if ceilings is None or not explanation.intensity:
         return ""
-    left, right = -1.0, max(2.0, log10(4 * ceilings.ridge), log10(4 * found.intensity))
+    left, right = -1.0, max(2.0, log10(4 * ceilings.ridge), log10(4 * explanation.intensity))
     high = log10(ceilings.flops) + 0.35
-    low = min([high - 3, *(log10(rate) - 0.6 for rate in found.rates.values())])
+    low = min([high - 3, *(log10(rate) - 0.6 for rate in explanation.rates.values())])
 
     def to_pixels(intensity: float, rate: float) -> tuple[float, float]:
         x = _LEFT + (_RIGHT - _LEFT) * (log10(intensity) - left) / (right - left)
@@ -38,9 +38,12 @@ def draw_roofline_svg(found: Explained, interactive: bool = False) -> str:
 
     labels = _Labels()
     parts = _draw_grid_lines(to_pixels, left, right, low, high)
-    totals = _draw_product_points(to_pixels, labels, found)  # first, as what they name is one point
+    totals = _draw_product_points(to_pixels, labels, explanation)  # first, as what they name is one point
     parts += _draw_ceiling_lines(to_pixels, labels, ceilings, left, right)
-    parts += [*(_draw_path_point(path, *to_pixels(intensity, rate)) for path, intensity, rate in found.points), *totals]
+    parts += [
+        *(_draw_path_point(path, *to_pixels(intensity, rate)) for path, intensity, rate in explanation.points),
+        *totals,
+    ]
     # on the interactive page a path's point appears when the path is chosen
     named = 'id="roofline"' if interactive else 'style="max-width:100%"'
     return f'<svg {named} viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
@@ -112,12 +115,12 @@ def _draw_path_point(path: PathExplanation, x: float, y: float) -> str:
     )
 
 
-def _draw_product_points(to_pixels: _ToPixels, labels: _Labels, found: Explained) -> list[str]:
+def _draw_product_points(to_pixels: _ToPixels, labels: _Labels, explanation: Explained) -> list[str]:
     parts = []
-    for name, rate in found.rates.items():
-        x, y = to_pixels(found.intensity, rate)
+    for name, rate in explanation.rates.items():
+        x, y = to_pixels(explanation.intensity, rate)
         parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5" {_TOTALS[name]}/>')
-        parts.append(labels.put(f"{name} {duration(found.flops / rate)}", x, y))
+        parts.append(labels.put(f"{name} {duration(explanation.flops / rate)}", x, y))
     return parts
 
 

@@ -133,19 +133,19 @@ _BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[floa
 }
 
 
-def draw_cost_bars(found: Explanation) -> str:
+def draw_cost_bars(explanation: Explanation) -> str:
     """An HTML table of paths with bars of costs."""
     shown = {
         name: (value, text)
         for name, (value, text) in _BARS.items()
-        if any(value(path) is not None for path in found.paths)
+        if any(value(path) is not None for path in explanation.paths)
     }
     if not shown:
         return ""
-    most = {name: max(value(path) or 0 for path in found.paths) or 1 for name, (value, _) in shown.items()}
+    most = {name: max(value(path) or 0 for path in explanation.paths) or 1 for name, (value, _) in shown.items()}
     head = "".join(f"<th>{name}</th>" for name in ("path", "couples", *shown))
     rows = []
-    for path in found.paths:
+    for path in explanation.paths:
         cells = "".join(
             f'<td><s style="width:{100 * (value(path) or 0) / most[name]:.0f}%"></s>'
             f"<span>{text(value(path) or 0)}</span></td>"
@@ -254,10 +254,10 @@ def _costs_of_graph_nodes_by_stage(request: Request) -> dict[str, Mapping[str, o
         return {}
 
 
-def _costliest_path_index(found: Explanation) -> int | None:
+def _costliest_path_index(explanation: Explanation) -> int | None:
     # chosen at first; times on a busy machine do not count
-    timed = not (found.ceilings and found.ceilings.warning)
-    largest = max(found.paths, key=lambda p: ((timed and p.seconds) or 0.0, p.flops), default=None)
+    timed = not (explanation.ceilings and explanation.ceilings.warning)
+    largest = max(explanation.paths, key=lambda p: ((timed and p.seconds) or 0.0, p.flops), default=None)
     return largest.index if largest else None
 
 

@@ -122,8 +122,8 @@ def _trace_code_operations_and_partition(
     raise TpgenError("nothing in the result depends on a parameter or a floating input, so there is no backward")
 
 
-def _make_fake_tensor(mode: Any, tensor: Tensor, requires_grad: bool = True) -> Tensor:
-    fake = mode.from_tensor(tensor.detach())
+def _make_fake_tensor(fake_mode: Any, tensor: Tensor, requires_grad: bool = True) -> Tensor:
+    fake = fake_mode.from_tensor(tensor.detach())
     return fake.requires_grad_(requires_grad) if fake.is_floating_point() else fake
 
 

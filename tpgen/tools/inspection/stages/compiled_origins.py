@@ -69,14 +69,14 @@ def trace_joint_graph_of_request(request: Request) -> fx.Graph:
     return exported.graph
 
 
-def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:
+def _joint_origin(node: fx.Node, known_origins: dict[fx.Node, Origin]) -> Origin:
     if node.op in ("placeholder", "output"):
         return Origin(shared="signature")
     found = node.meta.get("custom", {}).get("tpgen")
     if found is not None:
         return found
     if "backward" in str(node.meta.get("partitioner_tag")):
-        return merge_origins([*(known[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
+        return merge_origins([*(known_origins[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
     # the copy that `trace_joint_graph_of_request` makes of the result; a further one would be unexplained
     return Origin(shared="output: assembled") if node.target is torch.ops.aten.clone.default else Origin()
 
