@@ -159,7 +159,8 @@ def describe_machine(machine: Environment, device: str = "cpu") -> str:
     where = (
         machine.gpu
         if device == "cuda"
-        else f"{machine.cpu} ({plural(machine.cores, 'core')}, {plural(machine.threads, 'thread')}, {machine.cpu_capability})"
+        else f"{machine.cpu} ({plural(machine.cores, 'core')}, {plural(machine.threads, 'thread')}, "
+        f"{machine.cpu_capability})"
     )
     others = f", cuEquivariance {machine.cuequivariance}" if machine.cuequivariance else ""
     return (
