@@ -98,7 +98,7 @@ def list_recompilations(
         _torch.clear_compilations()
         run(*inputs)
         found += [
-            Compilation(number, f"{m.co_name}", _failed_guard(m.recompile_reason))
+            Compilation(number, f"{m.co_name}", _text_of_failed_guard(m.recompile_reason))
             for m in _torch.compilations()
             if m.co_name is not None and m.is_forward is not False
         ]
@@ -130,7 +130,7 @@ def _cut_advice_from_break_reason(reason: str) -> str:
     return "\n".join(kept)
 
 
-def _failed_guard(reason: str | None) -> str:
+def _text_of_failed_guard(reason: str | None) -> str:
     # Dynamo's text starts with the number of the compilation and ends with advice
     if not reason:
         return ""

@@ -20,8 +20,8 @@ def draw_bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> s
     2
     """
     shown = {title: bars for title, bars in groups.items() if bars}
-    left = 12 + _label_width(label for bars in shown.values() for label, _, _ in bars)
-    width = left + _BAR + 12 + _label_width(text for bars in shown.values() for _, _, text in bars)
+    left = 12 + _find_width_of_labels(label for bars in shown.values() for label, _, _ in bars)
+    width = left + _BAR + 12 + _find_width_of_labels(text for bars in shown.values() for _, _, text in bars)
     parts, y = [], 4.0
     for title, bars in shown.items():
         parts.append(_svg_text(4, y + 11, title, weight=600))
@@ -58,7 +58,7 @@ def draw_share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str =
         drawn.append(_svg_text(21, y + 11, f"{name}: {percent}"))
         x += long
     return _wrap_parts_in_svg(
-        drawn, max(width + 8, 25 + _label_width(f"{name}: 100 %" for name, _ in named)), 34 + _ROW * len(named)
+        drawn, max(width + 8, 25 + _find_width_of_labels(f"{name}: 100 %" for name, _ in named)), 34 + _ROW * len(named)
     )
 
 
@@ -77,7 +77,7 @@ def draw_error_scale(errors: Sequence[Error]) -> str:
     if not seen:
         return ""
     low, high = floor(log10(min(seen))) - 1, ceil(log10(max(seen))) + 1
-    left, wide, bottom = 12 + _label_width(label for label, _, _ in errors), 2 * _BAR, 6 + _ROW * len(errors)
+    left, wide, bottom = 12 + _find_width_of_labels(label for label, _, _ in errors), 2 * _BAR, 6 + _ROW * len(errors)
 
     def x_of_value(value: float) -> float:
         power = low if value <= 0 else high if not isfinite(value) else log10(value)
@@ -118,7 +118,7 @@ def _svg_line(x0: float, y0: float, x1: float, y1: float, title: str, style: str
     return f'<line {ends} stroke="currentColor" {style}><title>{escape(title)}</title></line>'
 
 
-def _label_width(texts: Iterable[str]) -> float:
+def _find_width_of_labels(texts: Iterable[str]) -> float:
     return _LETTER * max(map(len, texts), default=0)
 
 

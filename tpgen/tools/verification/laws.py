@@ -98,7 +98,7 @@ def compare_equivariance(subject: Subject) -> Outcomes:
     """Compare results of turned inputs with turned results."""
     if subject.undeclared:
         return {"": UNDECLARED}
-    return {**_compare_all_turns(subject), **_compare_behind_zeros(subject)}
+    return {**_compare_all_turns(subject), **_compare_turns_with_zeros_randomized(subject)}
 
 
 def _compare_all_turns(subject: Subject) -> dict[str, Pair]:
@@ -110,7 +110,7 @@ def _compare_all_turns(subject: Subject) -> dict[str, Pair]:
     return {**rotations, **prefix_part_names("parity", _compare_turned(subject, straight, improper))}
 
 
-def _compare_behind_zeros(subject: Subject) -> dict[str, Outcome]:
+def _compare_turns_with_zeros_randomized(subject: Subject) -> dict[str, Outcome]:
     # of a copy in which no trainable parameter is zero: a branch may be silent until training has begun
     try:
         other, names = _copy_with_random_zeros(subject)

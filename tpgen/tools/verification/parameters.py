@@ -75,7 +75,7 @@ def compare_parameter_gradients(subject: Subject) -> Outcomes:
     ) | _compare_expanded_with_full_cotangents(function, leaves, [*claims])
     exact = torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps  # of floors: the copy is of float64
     floors = {result: exact * floor for result, floor in subject.floors.items()}
-    steps = {name: _step_parameter(function, leaves, name, cotangents, floors) for name in names}
+    steps = {name: _measure_results_at_parameter_steps(function, leaves, name, cotangents, floors) for name in names}
     outcomes: dict[str, Outcome] = {part.removeprefix("out, "): pair for part, pair in further.items()}
     for result, c in cotangents.items():
         depends = [name for name in names if steps[name].exceeds_noise(result)]
@@ -160,7 +160,7 @@ def _forward_argument_names(module: nn.Module) -> list[str]:
         return []
 
 
-def _step_parameter(
+def _measure_results_at_parameter_steps(
     function: NamedFunction, leaves: TensorsByName, name: str, cotangents: TensorsByName, floors: Mapping[str, float]
 ) -> _ParameterStep:
     x = leaves[name]
@@ -190,7 +190,7 @@ def _judge_result_without_graph(subject: Subject, result: str, parameters: list[
     known = result in (subject.energy, subject.forces, subject.stress)
     if known or len(subject.outcomes) == 1 or subject.result_frame(result) is not STILL:
         return _MissingGradient(
-            f"{result} has no graph in train(), and depends on {_parameter_names(parameters)}: {WAY_OUT}"
+            f"{result} has no graph in train(), and depends on {_list_parameter_names_as_text(parameters)}: {WAY_OUT}"
         )
     return MEANT.format(result=result)
 
@@ -204,7 +204,7 @@ def _compare_parameter_slopes(
 ) -> Outcome:
     # Slopes along parameters, each relative to itself; ``slopes`` are directions, and differences of long steps.
     if lacking := [name for name, g in gradients.items() if g is None or not bool(g.ne(0).any())]:
-        return _MissingGradient(f"no gradient of {_parameter_names(lacking)}, which {result} depends on")
+        return _MissingGradient(f"no gradient of {_list_parameter_names_as_text(lacking)}, which {result} depends on")
     got, expected = [], []
     for name, g in gradients.items():
         along, slope = slopes[name]
@@ -221,5 +221,5 @@ def _is_near_slope(one: Tensor, other: Tensor) -> bool:
     return bool((one - other).abs() <= SLOPE_LIMIT * torch.maximum(one.abs(), other.abs()))
 
 
-def _parameter_names(leaf_names: list[str]) -> str:
+def _list_parameter_names_as_text(leaf_names: list[str]) -> str:
     return ", ".join(name.removeprefix(PARAMETER) for name in leaf_names)

@@ -48,7 +48,7 @@ def compare_forces(subject: Subject) -> Outcomes:
     if (pair := _find_atom_and_shortest_edge_to_atom(exact)) is not None:
         atom, edge = pair
         found["two atoms close"] = _compare_forces_with_slopes(
-            replace(exact, given=_with_moved_atom(exact, atom, (APPROACH - 1.0) * edge))
+            replace(exact, given=_operands_with_moved_atom(exact, atom, (APPROACH - 1.0) * edge))
         )
     return found
 
@@ -85,7 +85,7 @@ def _find_atom_and_shortest_edge_to_atom(subject: Subject) -> tuple[int, Tensor]
     return int(second[shortest]), edges[shortest]
 
 
-def _with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName:
+def _operands_with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName:
     points = subject.given[subject.points or ""].clone()
     points[atom] += step
     return {**subject.given, subject.points or "": points}
@@ -179,7 +179,7 @@ def compute_energy_and_forces(subject: Subject, operands: TensorsByName) -> tupl
     return energy.detach(), -slope
 
 
-def _strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
+def _strain_operands(subject: Subject, strain: Tensor) -> TensorsByName:
     by = torch.eye(3, dtype=torch.float64) + strain
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     bent = [n for n, how in subject.turns.items() if how in STRAINED and (how.moves or roles.get(n) in SPACE)]
@@ -230,7 +230,7 @@ def differentiate_energy_by_strain(subject: Subject, claimed: Tensor) -> Tensor:
 
 
 def _strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tensor:
-    return _total_energy(subject, subject(_strained_operands(subject, amount * direction)))
+    return _total_energy(subject, subject(_strain_operands(subject, amount * direction)))
 
 
 def check_smoothness(subject: Subject) -> Outcomes:
@@ -242,7 +242,9 @@ def check_smoothness(subject: Subject) -> Outcomes:
     if (pair := _find_atom_and_shortest_edge_to_atom(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
-    of_atom = _find_energy_and_force_jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way)
+    of_atom = _find_energy_and_force_jumps_along_path(
+        exact, partial(_operands_with_atom_moved_along_edge, exact, *pair), way
+    )
     return found | prefix_part_names("one atom", of_atom)
 
 
@@ -286,13 +288,13 @@ def _find_energy_and_force_jumps_along_path(
 
 def stretch_operands(subject: Subject, factor: float) -> TensorsByName:
     """Operands with all lengths scaled."""
-    return _strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
+    return _strain_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
 
 
-def _with_atom_on_path(subject: Subject, atom: int, edge: Tensor, fraction: float) -> TensorsByName:
+def _operands_with_atom_moved_along_edge(subject: Subject, atom: int, edge: Tensor, fraction: float) -> TensorsByName:
     # on a straight line, from close to its neighbour to another place
     aside = edge.norm() * torch.tensor([0.48, 0.64, 0.6], dtype=torch.float64)
-    return _with_moved_atom(subject, atom, (1 - fraction) * (APPROACH - 1.0) * edge + fraction * aside)
+    return _operands_with_moved_atom(subject, atom, (1 - fraction) * (APPROACH - 1.0) * edge + fraction * aside)
 
 
 def _compare_largest_jump_with_range(function: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:

@@ -80,7 +80,12 @@ def _compare_many_copies(subject: Subject, distance: float) -> dict[str, Pair]:
     # the energy of so many copies that they have more edges than a small system has: some branch, or cut into chunks
     graph, energy = require_reading(subject).graph, subject.energy
     edges = 0 if graph.ends is None else graph.ends.shape[1]
-    if energy is None or not edges or graph.number > 1 or _possibly_extensive_arguments(subject) & subject.given.keys():
+    if (
+        energy is None
+        or not edges
+        or graph.number > 1
+        or _find_possibly_extensive_arguments(subject) & subject.given.keys()
+    ):
         return {}
     count = min(_EDGES // edges, _COPIES) | 1  # odd: chunks are powers of two
     places = torch.cartesian_prod(*[torch.arange(_PLACES)] * 3)  # near enough to be exact
@@ -131,7 +136,7 @@ def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph
     return pair_results({name: best[name] for name in expected}, expected)
 
 
-def _possibly_extensive_arguments(subject: Subject) -> set[str]:
+def _find_possibly_extensive_arguments(subject: Subject) -> set[str]:
     # arguments that may be numbers of a whole graph, which grow with it, as a charge does: nobody says which
     roles = require_reading(subject).roles
     return {name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL}
@@ -139,7 +144,7 @@ def _possibly_extensive_arguments(subject: Subject) -> set[str]:
 
 def _with_and_without_doubled_extensives(subject: Subject, values: TensorsByName) -> list[TensorsByName]:
     # with the numbers of a whole graph as they are, and as of two
-    whole = _possibly_extensive_arguments(subject)
+    whole = _find_possibly_extensive_arguments(subject)
     return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
 
 
@@ -178,7 +183,7 @@ def compare_batch(subject: Subject) -> Outcomes:
     first = parts[0]
     batches: dict[str, list[AtomGraph]] = {}
     if len({len(one.points) for one in given}) == 1:
-        batches[UNLIKE] = [first, _graph_of_other_size(reading, first)]
+        batches[UNLIKE] = [first, _make_graph_of_other_size(reading, first)]
     batches |= {part: [first, other] for part, other in _make_graphs_of_one_species(reading, first).items()}
     if len(first.points) > 1:
         lone = select_atoms(first, torch.zeros(1, dtype=torch.int64))
@@ -249,7 +254,7 @@ def _compare_results_with_single_graphs(
     return found
 
 
-def _graph_of_other_size(reading: Reading, graph: AtomGraph) -> AtomGraph:
+def _make_graph_of_other_size(reading: Reading, graph: AtomGraph) -> AtomGraph:
     # A graph of another number of atoms, as far as one can be made.
     found = strain_and_shrink_graph(graph)
     fewer = len(found.points) < len(graph.points)

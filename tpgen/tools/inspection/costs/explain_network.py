@@ -113,7 +113,7 @@ class NetworkExplanation(Shown):
     def _table_rows(self) -> list[list[str]]:
         columns = ["module", "product", "paths", "strategy", "calls", "backward", "rows"]
         columns += ["FLOP", "bytes", "bound by", "predicted"]
-        rows = [_product_row(p) for p in self.products]
+        rows = [_make_table_row_of_product(p) for p in self.products]
         if self.seconds:
             columns += ["forward", "backward", "of call"]
             for row, p in zip(rows, self.products, strict=True):
@@ -172,7 +172,7 @@ class NetworkExplanation(Shown):
         return div_lines(said) + draw_share_bar([*zip(names, values, strict=True)], sum(values))
 
 
-def _product_row(product: ProductInNetwork) -> list[str]:
+def _make_table_row_of_product(product: ProductInNetwork) -> list[str]:
     found = product.explanation
     return [
         product.module or "(itself)",

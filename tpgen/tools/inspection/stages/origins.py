@@ -136,16 +136,16 @@ def trace_graph(request: Request) -> TracedLines:
 def trace_code(request: Request) -> TracedLines:
     """Trace the fx graph's Python source."""
     emission = request.emission()
-    return _trace_python(emission.code, emission.graph)
+    return _pair_python_lines_with_origins(emission.code, emission.graph)
 
 
 def trace_script(request: Request) -> TracedLines:
     """Trace TorchScript's code."""
     emission = request.emission()
-    return _trace_python(request.scripted(emission).code, emission.graph)
+    return _pair_python_lines_with_origins(request.scripted(emission).code, emission.graph)
 
 
-def _trace_python(code: str, graph: fx.Graph) -> list[tuple[str, Origin]]:
+def _pair_python_lines_with_origins(code: str, graph: fx.Graph) -> list[tuple[str, Origin]]:
     # a line has the origin of the node whose name the line assigns
     lines = code.strip().split("\n")
     given = {node.name: (node, origin) for node, origin in find_node_origins(graph).items()}
