@@ -259,7 +259,7 @@ def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Call
         wanted = _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given[-1]))
         used = subject.fresh_copy()
         for one in given:
-            last = _fresh_results("points on their visited_graphs", partial(subject.detached_results, used, one))
+            last = _fresh_results("points on their way", partial(subject.detached_results, used, one))
         return prefix_part_names(part, pair_results(last, wanted))
 
     found = {part: partial(compare_trajectory, way) for part, way in ways.items()}

@@ -94,7 +94,7 @@ def read_call(
     x = values[points_name].to(torch.float64)
     if x.dim() != 2 or x.shape[1] != 3:
         return f"{points_name} has shape {tuple(x.shape)}, where one row of three for each atom is read"
-    roles = {points_name: "points_name"}
+    roles = {points_name: "points"}
     edges = read_edges(values, index_kinds, len(x))
     batch, read = _find_graph_of_each_atom_and_batch_role(values, index_kinds, len(x), graph_count)
     roles |= read
