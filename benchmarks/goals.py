@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tpgen.base.errors import TpgenError, unknown
 from tpgen.base.progress import Progress, bar
-from tpgen.tools.bench.records import Environment, read_environment, read_record
+from tpgen.tools.bench.records import Environment, build_dataclass_from_json, read_environment
 
 SCHEMA = 1
 
@@ -195,11 +195,11 @@ def load_outcome(path: Path) -> Outcome:
             raise TpgenError(f"{path}: has schema {data['schema']!r}, this version reads {SCHEMA}")
         found = data["findings"]
         findings = Findings(
-            tuple(read_record(Figure, figure) for figure in found["figures"]),
-            tuple(read_record(Point, point) for point in found["points"]),
+            tuple(build_dataclass_from_json(Figure, figure) for figure in found["figures"]),
+            tuple(build_dataclass_from_json(Point, point) for point in found["points"]),
             found["fma"],
         )
-        machine = read_record(Environment, data["environment"])
+        machine = build_dataclass_from_json(Environment, data["environment"])
         return Outcome(data["goal"], data["subject"], machine, data["seconds"], findings)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise TpgenError(f"{path} is no measured row ({error}); `python -m benchmarks.kernels` writes them") from None

@@ -25,7 +25,7 @@ from tpgen.kernels.runtime.ops import kernel_product
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem
-from tpgen.tools.bench.contenders import CONTENDERS, accept_weights, select_contenders
+from tpgen.tools.bench.contenders import CONTENDERS, ignore_weights_unless_needed, select_contenders
 from tpgen.tools.bench.records import Record, Report
 from tpgen.tools.bench.run import measure_peak_bytes, run_benchmarks
 from tpgen.tools.bench.tasks import (
@@ -76,7 +76,7 @@ def _speed_figure(report: Report, layout: str, record: Record) -> Figure:
     what, ratio = f"{record.problem}, {layout}", report.speedup(record)
     if ratio is None:
         return Figure(record.task, what, None, record.reason or _doubt(report, record) or "no e3nn to compare with")
-    theirs = [r for r in report.of(record.problem, record.task) if r.family == "e3nn" and r.median]
+    theirs = [r for r in report.records_of(record.problem, record.task) if r.family == "e3nn" and r.median]
     best = min(theirs, key=lambda r: r.median or 0.0)
     times = f"{duration(record.median)}, {best.contender} {duration(best.median)}"
     return Figure(record.task, what, ratio, f"{times}; set up in {_setup(record)}, theirs {_setup(best)}")
@@ -84,7 +84,9 @@ def _speed_figure(report: Report, layout: str, record: Record) -> Figure:
 
 def _doubt(report: Report, record: Record) -> str:
     """Why the time of a record or of an e3nn's is no ground for a ratio."""
-    doubted = [r for r in report.of(record.problem, record.task) if r.doubt and (r is record or r.family == "e3nn")]
+    doubted = [
+        r for r in report.records_of(record.problem, record.task) if r.doubt and (r is record or r.family == "e3nn")
+    ]
     return f"{doubted[0].contender}: {doubted[0].doubt}; measure again when the machine is quiet" if doubted else ""
 
 
@@ -239,7 +241,9 @@ def matrix_product(unit: Unit) -> Findings:
     problem = problem_named(unit.subject)
 
     def calls_of(plan: Plan, layout: Layout, operands: Operands) -> dict[str, Results]:
-        module = accept_weights(plan, TensorProduct.from_plan(plan, internal_weights=False, layout=layout))
+        module = ignore_weights_unless_needed(
+            plan, TensorProduct.from_plan(plan, internal_weights=False, layout=layout)
+        )
         return {"forward": lambda: TASKS["forward"].run(module, operands)}
 
     # outer products of copies against weights: (rows × components, u v) times (u v, w), path by path

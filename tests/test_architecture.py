@@ -198,7 +198,7 @@ def test_the_listed_imports_are_there() -> None:
 
 # Functions whose few answers are facts about this process, the machine or the package: there is nothing to limit.
 FACTS = {
-    "tpgen.compiler.autotune": {"warn_once"},
+    "tpgen.compiler.autotune": {"warn_once_of_missing_kernels"},
     "tpgen.networks.conversion.notices": {"_warn_once"},
     "tpgen.tools.inspection.costs.roofline": {"_cached_ceilings"},
     "tpgen.kernels.cpp.text": {"read_header"},

@@ -44,7 +44,7 @@ def test_one_hiccup_changes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
         seconds[0] += next(passed)
 
     monkeypatch.setattr(clock, "choose_clock", lambda device: lambda device: seconds[0])
-    monkeypatch.setattr(clock, "_calls_per_sample", lambda *given: 1)
+    monkeypatch.setattr(clock, "_count_calls_per_sample", lambda *given: 1)
     found = clock.time_in_turns({"a": call}, "cpu", rounds=9)["a"]
     assert len(found.samples) == 9
     assert found.median == pytest.approx(1e-5)
@@ -81,7 +81,7 @@ def test_several_threads_are_in_doubt_where_others_take_their_processors(monkeyp
 
     monkeypatch.setattr(time, "perf_counter", lambda: wall[0])
     monkeypatch.setattr(time, "process_time", lambda: wall[0])
-    monkeypatch.setattr(clock, "_preemption_count", lambda: taken[0])
+    monkeypatch.setattr(clock, "_count_preemptions_of_process", lambda: taken[0])
     found = {}
     for threads in (1, 2):
         with clock.with_threads(threads):

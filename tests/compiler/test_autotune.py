@@ -19,7 +19,7 @@ PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
 @pytest.fixture
 def _without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CXX", "none")
-    autotune.warn_once.cache_clear()
+    autotune.warn_once_of_missing_kernels.cache_clear()
 
 
 @pytest.mark.usefixtures("_without_compiler")

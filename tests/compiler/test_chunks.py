@@ -16,7 +16,7 @@ from tests.cases import derivatives
 from tpgen.base.errors import BackendError, InputError
 from tpgen.compiler import chunks
 from tpgen.compiler.chunks import Chunked
-from tpgen.compiler.footprint import run_on_fakes
+from tpgen.compiler.footprint import run_on_fake_tensors
 from tpgen.networks.program import network_program
 from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Plan
@@ -131,7 +131,7 @@ def test_no_more_is_taken_than_allowed() -> None:
             result = product(*given)
         return taken.peak - before, result.nbytes
 
-    peak, result = run_on_fakes(call)
+    peak, result = run_on_fake_tensors(call)
     assert result < peak <= result + LIMIT
 
 
@@ -227,5 +227,5 @@ def test_a_copy_keeps_its_limit() -> None:
 
 def test_couplings_are_numbers_also_where_shapes_alone_are_computed() -> None:
     wigner_3j.cache_clear()
-    found = run_on_fakes(lambda taken: wigner_3j(1, 1, 1))
+    found = run_on_fake_tensors(lambda taken: wigner_3j(1, 1, 1))
     assert abs((found**2).sum() - 1.0) < 1e-12

@@ -197,7 +197,7 @@ def test_auto_takes_a_kernel_where_there_is_one() -> None:
 
 
 def test_auto_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpgen.compiler.autotune.warn_once", lambda missing, remedy: None)
+    monkeypatch.setattr("tpgen.compiler.autotune.warn_once_of_missing_kernels", lambda missing, remedy: None)
     monkeypatch.setenv("TPGEN_CXX", "none")
     contraction = module(strategy="auto")
     assert contraction.choice.strategy == "einsum"

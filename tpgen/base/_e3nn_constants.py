@@ -25,11 +25,11 @@ class ConstantsOfE3nn(MetaPathFinder):
         return spec
 
 
-def _with_slices_allowed_in_files(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+def _with_slices_allowed_in_files(execute_module: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:
         from torch.serialization import safe_globals
 
         with safe_globals([slice]):
-            execute(module)
+            execute_module(module)
 
     return exec_module

@@ -194,7 +194,7 @@ def replaced_attribute(owner: Any, name: str, change: Callable[[Any], Any]) -> I
 
 
 def without_stack_traces() -> Any:
-    """Trace without source lines inside the block."""
+    """Inside the block, traces record no source lines."""
     # they take a tenth of the time
     config = __getattr__("fx_config")  # a module does not look into its own __getattr__
     return replaced_attribute(config, "do_not_emit_stack_traces", lambda _: True)
@@ -202,28 +202,28 @@ def without_stack_traces() -> Any:
 
 @contextmanager
 def with_small_sizes(assume_nonzero: bool = False) -> Iterator[None]:
-    """Trace dynamic sizes for 0 and 1 too, inside the block.
+    """Inside the block, traced programs also hold for sizes 0 and 1.
 
     A remaining test for size 1, or for 0 unless ``assume_nonzero``, becomes a program's condition.
     """
     shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
     # by such questions torch looks for memory that overlaps, of which a network that has been called has none
     unasked = replaced_attribute(torch, "_debug_has_internal_overlap", lambda _: lambda _: 0)
-    views = replaced_attribute(fakes, "_compute_stride", _size_oblivious_strides)
+    views = replaced_attribute(fakes, "_compute_stride", _prefer_strides_for_all_sizes)
     symbols = replaced_attribute(
-        __getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if assume_nonzero else _nonnegative_symbols
+        __getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if assume_nonzero else _let_symbols_be_zero
     )
     with (
         replaced_attribute(shapes, "backed_size_oblivious", lambda _: True),
         symbols,
         unasked,
         views,
-        _size_oblivious_reshape(fakes),
+        _replace_reshape_by_one_for_all_sizes(fakes),
     ):
         yield
 
 
-def _size_oblivious_strides(compute_strides: Callable[..., Any]) -> Callable[..., Any]:
+def _prefer_strides_for_all_sizes(compute_strides: Callable[..., Any]) -> Callable[..., Any]:
     # strides for all sizes; without any, strides for the sizes of the example
     def strides_of_shapes(*shapes: Any, size_oblivious: bool = False) -> Any:
         of_all = compute_strides(*shapes, size_oblivious=True)
@@ -233,7 +233,7 @@ def _size_oblivious_strides(compute_strides: Callable[..., Any]) -> Callable[...
 
 
 @contextmanager
-def _size_oblivious_reshape(fake_impls: Any) -> Iterator[None]:
+def _replace_reshape_by_one_for_all_sizes(fake_impls: Any) -> Iterator[None]:
     # write a reshape down as a view for all sizes, or as a copy; torch's, in C++, asks for sizes of 1
 
     def reshape(x: torch.Tensor, shape: Any) -> torch.Tensor:
@@ -255,6 +255,6 @@ def _size_oblivious_reshape(fake_impls: Any) -> Iterator[None]:
             operator._dispatch_cache.clear()
 
 
-def _nonnegative_symbols(make_symbol: Callable[..., Any]) -> Callable[..., Any]:
+def _let_symbols_be_zero(make_symbol: Callable[..., Any]) -> Callable[..., Any]:
     # torch takes dynamic sizes to be positive; so a test for size 0 becomes a condition
     return lambda *kind, positive=None, **rest: make_symbol(*kind, nonnegative=positive, **rest)

@@ -128,41 +128,49 @@ def time_in_turns(
         return {}
     slot = min(max(seconds / (len(calls) * _ROUNDS), _SAMPLE_SECONDS[0]), _SAMPLE_SECONDS[1])
     clock = choose_clock(device)
-    count = {name: 1 if repeats else _calls_per_sample(call, device, slot, clock) for name, call in calls.items()}
+    count = {name: 1 if repeats else _count_calls_per_sample(call, device, slot, clock) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order, shuffled = list(calls), random.Random(0)
     gc.collect()
-    start, before = time.perf_counter(), _preemption_count()
+    start, before = time.perf_counter(), _count_preemptions_of_process()
     with no_collection():  # of cycles of earlier work, which would fall on one call
-        for done in _share_done_after_each_round(start, seconds, rounds, repeats):
+        for done in _yield_share_done_after_each_round(start, seconds, rounds, repeats):
             shuffled.shuffle(order)
             for name in order:
                 samples[name].append(time_calls(calls[name], device, count[name], clock))
             tick(done)
-    taken = 0.0 if clock is _processor_time else (_preemption_count() - before) / (time.perf_counter() - start)
+    taken = (
+        0.0 if clock is _processor_time else (_count_preemptions_of_process() - before) / (time.perf_counter() - start)
+    )
     return {name: Timing(tuple(samples[name]), count[name], taken) for name in calls}
 
 
-def _preemption_count() -> int:
+def _count_preemptions_of_process() -> int:
     # how often the system has taken the processor from this process
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _share_done_after_each_round(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
+def _yield_share_done_after_each_round(
+    start: float, seconds: float, least_rounds: int, exact_rounds: int | None
+) -> Iterator[float]:
     # yields once per round, as far as the share can be known
     number = 0
     while True:
         number += 1
         spent = (time.perf_counter() - start) / seconds if seconds > 0 else 1.0
-        share = number / repeats if repeats else min(spent, number / rounds)
+        share = number / exact_rounds if exact_rounds else min(spent, number / least_rounds)
         yield min(share, 1.0)
-        if number >= repeats if repeats else number >= rounds and time.perf_counter() - start >= seconds:
+        if (
+            number >= exact_rounds
+            if exact_rounds
+            else number >= least_rounds and time.perf_counter() - start >= seconds
+        ):
             return
 
 
-def _calls_per_sample(call: TimedCall, device: str | torch.device, slot: float, clock: Clock) -> int:
+def _count_calls_per_sample(call: TimedCall, device: str | torch.device, sample_seconds: float, clock: Clock) -> int:
     once = min(time_calls(call, device, clock=clock) for _ in range(2))
-    return max(1, min(1000, int(slot / max(once, 1e-9))))
+    return max(1, min(1000, int(sample_seconds / max(once, 1e-9))))
 
 
 def find_device(module: nn.Module, inputs: Any = ()) -> str:

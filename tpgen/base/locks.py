@@ -42,16 +42,16 @@ else:
 
 
 class ForkedLock:
-    """Lock, free in a forked process."""
+    """Lock that forked processes find unlocked."""
 
     # a forked worker of a DataLoader has one thread: it would wait forever for a lock of another
-    def __init__(self, kind: Callable[[], Any] = threading.Lock) -> None:
-        self._kind = kind
-        self._renew()
+    def __init__(self, make_lock: Callable[[], Any] = threading.Lock) -> None:
+        self._kind = make_lock
+        self._make_new_lock()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)
+            os.register_at_fork(after_in_child=self._make_new_lock)
 
-    def _renew(self) -> None:
+    def _make_new_lock(self) -> None:
         self.lock = self._kind()
 
 

@@ -61,7 +61,7 @@ _all: list[RegisteredCache] = []
 
 
 def register_cache(cache: RegisteredCache) -> None:
-    """Register a cache."""
+    """List a cache in `caches`."""
     _all.append(cache)
 
 

@@ -41,24 +41,24 @@ def choose_strategy(plan: Plan, config: Config) -> Choice:
     return Choice(config.strategy, "asked for")
 
 
-def _choose_for_streams(plan: Plan, config: Config) -> Choice | None:
+def _choose_grouped_if_streams(plan: Plan, config: Config) -> Choice | None:
     if config.streams:
         return Choice("grouped", "streams carry the paths of a graph side by side")
     return None
 
 
-def _choose_kernel(plan: Plan, config: Config) -> Choice | None:
+def _choose_kernel_if_possible(plan: Plan, config: Config) -> Choice | None:
     target = target_of(config.device_type)
     if target is None:
         return None
     if (missing := target.missing(torch.device(config.device))) and target.remedy:
-        warn_once(missing, target.remedy)
+        warn_once_of_missing_kernels(missing, target.remedy)
     if missing or _why_no_kernel(plan, config) is not None:
         return None
     return Choice("kernel", f"a generated {target.language} kernel, compiled at the first call")
 
 
-def _choose_for_inductor(plan: Plan, config: Config) -> Choice | None:
+def _choose_graph_for_inductor(plan: Plan, config: Config) -> Choice | None:
     # inductor turns scalar multiply-adds into one loop; eager execution pays for each
     if config.backend != "inductor":
         return None
@@ -67,7 +67,7 @@ def _choose_for_inductor(plan: Plan, config: Config) -> Choice | None:
     return Choice("unrolled", "inductor fuses unrolled couplings into one loop")
 
 
-def _choose_grouped(plan: Plan, config: Config) -> Choice:
+def _choose_grouped_without_kernel(plan: Plan, config: Config) -> Choice:
     reason = _why_no_kernel(plan, config)
     if reason == targets.NO_PATHS:
         return Choice("grouped", reason)
@@ -78,21 +78,27 @@ def _why_no_kernel(plan: Plan, config: Config) -> str | None:
     return targets.why_auto_takes_no_kernel(plan, config.layout, config.dtype, config.device)
 
 
-def _choose_einsum(plan: Plan, config: Config) -> Choice:
+def _choose_einsum_without_kernel(plan: Plan, config: Config) -> Choice:
     return Choice("einsum", _why_no_kernel(plan, config) or "")
 
 
 _GRAPH_STRATEGIES = {OF_PATHS: "grouped", OF_MONOMIALS: "einsum"}  # in the place of kernels
 
 _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
-    OF_PATHS: (_choose_for_streams, read_choice, _choose_kernel, _choose_for_inductor, _choose_grouped),
-    OF_MONOMIALS: (read_choice, _choose_kernel, _choose_einsum),
+    OF_PATHS: (
+        _choose_grouped_if_streams,
+        read_choice,
+        _choose_kernel_if_possible,
+        _choose_graph_for_inductor,
+        _choose_grouped_without_kernel,
+    ),
+    OF_MONOMIALS: (read_choice, _choose_kernel_if_possible, _choose_einsum_without_kernel),
 }
 
 
 @cache
-def warn_once(missing: str, remedy: str) -> None:
-    """Warn once of missing kernels."""
+def warn_once_of_missing_kernels(missing: str, remedy: str) -> None:
+    """Warn once that graphs replace kernels."""
     warn_caller(
         f"{missing}: products run as fx graphs, which is slower. {remedy}; strategy='grouped' chooses graphs without "
         "this message"

@@ -16,7 +16,7 @@ from tpgen.base.errors import InputError
 from tpgen.base.remember import Shelf
 from tpgen.compiler.backends import Runner
 from tpgen.compiler.closed_form import is_transformed
-from tpgen.compiler.footprint import Footprint, run_on_fakes
+from tpgen.compiler.footprint import Footprint, run_on_fake_tensors
 from tpgen.kernels.runtime.registration import Differentiable, record_call
 
 Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
@@ -38,13 +38,13 @@ class BatchShape(NamedTuple):
         return self.shape[self.axis]
 
     def axis_of(self, x: Tensor, depth: Depth) -> int | None:
-        """The tensor's chunked axis, or None if shared or broadcast."""
+        """Tensor's chunked axis, or None if shared or broadcast."""
         axis = -1 if depth is None else self.axis - len(self.shape) + x.dim() - depth
         return None if axis < 0 or x.shape[axis] == 1 else axis
 
 
 class _ChunkedResult(NamedTuple):
-    """Batch layout of a result; for a gradient, the argument's index."""
+    """Axes behind a result's batch; for a gradient, the argument's index."""
 
     depth: Depth
     argument: int | None = None
@@ -59,7 +59,7 @@ class _RowFunction:
     order: int = 0  # of derivatives
 
     def pulled_back(self, has_cotangent: Sequence[bool], wanted: Sequence[int]) -> _RowFunction:
-        """The function (arguments, cotangents of flagged results) -> gradients of ``wanted`` arguments."""
+        """Function (arguments, cotangents of flagged results) -> gradients of ``wanted`` arguments."""
 
         def gradients_of_rows(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
             """Differentiate ``self.run`` by autograd; ``arguments`` end with cotangents."""
@@ -85,10 +85,10 @@ class _RowFunction:
 
 
 class Chunked(Differentiable[Any]):
-    """A program that needs at most ``max_bytes`` beside operands and result (None: no limit).
+    """Program run in chunks of rows, within ``max_bytes`` beside operands and result (None: no limit).
 
-    ``run`` is differentiable to ``orders``, ``plain`` to any order.  ``given`` and ``made``: axes behind the batch.
-    ``copies`` clones results that the next run overwrites.
+    ``run`` is differentiable to ``orders``, ``plain`` to any order.  ``given`` and ``made``: axes of arguments and
+    result behind the batch.  ``copies`` clones results that the next run overwrites.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class Chunked(Differentiable[Any]):
         """Evaluate without autograd, in chunks where the limit asks."""
         arguments = [x.detach() for x in arguments]
         program = self._run if function.order <= self._orders else self._plain
-        batch = None if self._max_bytes is None else _broadcast_batch(function, arguments)
-        size = self._rows_per_chunk(function, arguments, batch) if batch else 0
+        batch = None if self._max_bytes is None else _find_broadcast_batch_shape(function, arguments)
+        size = self._find_largest_rows_per_chunk(function, arguments, batch) if batch else 0
         if batch is None or size >= batch.rows:
             made = function.run(program, *arguments)
             return [x.clone() for x in made] if self._copies else made
@@ -159,7 +159,7 @@ class Chunked(Differentiable[Any]):
             ]
             made = function.run(program, *parts)
             rooms = rooms or [
-                _result_buffer(r, x, arguments, batch) for r, x in zip(function.results, made, strict=True)
+                _allocate_result(r, x, arguments, batch) for r, x in zip(function.results, made, strict=True)
             ]
             for (total, axis, _), x in zip(rooms, made, strict=True):
                 if axis is None:
@@ -171,11 +171,13 @@ class Chunked(Differentiable[Any]):
 
     # --- how many -----------------------------------------------------------------------------------------------
 
-    def _rows_per_chunk(self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape) -> int:
-        key = self._number, *function.key, *self._shapes_with_rows(function, arguments, batch, _FEW)
+    def _find_largest_rows_per_chunk(
+        self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape
+    ) -> int:
+        key = self._number, *function.key, *self._list_shapes_at_row_count(function, arguments, batch, _FEW)
         taken = _measured.get(key)
         if taken is None:
-            few, more = (self._bytes_for_rows(function, arguments, batch, rows) for rows in (_FEW, _MORE))
+            few, more = (self._count_peak_bytes_for_rows(function, arguments, batch, rows) for rows in (_FEW, _MORE))
             each = -((few - more) // (_MORE - _FEW))
             taken = _measured[key] = (max(few - each * _FEW, 0), each)
         fixed, each = taken
@@ -189,21 +191,23 @@ class Chunked(Differentiable[Any]):
             )
         return size
 
-    def _bytes_for_rows(self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape, rows: int) -> int:
+    def _count_peak_bytes_for_rows(
+        self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape, rows: int
+    ) -> int:
         # results among them
-        def run_and_measure_peak(taken: Footprint) -> int:
-            shapes = self._shapes_with_rows(function, arguments, batch, rows)
+        def run_and_measure_peak(footprint: Footprint) -> int:
+            shapes = self._list_shapes_at_row_count(function, arguments, batch, rows)
             given = [
                 torch.empty(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes, arguments, strict=True)
             ]
-            before = taken.now
+            before = footprint.now
             function.run(self._plain, *given)
-            return taken.peak - before
+            return footprint.peak - before
 
-        return run_on_fakes(run_and_measure_peak)
+        return run_on_fake_tensors(run_and_measure_peak)
 
     @staticmethod
-    def _shapes_with_rows(
+    def _list_shapes_at_row_count(
         function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape, rows: int
     ) -> Iterator[tuple[int, ...]]:
         for x, depth in zip(arguments, function.given, strict=True):
@@ -211,7 +215,7 @@ class Chunked(Differentiable[Any]):
             yield tuple(rows if n == axis else size for n, size in enumerate(x.shape))
 
 
-def _broadcast_batch(function: _RowFunction, arguments: Sequence[Tensor]) -> BatchShape | None:
+def _find_broadcast_batch_shape(function: _RowFunction, arguments: Sequence[Tensor]) -> BatchShape | None:
     given = zip(arguments, function.given, strict=True)
     shape = torch.broadcast_shapes(*(x.shape[: x.dim() - depth] for x, depth in given if depth is not None))
     if not shape or max(shape) < 2:
@@ -219,7 +223,7 @@ def _broadcast_batch(function: _RowFunction, arguments: Sequence[Tensor]) -> Bat
     return BatchShape(tuple(shape), max(range(len(shape)), key=lambda axis: shape[axis]))
 
 
-def _result_buffer(
+def _allocate_result(
     result: _ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: BatchShape
 ) -> tuple[Tensor, int | None, torch.dtype]:
     """Allocate a result: (buffer, chunked axis or None for sums, final dtype)."""

@@ -31,7 +31,7 @@ _Slots = tuple[int, ...]  # positions among the slots of the form
 
 
 class ClosedForm(Differentiable[Any]):
-    """Programs of a form, compiled at first use, one per choice of open slots.
+    """Programs of a form, one per set of computed slots, compiled at first use.
 
     ``like`` gives dtype and device.  ``copies`` clones results that the next run overwrites.
     """
@@ -50,19 +50,19 @@ class ClosedForm(Differentiable[Any]):
         self.partly_read = {n for n, s in enumerate(form.slots) if form.reading(s) != form}
 
     def __call__(self, *arguments: Any) -> Tensor:
-        """Evaluate at operands, indices, and row counts of an indexed open slot; differentiable."""
+        """Evaluate at operands, indices, and row counts of an indexed result; differentiable."""
         count, indices = len(self._form.slots) - 1, len(self._form.indices)
         point = (*arguments[: self._opened], None, *arguments[self._opened : count])
         rows = Rows(arguments[count : count + indices], self._row_counts(point, arguments[count + indices :]))
         return self.open((self._opened,), (), rows, point)[0]
 
     def open(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Differentiable values of ``opened`` slots, from paths that read the slots ``read``."""
+        """Compute ``opened`` slots, differentiably, by paths that read slots ``read``."""
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
             return self._open_under_old_vmap(opened, read, rows, point)
         if is_transformed(given):
-            return self._call_program(self._graph_module, opened, read, rows, point)
+            return self._call_program_of_slots(self._get_graph_module, opened, read, rows, point)
         if not torch.is_grad_enabled():  # autograd's bookkeeping costs as much as a small product
             return self.run(opened, read, rows, point)
         with torch.no_grad():
@@ -81,28 +81,29 @@ class ClosedForm(Differentiable[Any]):
         """Compute wanted gradients by opening the form."""
         point, opened, read, rows = call
 
-        def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], further: tuple[int, ...]) -> list[Tensor]:
-            both = tuple(sorted({*read, *raised} & self.partly_read))
-            values = self.open(further, both, rows, moved)
+        def evaluate(read_too: tuple[int, ...], moved: Sequence[Tensor | None], slots: tuple[int, ...]) -> list[Tensor]:
+            both = tuple(sorted({*read, *read_too} & self.partly_read))
+            values = self.open(slots, both, rows, moved)
             return [
-                _summed_to_shape(x, None if self.shared[n] else point[n]) for n, x in zip(further, values, strict=True)
+                _sum_gradient_to_operand_shape(x, None if self.shared[n] else point[n])
+                for n, x in zip(slots, values, strict=True)
             ]
 
         return pull_back(evaluate, point, opened, cotangents, [n for n, yes in enumerate(wanted) if yes])
 
-    def _row_counts(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
+    def _row_counts(self, point: Sequence[Tensor | None], open_slot_counts: Sequence[int]) -> dict[str, int]:
         # of tensors at the point, or given for open slots
         indexed = [
             (index, x) for slot, x in zip(self._form.slots, point, strict=True) if (index := self._form.index(slot))
         ]
         found = {index: x.shape[0] for index, x in indexed if x is not None}
-        return {**found, **dict(zip([index for index, x in indexed if x is None], given, strict=True))}
+        return {**found, **dict(zip([index for index, x in indexed if x is None], open_slot_counts, strict=True))}
 
     def run(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Values of the ``opened`` slots, without autograd."""
+        """Compute ``opened`` slots without autograd."""
         # detached: the compiled program is for values alone, its derivatives are other programs
         values = [None if x is None else x.detach() for x in point]
-        results = self._call_program(self._compiled_program, opened, read, rows, values)
+        results = self._call_program_of_slots(self._get_compiled_program, opened, read, rows, values)
         return tuple(x.clone() for x in results) if self._copies else results
 
     def _open_under_old_vmap(
@@ -114,7 +115,7 @@ class ClosedForm(Differentiable[Any]):
             found = torch.vmap(lambda *moved: self.open(opened, read, rows, moved), tuple(dims))(*below)
             return tuple(add_batch_dim(x, 0, level) for x in found)
 
-    def _call_program(
+    def _call_program_of_slots(
         self,
         program_for: Callable[[_Slots, _Slots], _Program],
         opened: _Slots,
@@ -127,7 +128,7 @@ class ClosedForm(Differentiable[Any]):
         indices = dict.fromkeys(index for n in opened if (index := self._form.index(self._form.slots[n])))
         return program_for(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
 
-    def _graph_module(self, opened: _Slots, read: _Slots) -> nn.Module:
+    def _get_graph_module(self, opened: _Slots, read: _Slots) -> nn.Module:
         # the program as a graph of torch's operators, which every transform knows
         key = (opened, read)
         if key not in self._graphs:
@@ -136,30 +137,30 @@ class ClosedForm(Differentiable[Any]):
                 self._graphs[key] = module.to(device=self._like.device, dtype=self._like.dtype)
         return self._graphs[key]
 
-    def _compiled_program(self, opened: _Slots, read: _Slots) -> _Program:
+    def _get_compiled_program(self, opened: _Slots, read: _Slots) -> _Program:
         key = (opened, read)
         if key not in self._programs:
-            self._programs[key] = self._compile(self._graph_module(opened, read))
+            self._programs[key] = self._compile(self._get_graph_module(opened, read))
         return self._programs[key]
 
     def emission(self, opened: _Slots, read: _Slots = ()) -> Emission:
-        """Write the program of ``opened`` slots, from paths that read the slots ``read``."""
+        """Write the program that computes ``opened`` slots by paths that read slots ``read``."""
         form = self._form.reading(*(self._form.slots[n] for n in read))
         forms = tuple(form.open(*form.slots[n]) for n in opened)
         names = ", ".join("*".join(f.opened) for f in forms)
         return emit_form(forms, self._strategy, title=f"{names} of {form.plan.digest}, {self._strategy}")
 
 
-def is_transformed(given: Sequence[Tensor]) -> bool:
+def is_transformed(tensors: Sequence[Tensor]) -> bool:
     """Whether a transform, trace or tangent needs plain torch operators."""
-    return any(map(is_functorch_wrapped_tensor, given)) or (
+    return any(map(is_functorch_wrapped_tensor, tensors)) or (
         not torch.compiler.is_compiling()
         and (
             is_tracing()
             or transform_level() is not None  # tensors that a transformed function closes over are plain ones
             or has_tangents()
             or dispatch_mode(DispatchModeKey.PROXY) is not None
-            or any(isinstance(size, torch.SymInt) for x in given for size in x.shape)
+            or any(isinstance(size, torch.SymInt) for x in tensors for size in x.shape)
         )
     )
 
@@ -172,7 +173,7 @@ class Rows:
     sizes: dict[str, int]
 
 
-def _summed_to_shape(gradient: Tensor, operand: Tensor | None) -> Tensor:
+def _sum_gradient_to_operand_shape(gradient: Tensor, operand: Tensor | None) -> Tensor:
     # a gradient summed over the batch dimensions that broadcast its operand
     if operand is None or gradient.shape == operand.shape:
         return gradient

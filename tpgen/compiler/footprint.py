@@ -52,7 +52,7 @@ def _storage_key(x: Tensor) -> int:
     return x.untyped_storage()._cdata
 
 
-def run_on_fakes(run: Callable[[Footprint], _T]) -> _T:
+def run_on_fake_tensors(run: Callable[[Footprint], _T]) -> _T:
     """Call ``run`` with fake tensors (shapes only) and their `Footprint`.
 
     >>> import torch
@@ -60,7 +60,7 @@ def run_on_fakes(run: Callable[[Footprint], _T]) -> _T:
     ...     x = torch.empty(1000)
     ...     (x + x) * 2
     ...     return taken.now, taken.peak
-    >>> run_on_fakes(double)
+    >>> run_on_fake_tensors(double)
     (4000, 12000)
     """
     with without_modes(), FakeTensorMode(allow_non_fake_inputs=True), Footprint() as taken:

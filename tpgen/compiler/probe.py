@@ -25,7 +25,7 @@ class _CountedGraph:
 
 
 @dataclass(frozen=True)
-class _Break:
+class _GraphBreak:
     reason: str
     where: tuple[str, ...]  # frames, the innermost last
 
@@ -44,7 +44,7 @@ class Capture:
     """Graphs, breaks and guards of one call."""
 
     graphs: tuple[_CountedGraph, ...]
-    breaks: tuple[_Break, ...]
+    breaks: tuple[_GraphBreak, ...]
     guards: tuple[Guard, ...]
     programs: tuple[Any, ...] = field(default=(), repr=False, compare=False)  # the graphs as modules of torch's
 
@@ -71,7 +71,8 @@ def capture_graphs(module: Module, inputs: Sequence[Any]) -> Capture:
         for graph, operations in zip(found.graphs, found.ops_per_graph or [], strict=True)
     )
     breaks = tuple(
-        _Break(_without_advice(b.reason), tuple(_frame_text(f) for f in b.user_stack)) for b in found.break_reasons
+        _GraphBreak(_cut_advice_from_break_reason(b.reason), tuple(_describe_stack_frame(f) for f in b.user_stack))
+        for b in found.break_reasons
     )
     guards = dict.fromkeys(
         Guard(g.name, tuple(g.guard_types), tuple(_without_object_ids(c) for c in g.code_list))
@@ -97,7 +98,7 @@ def list_recompilations(
         _torch.clear_compilations()
         run(*inputs)
         found += [
-            Compilation(number, f"{m.co_name}", _failed_guard(m.recompile_reason))
+            Compilation(number, f"{m.co_name}", _text_of_failed_guard(m.recompile_reason))
             for m in _torch.compilations()
             if m.co_name is not None and m.is_forward is not False
         ]
@@ -105,7 +106,9 @@ def list_recompilations(
     return tuple(found)
 
 
-def collect_sources(module: Module, inputs: Sequence[Any], step: Callable[[Module, Sequence[Any]], Any]) -> list[str]:
+def collect_inductor_sources(
+    module: Module, inputs: Sequence[Any], step: Callable[[Module, Sequence[Any]], Any]
+) -> list[str]:
     """Inductor's sources for ``step`` with the compiled module, per graph and direction."""
     torch.compiler.reset()
     run = compile_program(module, Config(backend="inductor"))  # type: ignore[arg-type]
@@ -114,12 +117,12 @@ def collect_sources(module: Module, inputs: Sequence[Any], step: Callable[[Modul
     return [source.strip() for source in sources]
 
 
-def _frame_text(frame: Any) -> str:
+def _describe_stack_frame(frame: Any) -> str:
     line = (frame.line or "").strip() or "source not available"
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}: {line}"
 
 
-def _without_advice(reason: str) -> str:
+def _cut_advice_from_break_reason(reason: str) -> str:
     lines = [line.rstrip() for line in reason.strip().splitlines() if line.strip()]
     kept = [
         line for line in lines if not line.lstrip().startswith(("For more details", "Developer debug", "User code"))
@@ -127,7 +130,7 @@ def _without_advice(reason: str) -> str:
     return "\n".join(kept)
 
 
-def _failed_guard(reason: str | None) -> str:
+def _text_of_failed_guard(reason: str | None) -> str:
     # Dynamo's text starts with the number of the compilation and ends with advice
     if not reason:
         return ""

@@ -15,7 +15,7 @@ from tpgen.form.form import Form, SlotNames
 
 
 def make_form_runner(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
-    """Make the function that runs a form's ``program``, compiled and chunked as ``config`` says; ``like``: a tensor."""
+    """Compile and chunk a form's ``program`` as ``config`` says; ``like`` gives dtype and device."""
 
     def compiled(program: nn.Module) -> Runner:
         return compile_program(program, config)

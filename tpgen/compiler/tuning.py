@@ -31,13 +31,17 @@ def list_strategies(plan: Plan) -> tuple[str, ...]:
 
 
 def read_choice(plan: Plan, config: Config) -> Choice | None:
-    """The valid measured choice for a plan, or None."""
+    """Valid measured choice for a plan, or None."""
     try:
         fields = json.loads(read_own(_choice_file(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    if not isinstance(strategy, str) or strategy not in list_strategies(plan) or why_unfit(plan, config, strategy):
+    if (
+        not isinstance(strategy, str)
+        or strategy not in list_strategies(plan)
+        or why_strategy_cannot_run(plan, config, strategy)
+    ):
         return None
     return Choice(strategy, f"the fastest of those measured here, {milliseconds:.3g} ms for {fields.get('rows')} rows")
 
@@ -48,7 +52,7 @@ def remember_choice(plan: Plan, config: Config, strategy: str, milliseconds: flo
     cache.write_atomically(_choice_file(plan, config, cache.current_directory()), json.dumps(fields))
 
 
-def why_unfit(plan: Plan, config: Config, strategy: str) -> str | None:
+def why_strategy_cannot_run(plan: Plan, config: Config, strategy: str) -> str | None:
     """Why a strategy cannot run here, or None."""
     if strategy == "kernel":
         return why_kernel_unsupported(plan, config.layout, config.dtype, config.device)

@@ -19,7 +19,14 @@ from tpgen.nn.products import ElementwiseTensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise, fully_connected, tensor_square
 from tpgen.planner.problems import Problem
-from tpgen.tools.bench.contenders import CONTENDERS, Contender, Loop, build_e3nn_module, build_loop, select_contenders
+from tpgen.tools.bench.contenders import (
+    CONTENDERS,
+    Contender,
+    LoopOverInstructions,
+    build_e3nn_module,
+    build_loop,
+    select_contenders,
+)
 from tpgen.tools.bench.run import measure_peak_bytes, run_benchmarks, select_problems
 from tpgen.tools.bench.tasks import (
     TASKS,
@@ -183,7 +190,7 @@ def test_operands_are_seeded_and_change_layout():
 def test_loop_has_all_modes():
     plan = tensor_square("3x0e+2x1o", "2x0e+1x2e+1x1o")
     x1, x2, w = torch.randn(4, 9), torch.randn(4, 9), torch.randn(plan.weight_numel)
-    result = Loop(replace(plan)).float()(x1, x2, w)
+    result = LoopOverInstructions(replace(plan)).float()(x1, x2, w)
     torch.testing.assert_close(result, reference_product(plan, x1, x2, w))
 
 

@@ -20,8 +20,8 @@ def draw_bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> s
     2
     """
     shown = {title: bars for title, bars in groups.items() if bars}
-    left = 12 + _label_width(label for bars in shown.values() for label, _, _ in bars)
-    width = left + _BAR + 12 + _label_width(text for bars in shown.values() for _, _, text in bars)
+    left = 12 + _find_width_of_labels(label for bars in shown.values() for label, _, _ in bars)
+    width = left + _BAR + 12 + _find_width_of_labels(text for bars in shown.values() for _, _, text in bars)
     parts, y = [], 4.0
     for title, bars in shown.items():
         parts.append(_svg_text(4, y + 11, title, weight=600))
@@ -33,7 +33,7 @@ def draw_bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> s
             parts.append(f'<rect x="{left}" y="{base + 2}" width="{long:.1f}" height="12" fill="{_BLUE}"/>')
             parts.append(_svg_text(left + long + 5, base + 11, text))
         y += _ROW * (len(bars) + 1) + 8
-    return _svg(parts, width, y) if parts else ""
+    return _wrap_parts_in_svg(parts, width, y) if parts else ""
 
 
 def draw_share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") -> str:
@@ -57,7 +57,9 @@ def draw_share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str =
         drawn.append(f'<rect x="4" y="{y + 2}" width="11" height="11" fill="{to_css(color)}"/>')
         drawn.append(_svg_text(21, y + 11, f"{name}: {percent}"))
         x += long
-    return _svg(drawn, max(width + 8, 25 + _label_width(f"{name}: 100 %" for name, _ in named)), 34 + _ROW * len(named))
+    return _wrap_parts_in_svg(
+        drawn, max(width + 8, 25 + _find_width_of_labels(f"{name}: 100 %" for name, _ in named)), 34 + _ROW * len(named)
+    )
 
 
 Error = tuple[str, float | None, float | None]  # its label, how large it is, and the tolerance
@@ -75,7 +77,7 @@ def draw_error_scale(errors: Sequence[Error]) -> str:
     if not seen:
         return ""
     low, high = floor(log10(min(seen))) - 1, ceil(log10(max(seen))) + 1
-    left, wide, bottom = 12 + _label_width(label for label, _, _ in errors), 2 * _BAR, 6 + _ROW * len(errors)
+    left, wide, bottom = 12 + _find_width_of_labels(label for label, _, _ in errors), 2 * _BAR, 6 + _ROW * len(errors)
 
     def x_of_value(value: float) -> float:
         power = low if value <= 0 else high if not isfinite(value) else log10(value)
@@ -98,14 +100,14 @@ def draw_error_scale(errors: Sequence[Error]) -> str:
                     x_of_value(limit), y - 7, x_of_value(limit), y + 7, f"tolerance {limit:.1e}", 'stroke-width="2"'
                 )
             )
-        parts.append(_error_mark(x_of_value(value), y, value, limit))
+        parts.append(_draw_error_mark(x_of_value(value), y, value, limit))
         parts.append(_svg_text(left + wide + 8, y + 4, f"{value:.1e}" if value else "0"))
     parts.append(_svg_text(left + wide / 2, bottom + 28, "largest relative error; upright: the tolerance", "middle"))
-    return _svg(parts, left + wide + 70, bottom + 34)
+    return _wrap_parts_in_svg(parts, left + wide + 70, bottom + 34)
 
 
-def _error_mark(x: float, y: float, value: float, limit: float | None) -> str:
-    if limit is None or value <= limit:
+def _draw_error_mark(x: float, y: float, value: float, tolerance: float | None) -> str:
+    if tolerance is None or value <= tolerance:
         return f'<circle cx="{x:.1f}" cy="{y}" r="4.5" fill="{_GREEN}"/>'
     cross = f"M{x - 5:.1f},{y - 5}L{x + 5:.1f},{y + 5}M{x - 5:.1f},{y + 5}L{x + 5:.1f},{y - 5}"
     return f'<path class="beyond" d="{cross}" stroke="{_RED}" stroke-width="3"/>'
@@ -116,7 +118,7 @@ def _svg_line(x0: float, y0: float, x1: float, y1: float, title: str, style: str
     return f'<line {ends} stroke="currentColor" {style}><title>{escape(title)}</title></line>'
 
 
-def _label_width(texts: Iterable[str]) -> float:
+def _find_width_of_labels(texts: Iterable[str]) -> float:
     return _LETTER * max(map(len, texts), default=0)
 
 
@@ -129,6 +131,6 @@ def _svg_text(
     )
 
 
-def _svg(parts: Sequence[str], width: float, height: float) -> str:
+def _wrap_parts_in_svg(parts: Sequence[str], width: float, height: float) -> str:
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     return f'<svg {size} style="max-width:100%">{"".join(parts)}</svg>'

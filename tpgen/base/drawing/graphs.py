@@ -96,7 +96,7 @@ def lay_out_ranks(
     >>> [y for _, y in lines["a", "d"]]
     [0, -1, -2]
     """
-    depth = _rank_of_nodes(reads, set(inputs))
+    depth = _find_rank_of_each_node(reads, set(inputs))
     above: dict[Hashable, list[Hashable]] = {node: [] for node in reads}
     chains: dict[tuple[Node, Node], list[Hashable]] = {
         (one, node): [one, *(_EdgeAtRank(one, node, n) for n in range(depth[one] + 1, depth[node])), node]
@@ -109,13 +109,13 @@ def lay_out_ranks(
     ranks: list[list[Hashable]] = [[] for _ in range(1 + max(depth.values(), default=0))]
     for one in above:
         ranks[one.rank if isinstance(one, _EdgeAtRank) else depth[one]].append(one)  # type: ignore[index]
-    x = _x_positions(ranks, above)
+    x = _place_nodes_near_neighbours(ranks, above)
     y: dict[Hashable, float] = {one: -n for n, rank in enumerate(ranks) for one in rank}
     lines = {ends: [(x[one], y[one]) for one in chain] for ends, chain in chains.items()}
     return {node: (x[node], y[node]) for node in reads}, lines
 
 
-def _rank_of_nodes(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> dict[Node, int]:
+def _find_rank_of_each_node(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> dict[Node, int]:
     depth: dict[Node, int] = {}
     for node, sources in reads.items():
         depth[node] = 1 + max((depth[source] for source in sources), default=-1)
@@ -126,23 +126,29 @@ def _rank_of_nodes(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> d
     return {n: d if reads[n] or n in inputs else max(0, first.get(n, 1) - 1) for n, d in depth.items()}
 
 
-def _x_positions(ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hashable]]) -> dict[Hashable, float]:
+def _place_nodes_near_neighbours(
+    ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hashable]]
+) -> dict[Hashable, float]:
     # by turns near the nodes above and near the nodes below
     below: dict[Hashable, list[Hashable]] = {}
     for one, sources in above.items():
         for source in sources:
             below.setdefault(source, []).append(one)
-    x = {one: place for rank in ranks for one, place in zip(rank, _x_in_rank(rank, [0.0] * len(rank)), strict=True)}
+    x = {
+        one: place
+        for rank in ranks
+        for one, place in zip(rank, _place_nodes_of_rank_without_overlap(rank, [0.0] * len(rank)), strict=True)
+    }
     for turn in range(2 * _ROUNDS):
         near = above if turn % 2 == 0 else below
         for rank in ranks if turn % 2 == 0 else reversed(ranks):
             wanted = {one: _mean([x[other] for other in near.get(one, ())], x[one]) for one in rank}
             rank.sort(key=lambda one: wanted[one])
-            x.update(zip(rank, _x_in_rank(rank, [wanted[one] for one in rank]), strict=True))
+            x.update(zip(rank, _place_nodes_of_rank_without_overlap(rank, [wanted[one] for one in rank]), strict=True))
     return x
 
 
-def _x_in_rank(rank: Sequence[Hashable], wanted: Sequence[float]) -> list[float]:
+def _place_nodes_of_rank_without_overlap(rank: Sequence[Hashable], wanted: Sequence[float]) -> list[float]:
     # in this order, as near to the wanted positions as widths allow, and centred on them
     found: list[float] = []
     for n, (one, x) in enumerate(zip(rank, wanted, strict=True)):
@@ -152,8 +158,8 @@ def _x_in_rank(rank: Sequence[Hashable], wanted: Sequence[float]) -> list[float]
     return [x + shift for x in found]
 
 
-def _node_width(one: Hashable) -> float:
-    return _NARROW if isinstance(one, _EdgeAtRank) else 1.0
+def _node_width(node: Hashable) -> float:
+    return _NARROW if isinstance(node, _EdgeAtRank) else 1.0
 
 
 def _mean(values: Sequence[float], default: float) -> float:

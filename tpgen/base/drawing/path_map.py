@@ -46,43 +46,48 @@ class PathMap:
     unit: str = "FLOP per row"  # of what makes a route thick
 
 
-def draw_first_paths(shown: PathMap) -> str:
+def draw_first_paths(path_map: PathMap) -> str:
     """Map for a notebook, cut after 40 paths; "" without paths."""
-    if not shown.routes:
+    if not path_map.routes:
         return ""
-    cut = len(shown.routes) > _MOST
-    said = f"<div>the first {_MOST} of {len(shown.routes)} paths</div>" if cut else ""
-    return draw_path_map(replace(shown, routes=shown.routes[:_MOST])) + said
+    cut = len(path_map.routes) > _MOST
+    said = f"<div>the first {_MOST} of {len(path_map.routes)} paths</div>" if cut else ""
+    return draw_path_map(replace(path_map, routes=path_map.routes[:_MOST])) + said
 
 
-def draw_path_map(shown: PathMap, interactive: bool = False) -> str:
+def draw_path_map(path_map: PathMap, interactive: bool = False) -> str:
     """Draw a map as SVG; ``interactive`` adds hooks for scripts."""
-    routes, segments = shown.routes, sum(map(len, shown.operands.values()))
+    routes, segments = path_map.routes, sum(map(len, path_map.operands.values()))
     step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(routes) + 1)))
     height = max(step * (len(routes) + 1), 22 * (segments + 3), 120)
     named = 'id="diagram"' if interactive else 'style="max-width:100%;max-height:600px"'
-    sides = {**shown.operands, **shown.results}
-    blocks = {**_vertical_ranges(shown.operands, height), **_vertical_ranges(shown.results, height)}
+    sides = {**path_map.operands, **path_map.results}
+    blocks = {
+        **_divide_height_by_segment_counts(path_map.operands, height),
+        **_divide_height_by_segment_counts(path_map.results, height),
+    }
     places = {name: _evenly_spaced(len(sides[name]), top + 14, bottom) for name, (top, bottom) in blocks.items()}
     middles = _evenly_spaced(len(routes), 14, height)
     most = max((route.cost for route in routes), default=1)
     parts = [f'<svg {named} viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" height="{height:.0f}">']
-    parts += [_operand_title(name, 4, blocks[name][0], "start") for name in shown.operands]
-    parts += [_operand_title(name, _WIDTH - 4, blocks[name][0], "end") for name in shown.results]
+    parts += [_draw_operand_title(name, 4, blocks[name][0], "start") for name in path_map.operands]
+    parts += [_draw_operand_title(name, _WIDTH - 4, blocks[name][0], "end") for name in path_map.results]
     for route, y in zip(routes, middles, strict=True):
-        curves, width = _path_curves(route, places, y), 1 + _GROWTH * route.cost / max(1, most)
-        parts.append(_svg_path(route, curves, y, width, step, shown.unit, interactive))
-    for name, labels in shown.operands.items():
-        parts += _segment_labels(labels, places[name], _COLUMNS["in"] - 6, "end")
-    for name, labels in shown.results.items():
-        parts += _segment_labels(labels, places[name], _COLUMNS["out"] + 6, "start")
+        curves, width = _svg_curves_of_path(route, places, y), 1 + _GROWTH * route.cost / max(1, most)
+        parts.append(_svg_path(route, curves, y, width, step, path_map.unit, interactive))
+    for name, labels in path_map.operands.items():
+        parts += _draw_segment_labels(labels, places[name], _COLUMNS["in"] - 6, "end")
+    for name, labels in path_map.results.items():
+        parts += _draw_segment_labels(labels, places[name], _COLUMNS["out"] + 6, "start")
     return "".join([*parts, "</svg>"])
 
 
-def _vertical_ranges(sides: Mapping[str, Sequence[str]], height: float) -> dict[str, tuple[float, float]]:
+def _divide_height_by_segment_counts(
+    segments_of_operands: Mapping[str, Sequence[str]], height: float
+) -> dict[str, tuple[float, float]]:
     # each operand has as much of the height as it has segments
-    count, top, found = max(1, sum(map(len, sides.values()))), 0.0, {}
-    for name, labels in sides.items():
+    count, top, found = max(1, sum(map(len, segments_of_operands.values()))), 0.0, {}
+    for name, labels in segments_of_operands.items():
         found[name] = (top, top + height * len(labels) / count)
         top = found[name][1]
     return found
@@ -92,7 +97,7 @@ def _evenly_spaced(count: int, top: float, bottom: float) -> list[float]:
     return [top + (n + 0.5) * (bottom - top) / count for n in range(count)]
 
 
-def _operand_title(name: str, x: float, top: float, anchor: str) -> str:
+def _draw_operand_title(name: str, x: float, top: float, anchor: str) -> str:
     attributes = _text_attributes(11, anchor)
     return f'<text class="side" x="{x}" y="{top + 11:.0f}" {attributes} font-weight="600">{escape(name)}</text>'
 
@@ -101,7 +106,7 @@ def _text_attributes(size: float, anchor: str, color: str = "currentColor") -> s
     return f'font-size="{size:.1f}" text-anchor="{anchor}" fill="{color}"'
 
 
-def _segment_labels(segments: Iterable[str], places: list[float], x: float, anchor: str) -> list[str]:
+def _draw_segment_labels(segments: Iterable[str], places: list[float], x: float, anchor: str) -> list[str]:
     room = min((b - a for a, b in pairwise(places)), default=20.0)
     size = min(11.0, max(8.5, room - 1))
     return [
@@ -111,7 +116,7 @@ def _segment_labels(segments: Iterable[str], places: list[float], x: float, anch
     ]
 
 
-def _path_curves(route: Route, places: Mapping[str, list[float]], y: float) -> str:
+def _svg_curves_of_path(route: Route, places: Mapping[str, list[float]], y: float) -> str:
     a, m, b = _COLUMNS["in"], _COLUMNS["path"], _COLUMNS["out"]
     curves = [(a, places[name][segment], m, y) for name, segment in route.begins]
     curves += [(m, y, b, places[name][segment]) for name, segment in route.reaches]

@@ -30,7 +30,7 @@ Builder = Callable[[Plan, torch.dtype, torch.device], TimedProduct]
 
 
 @contextmanager
-def _e3nn_script_mode(scripted: bool) -> Iterator[None]:
+def _set_whether_e3nn_scripts(scripted: bool) -> Iterator[None]:
     # a process-wide default of e3nn decides whether products are scripted
     before = e3nn.get_optimization_defaults()
     # "inductor" is a jit_mode too, but one that compiles nothing: an eager module is compiled from outside instead
@@ -44,21 +44,23 @@ def _e3nn_script_mode(scripted: bool) -> Iterator[None]:
 
 def build_e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
     """Build e3nn's product with external weights, scripted or eager."""
-    with _e3nn_script_mode(scripted):
+    with _set_whether_e3nn_scripts(scripted):
         return build_e3nn_product(plan)
 
 
 def _build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
     module = build_e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
-    return accept_weights(plan, module if backend == "script" else compile_program(module, Config(backend=backend)))
+    return ignore_weights_unless_needed(
+        plan, module if backend == "script" else compile_program(module, Config(backend=backend))
+    )
 
 
-def accept_weights(plan: Plan, product: Any) -> TimedProduct:
+def ignore_weights_unless_needed(plan: Plan, product: Any) -> TimedProduct:
     """A call with weights, which a product without weights ignores."""
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
 
 
-class _LoopStep(NamedTuple):
+class _InstructionForDynamo(NamedTuple):
     """An instruction in types that Dynamo can guard."""
 
     equation: str
@@ -70,7 +72,7 @@ class _LoopStep(NamedTuple):
     paired: bool
 
 
-def _loop_step(plan: Plan, path: Path) -> _LoopStep:
+def _describe_instruction_for_dynamo(plan: Plan, path: Path) -> _InstructionForDynamo:
     in1, in2 = ((s.start, s.stop, s.mul, s.ir.dim) for s in (path.in1, path.in2))
     letters = ["z" + path.mode.in1 + "i", "z" + path.mode.in2 + "j", "ijk"]
     if path.weight is not None:
@@ -78,15 +80,15 @@ def _loop_step(plan: Plan, path: Path) -> _LoopStep:
     where = (path.weight.start, path.weight.stop) if path.weight else None
     shape = path.weight.shape if path.weight else ()
     equation = f"{','.join(letters)}->z{path.mode.out}k"
-    return _LoopStep(equation, in1, in2, path.out.index, where, shape, path.mode.paired)
+    return _InstructionForDynamo(equation, in1, in2, path.out.index, where, shape, path.mode.paired)
 
 
-class Loop(nn.Module):
+class LoopOverInstructions(nn.Module):
     """Product by one einsum per instruction."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.steps = [_loop_step(plan, path) for path in plan.paths]
+        self.steps = [_describe_instruction_for_dynamo(plan, path) for path in plan.paths]
         self.out_dims = [mul * ir.dim for mul, ir in plan.irreps_out]
         for n, path in enumerate(plan.paths):
             self.register_buffer(f"coupling_{n}", torch.tensor(wigner_3j(*path.ls) * path.coefficient))
@@ -106,7 +108,7 @@ class Loop(nn.Module):
         return [self.result(n, x1, x2, w) for n in range(len(self.steps))]
 
     def result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-        """Return instruction ``n``'s flat result."""
+        """Instruction ``n``'s flat result."""
         step = self.steps[n]
         a, b = _cut_segment(x1, step.in1), _cut_segment(x2, step.in2)
         if step.paired:
@@ -124,7 +126,7 @@ def _cut_segment(x: Tensor, segment: tuple[int, int, int, int]) -> Tensor:
     return x[:, start:stop].reshape(-1, mul, dim)
 
 
-class _StreamedLoop(Loop):
+class _LoopOnCudaStreams(LoopOverInstructions):
     def __init__(self, plan: Plan, streams: int = 4) -> None:
         super().__init__(plan)
         self.streams = [torch.cuda.Stream() for _ in range(min(streams, len(self.steps)))]
@@ -146,9 +148,13 @@ class _StreamedLoop(Loop):
 
 
 def build_loop(
-    plan: Plan, dtype: torch.dtype, device: torch.device, backend: str, loop: type[Loop] = Loop
+    plan: Plan,
+    dtype: torch.dtype,
+    device: torch.device,
+    backend: str,
+    loop: type[LoopOverInstructions] = LoopOverInstructions,
 ) -> TimedProduct:
-    """Build a `Loop` under a backend."""
+    """Build a `LoopOverInstructions` under a backend."""
     return compile_program(loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
@@ -189,7 +195,7 @@ def _build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device
 
 
 def build_openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
-    """Return OpenEquivariance's problem of a plan; raises `BackendError` if unsupported."""
+    """OpenEquivariance's problem of a plan; raises `BackendError` if unsupported."""
     if find_spec("openequivariance") is None:
         raise BackendError("not installed: pip install openequivariance")
     if dtype not in (torch.float32, torch.float64):
@@ -227,7 +233,7 @@ class Contender:
     lacks: Mapping[str, str] = field(default_factory=dict, repr=False)  # why a task is left out
 
     def obstacle(self, task: str, device: torch.device) -> str | None:
-        """Return why a task cannot run on a device, or None."""
+        """Why a task cannot run on a device, or None."""
         if self.cuda_only and device.type != "cuda":
             return "needs a CUDA device"
         return self.lacks.get(task)
@@ -235,13 +241,13 @@ class Contender:
 
 def _build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> TimedProduct:
     module = TensorProduct.from_plan(plan, internal_weights=False, **options)
-    return accept_weights(plan, module.to(dtype=dtype, device=device))
+    return ignore_weights_unless_needed(plan, module.to(dtype=dtype, device=device))
 
 
-def _make_contender(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
+def _make_contender(family: str, backend: str, build_product: Callable[..., TimedProduct]) -> Contender:
     return Contender(
         f"{family}/{backend}",
-        partial(build, backend=backend),
+        partial(build_product, backend=backend),
         cuda_only=backend in _CUDA_ONLY,
         lacks=_LACKS.get(backend, {}),
     )
@@ -258,7 +264,7 @@ _STRATEGIES = (*STRATEGIES, "auto")
 _ALL = (
     *(_make_contender("e3nn", backend, _build_e3nn) for backend in _BACKENDS),
     *(_make_contender("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
-    Contender("loop-streams/eager", partial(build_loop, backend="eager", loop=_StreamedLoop), cuda_only=True),
+    Contender("loop-streams/eager", partial(build_loop, backend="eager", loop=_LoopOnCudaStreams), cuda_only=True),
     *(_tpgen_contender(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
     *(_tpgen_contender(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
     _tpgen_contender("einsum", "eager", streams=4),

@@ -39,7 +39,7 @@ class Environment:
 
 
 def read_environment() -> Environment:
-    """Return this process's environment."""
+    """This process's environment."""
     return Environment(
         tpgen=__version__,
         torch=torch.__version__,
@@ -140,14 +140,14 @@ class Report:
         """A record, or None."""
         return self._by_key.get((problem, task, contender))
 
-    def of(self, problem: str, task: str) -> tuple[Record, ...]:
+    def records_of(self, problem: str, task: str) -> tuple[Record, ...]:
         return tuple(r for r in self.records if (r.problem, r.task) == (problem, task))
 
     def speedup(self, record: Record, same_backend: bool = False) -> float | None:
-        """Return e3nn's best median (or that of the same backend) over the record's; None if missing or in doubt."""
+        """Speed-up over e3nn's best (or the same backend); None if missing or in doubt."""
         rivals = [
             r
-            for r in self.of(record.problem, record.task)
+            for r in self.records_of(record.problem, record.task)
             if r.family == "e3nn" and r.median and (r.backend == record.backend or not same_backend)
         ]
         best = min(rivals, key=lambda r: r.median or 0.0, default=None)
@@ -193,17 +193,17 @@ def load_report(path: str | Path) -> Report:
         if data["schema"] != SCHEMA:
             raise TpgenError(f"{path}: the records have schema {data['schema']!r}, this version reads {SCHEMA}")
         return Report(
-            read_record(Environment, data["environment"]),
-            read_record(Settings, data["settings"]),
-            tuple(read_record(Record, record) for record in data["records"]),
+            build_dataclass_from_json(Environment, data["environment"]),
+            build_dataclass_from_json(Settings, data["settings"]),
+            tuple(build_dataclass_from_json(Record, record) for record in data["records"]),
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise TpgenError(f"{path} is not a benchmark report ({error}); `tpgen bench --records` writes one") from None
 
 
-def read_record(kind: type, data: dict[str, Any]) -> Any:
+def build_dataclass_from_json(dataclass_type: type, data: dict[str, Any]) -> Any:
     """Build a dataclass from JSON; raises `TypeError` for unknown entries."""
-    unknown = sorted(set(data) - {f.name for f in fields(kind)})
+    unknown = sorted(set(data) - {f.name for f in fields(dataclass_type)})
     if unknown:
         raise TypeError(f"unknown entries {', '.join(unknown)}")
-    return kind(**data)
+    return dataclass_type(**data)

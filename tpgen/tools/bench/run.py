@@ -101,7 +101,7 @@ class _BuiltContender:
     build: float
 
     def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
-        """The call to time."""
+        """Call to time."""
         return lambda: task.run(self.product, self.operands)
 
 
@@ -140,7 +140,7 @@ class _ProblemRun:
             product = contender.build(plan, self.dtype, device)
             build = now(device) - start
         except Exception as error:
-            return _AbsentContender(contender, *_status_of_error(error))
+            return _AbsentContender(contender, *_status_and_reason_of_error(error))
         return _BuiltContender(contender, product, convert_to_layout(plan, contender.layout, operands), build)
 
     def _run_task(
@@ -179,7 +179,7 @@ class _ProblemRun:
         try:
             return self._record_first_calls(record, task, entry, expected)
         except Exception as error:
-            status, reason = _status_of_error(error)
+            status, reason = _status_and_reason_of_error(error)
             return replace(record, status=status, reason=reason)
 
     def _record_first_calls(
@@ -198,7 +198,7 @@ class _ProblemRun:
         return replace(record, peak_bytes=measure_peak_bytes(call, device))
 
 
-def _status_of_error(error: Exception) -> tuple[str, str]:
+def _status_and_reason_of_error(error: Exception) -> tuple[str, str]:
     # these two errors say that something is not available here
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, BackendError | EmitError):
@@ -216,10 +216,10 @@ def measure_peak_bytes(call: TimedCall, device: torch.device) -> int:
         torch.cuda.synchronize(device)
         del kept
         return torch.cuda.max_memory_allocated(device) - before
-    return max(accumulate(_allocation_sizes(call), initial=0))
+    return max(accumulate(_list_allocation_sizes(call), initial=0))
 
 
-def _allocation_sizes(call: TimedCall) -> list[int]:
+def _list_allocation_sizes(call: TimedCall) -> list[int]:
     with (
         no_collection(),
         _quiet_stderr(),

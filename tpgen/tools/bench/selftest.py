@@ -87,13 +87,20 @@ class Selftest(Shown):
         return all(check.passed for check in self.checks)
 
     def to_json(self) -> str:
-        """The report as JSON text."""
+        """The report as JSON."""
         return json.dumps({**asdict(self), "passed": self.passed}, allow_nan=False)
 
     def __str__(self) -> str:
         heads = ("product", "dtype", "result", "error / tolerance", "time", "why")
         rows = [
-            (c.name, c.dtype, "passed" if c.passed else "failed", _ratio_text(c.error), duration(c.seconds), c.why)
+            (
+                c.name,
+                c.dtype,
+                "passed" if c.passed else "failed",
+                _error_over_tolerance_text(c.error),
+                duration(c.seconds),
+                c.why,
+            )
             for c in self.checks
         ]
         return "\n".join([table(self._machine_rows()), "", table([heads, *rows]), "", *self._summary_lines()])
@@ -123,7 +130,7 @@ class Selftest(Shown):
         return [times + ratio, f"{right} of {len(self.checks)} products are right; {self.seconds:.0f} s"]
 
 
-def _ratio_text(error: float | None) -> str:
+def _error_over_tolerance_text(error: float | None) -> str:
     return "-" if error is None else f"{error:.2g}"
 
 

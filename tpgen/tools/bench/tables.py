@@ -46,7 +46,7 @@ class Cells:
     marks: tuple[str, ...] = ()
 
     def rich(self) -> Table:
-        """The table for a terminal."""
+        """Table for a terminal."""
         table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
         for n, heading in enumerate(self.headings):
             justify: Literal["left", "right"] = "left" if n == 0 or heading in _WORDS else "right"
@@ -56,7 +56,7 @@ class Cells:
         return table
 
     def record(self) -> dict[str, Any]:
-        """Return title, and rows as dicts, for JSON."""
+        """Title, and rows as dicts, for JSON."""
         return {"title": self.title, "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows]}
 
     def markdown(self) -> str:
@@ -71,8 +71,10 @@ _WORDS = ("contender", "status", "where", "reason", "least at", "worst at", "wha
 _STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
 
 
-def _task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(_COLUMNS)) -> Cells | None:
-    shown = [r for r in report.of(problem, task) if r.status in _SHOWN]
+def _make_table_of_task(
+    report: Report, problem: str, task: str, columns: Sequence[str] = tuple(_COLUMNS)
+) -> Cells | None:
+    shown = [r for r in report.records_of(problem, task) if r.status in _SHOWN]
     records = sorted(shown, key=lambda r: r.median or float("inf"))
     if not records:
         return None
@@ -90,7 +92,7 @@ _MEAN_HEADINGS = (
 )  # fmt: skip
 
 
-def _mean_cells(report: Report, task: str) -> Cells | None:
+def _make_table_of_mean_speedups(report: Report, task: str) -> Cells | None:
     found = []
     for contender in report.contenders:
         best, same = (report.geometric_mean(contender, task, same_backend) for same_backend in (False, True))
@@ -113,7 +115,7 @@ def _mean_cells(report: Report, task: str) -> Cells | None:
     return Cells(f"{_task_label(task)}: geometric means over the problems", _MEAN_HEADINGS, rows)
 
 
-def _reason_cells(report: Report) -> Cells | None:
+def _make_table_of_untimed_contenders(report: Report) -> Cells | None:
     reasons: dict[tuple[str, str, str], list[Record]] = {}
     for r in report.records:
         if r.status != "ok":
@@ -140,7 +142,7 @@ def describe_environment(report: Report) -> str:
 
 
 def describe_doubtful_times(report: Report) -> str:
-    """A warning of doubtful times; empty without."""
+    """Warning of doubtful times, or empty."""
     doubted = [r for r in report.records if r.doubt]
     if not doubted:
         return ""
@@ -152,15 +154,18 @@ def describe_doubtful_times(report: Report) -> str:
     )
 
 
-def describe_machine(e: Environment, device: str = "cpu") -> str:
+def describe_machine(machine: Environment, device: str = "cpu") -> str:
     """A line on a machine and its versions."""
     where = (
-        e.gpu
+        machine.gpu
         if device == "cuda"
-        else f"{e.cpu} ({plural(e.cores, 'core')}, {plural(e.threads, 'thread')}, {e.cpu_capability})"
+        else f"{machine.cpu} ({plural(machine.cores, 'core')}, {plural(machine.threads, 'thread')}, "
+        f"{machine.cpu_capability})"
     )
-    others = f", cuEquivariance {e.cuequivariance}" if e.cuequivariance else ""
-    return f"{where}; torch {e.torch}, e3nn {e.e3nn}, tpgen {e.tpgen}{others}, Python {e.python}"
+    others = f", cuEquivariance {machine.cuequivariance}" if machine.cuequivariance else ""
+    return (
+        f"{where}; torch {machine.torch}, e3nn {machine.e3nn}, tpgen {machine.tpgen}{others}, Python {machine.python}"
+    )
 
 
 @dataclass(frozen=True)
@@ -174,10 +179,12 @@ class ReportTables:
         columns = tuple(_COLUMNS) if options.max_width >= _FULL_WIDTH else _NARROW
         if busy := describe_doubtful_times(report):
             yield Text(f"{busy}\n", style="yellow")
-        cells = [_task_cells(report, problem, task, columns) for problem in report.problems for task in report.tasks]
+        cells = [
+            _make_table_of_task(report, problem, task, columns) for problem in report.problems for task in report.tasks
+        ]
         if len(report.problems) > 1:
-            cells += [_mean_cells(report, task) for task in report.tasks]
-        cells.append(_reason_cells(report))
+            cells += [_make_table_of_mean_speedups(report, task) for task in report.tasks]
+        cells.append(_make_table_of_untimed_contenders(report))
         yield from (c.rich() for c in cells if c)
         yield describe_environment(report)
 
@@ -196,19 +203,21 @@ def markdown_report(report: Report, image: str | None = None, details: bool = Tr
         parts.append(f"Note: {busy}.")
     if image:
         parts.append(f"![times faster than e3nn, by problem and task]({image})")
-    found = [(task, _mean_cells(report, task)) for task in report.tasks]
+    found = [(task, _make_table_of_mean_speedups(report, task)) for task in report.tasks]
     parts += [f"### {task}: geometric means\n\n{cells.markdown()}" for task, cells in found if cells]
     if details:
         parts += [_problem_section(report, problem) for problem in report.problems]
-    reasons = _reason_cells(report)
+    reasons = _make_table_of_untimed_contenders(report)
     if reasons:
         parts.append(f"### Not timed\n\n{reasons.markdown()}")
     return "\n\n".join(parts) + "\n"
 
 
 def make_detail_cells(report: Report) -> list[Cells]:
-    """The tables of every problem and task."""
-    found = (_task_cells(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks)
+    """Tables of every problem and task."""
+    found = (
+        _make_table_of_task(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks
+    )
     return [cells for cells in found if cells]
 
 
@@ -218,7 +227,7 @@ def _problem_section(report: Report, problem: str) -> str:
     if known:
         parts.append(f"{known.about[0].upper()}{known.about[1:]}.")
     for task in report.tasks:
-        cells = _task_cells(report, problem, task, _DETAIL)
+        cells = _make_table_of_task(report, problem, task, _DETAIL)
         if cells:
             parts.append(f"{cells.title}:\n\n{cells.markdown()}")
     return "\n\n".join(parts)

@@ -36,7 +36,7 @@ class Operands:
         return (self.x1, self.x2, self.w) if self.w.numel() else (self.x1, self.x2)
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> Operands:
-        """Return operands changed by ``change(name, tensor)``; x1, x2, w require gradients."""
+        """Operands changed by ``change(name, tensor)``; x1, x2, w require gradients."""
         changed = {name: change(name, tensor.detach()) for name, tensor in vars(self).items()}
         return Operands(**{name: t.requires_grad_(name in _LEAVES and t.numel() > 0) for name, t in changed.items()})
 
@@ -47,7 +47,7 @@ _LEG = {"x1": 0, "x2": 1, "force": 1, "force_cotangent": 1, "out": 2, "out_cotan
 
 
 def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.device | str, seed: str = "") -> Operands:
-    """Draw random operands in layout ``mul_ir``, reproducibly by arguments.
+    """Draw random operands in layout ``mul_ir``, reproducibly.
 
     >>> from tpgen.planner.problems import find_problem
     >>> make_operands(find_problem("article").plan, 32, torch.float32, "cpu").w.shape
@@ -65,7 +65,7 @@ def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.devic
 
 @dataclass(frozen=True)
 class Task:
-    """A task to time; ``run`` returns tensors named in ``results``."""
+    """Pass to time, as forward; ``run`` returns tensors named in ``results``."""
 
     name: str
     about: str
@@ -74,17 +74,17 @@ class Task:
     label: str = ""  # as tables and pictures name it
 
 
-def _forward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
+def _run_forward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     with torch.no_grad():
         return (product(operands.x1, operands.x2, operands.w),)
 
 
-def _backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
+def _run_forward_and_backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     out = product(operands.x1, operands.x2, operands.w)
     return out.detach(), *torch.autograd.grad(out, operands.leaves, operands.out_cotangent)
 
 
-def _double_backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
+def _run_double_backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     # In a network the cotangent of the product depends on everything, so it gets a gradient as well.
     cotangent = operands.out_cotangent.detach().requires_grad_()
     out = product(operands.x1, operands.x2, operands.w)
@@ -94,15 +94,19 @@ def _double_backward(product: TimedProduct, operands: Operands) -> tuple[Tensor,
 
 
 TASKS: dict[str, Task] = {
-    "forward": Task("forward", "the product, without gradients", ("out",), _forward, "forward"),
+    "forward": Task("forward", "the product, without gradients", ("out",), _run_forward, "forward"),
     "backward": Task(
-        "backward", "forward, and gradients of x, y and w", ("out", "x1", "x2", "w"), _backward, "forward+backward"
+        "backward",
+        "forward, and gradients of x, y and w",
+        ("out", "x1", "x2", "w"),
+        _run_forward_and_backward,
+        "forward+backward",
     ),
     "double": Task(
         "double",
         "forward, gradient of y, and gradients of both (x, y, w, cotangent), as training on forces takes them",
         ("force", "out_cotangent", "x1", "x2", "w"),
-        _double_backward,
+        _run_double_backward,
         "training on forces",
     ),
 }
@@ -120,7 +124,7 @@ def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
 
 
 def convert_to_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
-    """Return ``mul_ir`` operands in another layout."""
+    """``mul_ir`` operands in another layout."""
     if layout == "mul_ir":
         return operands
     return operands.map(lambda name, tensor: convert_components_to_layout(plan, layout, name, tensor))
@@ -135,7 +139,7 @@ def convert_components_to_layout(plan: Plan, layout: Layout, name: str, tensor: 
 
 
 def select_rows(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
-    """Return rows ``start`` to ``stop``; shared weights stay whole."""
+    """Rows ``start`` to ``stop``; shared weights stay whole."""
     whole = ("w",) if plan.shared_weights or not plan.weight_numel else ()
     return operands.map(lambda name, tensor: tensor if name in whole else tensor[start:stop])
 
@@ -172,7 +176,7 @@ def compute_expected_results(plan: Plan, task: Task, operands: Operands) -> tupl
 def find_largest_error(
     plan: Plan, task: Task, layout: Layout, results: Sequence[Tensor], expected: Sequence[Tensor]
 ) -> tuple[float, str]:
-    """The largest relative error and its result's name; infinite for wrong shapes and NaN."""
+    """Largest relative error and its result's name; infinite for wrong shapes and NaN."""
     triples = zip(task.results, results, expected, strict=False)
     errors = [
         (_relative_error(result, convert_components_to_layout(plan, layout, name, right)), name)

@@ -71,7 +71,7 @@ _HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # a group without a 
 
 
 @contextmanager
-def _errors_as_one_message() -> Iterator[None]:
+def _report_errors_as_one_message() -> Iterator[None]:
     try:
         yield
     except _HELP:
@@ -104,12 +104,12 @@ class _Commands(SuggestingGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _errors_as_one_message():
+        with _report_errors_as_one_message():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _errors_as_one_message():
+            with _report_errors_as_one_message():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)

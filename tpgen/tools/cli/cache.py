@@ -90,7 +90,7 @@ def warm_command(
     check_lasting()
     with show_progress(f"compile {name}"):
         if capabilities:
-            found = _warm_gpus(problem, network, capabilities, convolution, forces, options)
+            found = _build_kernels_for_gpus(problem, network, capabilities, convolution, forces, options)
         elif problem:
             found = WarmedKernels(warm([problem.plan], options["layout"], [options["dtype"]], convolution, forces))
         else:
@@ -110,7 +110,7 @@ class WarmedKernels:
     without: list[str] = field(default_factory=list)
 
 
-def _warm_gpus(
+def _build_kernels_for_gpus(
     problem: Problem | None,
     network: str | None,
     capabilities: tuple[int, ...],

@@ -55,18 +55,18 @@ complete -c tpgen -f -a "(_tpgen)"
 
 
 @dataclass(frozen=True)
-class _Shell:
+class _ShellSyntax:
     text: str
     between: str
     option: str
     command: str
 
 
-_BASH_SHELL = _Shell(_BASH, "|", '    "{place}") words="{words}" ;;', '      "{place}") words="{words}" ;;')
+_BASH_SHELL = _ShellSyntax(_BASH, "|", '    "{place}") words="{words}" ;;', '      "{place}") words="{words}" ;;')
 _SHELLS = {
     "bash": _BASH_SHELL,
     "zsh": replace(_BASH_SHELL, text="autoload -U +X bashcompinit && bashcompinit\n" + _BASH),
-    "fish": _Shell(
+    "fish": _ShellSyntax(
         _FISH, " ", '    case "{place}"\n      set words {words}', '        case "{place}"\n          set words {words}'
     ),
 }
@@ -96,28 +96,30 @@ def write_completion_script(shell: str, words: dict[str, tuple[str, ...]]) -> st
     options = {place: found for place, found in words.items() if place not in commands}
     return known.text.format(
         commands=known.between.join(f'"{place}"' for place in commands if place),
-        options=_format_cases(known.option, options),
-        words=_format_cases(known.command, commands),
+        options=_write_shell_cases(known.option, options),
+        words=_write_shell_cases(known.command, commands),
     )
 
 
-def _format_cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
+def _write_shell_cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
     return "\n".join(case.format(place=place, words=" ".join(found)) for place, found in words.items())
 
 
-def list_known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:
-    """The words that may follow each command and option."""
+def list_known_words(command: click.Command, ctx: click.Context, command_path: str = "") -> dict[str, tuple[str, ...]]:
+    """Words that may follow each command and option."""
     if isinstance(command, click.Group):
         below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
-        words = {place: tuple(below)}
+        words = {command_path: tuple(below)}
         for name, found in below.items():
-            words |= list_known_words(found, ctx, f"{place} {name}".strip())
+            words |= list_known_words(found, ctx, f"{command_path} {name}".strip())
         return words
-    names = [name for p in command.params if isinstance(p, click.Argument) for name in _choices(p)]
+    names = [name for p in command.params if isinstance(p, click.Argument) for name in _list_choices_of_parameter(p)]
     options = [p for p in command.params if isinstance(p, click.Option)]
-    words = {place: (*names, *(flag for option in options for flag in (*option.opts, *option.secondary_opts)))}
-    return words | {f"{place} {flag}": _choices(o) for o in options if not o.is_flag for flag in o.opts}
+    words = {command_path: (*names, *(flag for option in options for flag in (*option.opts, *option.secondary_opts)))}
+    return words | {
+        f"{command_path} {flag}": _list_choices_of_parameter(o) for o in options if not o.is_flag for flag in o.opts
+    }
 
 
-def _choices(parameter: click.Parameter) -> tuple[str, ...]:
+def _list_choices_of_parameter(parameter: click.Parameter) -> tuple[str, ...]:
     return tuple(map(str, parameter.type.choices)) if isinstance(parameter.type, click.Choice) else ()

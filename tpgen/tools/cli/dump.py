@@ -80,7 +80,7 @@ def dump_command(
         click.echo(json.dumps(files))
     elif place is None:
         for name, text in files.items():
-            shown = _terminal_text(name, text, whole)
+            shown = _shorten_and_colour_for_terminal(name, text, whole)
             click.echo(f"--- {name}\n{shown}\n" if len(files) > 1 else shown)
 
 
@@ -90,10 +90,10 @@ _PRELUDE = re.compile(
 )
 
 
-def _terminal_text(name: str, text: str, whole: bool) -> str:
+def _shorten_and_colour_for_terminal(name: str, text: str, shows_prelude: bool) -> str:
     if not sys.stdout.isatty():
         return text
-    shown = text if whole or not name.endswith(".cpp") else fold_prelude(text)
+    shown = text if shows_prelude or not name.endswith(".cpp") else fold_prelude(text)
     if os.environ.get("NO_COLOR"):
         return shown
     return pygments.highlight(shown, get_lexer_for_filename(name), TerminalFormatter()).rstrip("\n")

@@ -32,20 +32,20 @@ class Network:
     varied: tuple[tuple[Any, ...], ...] = ()  # of other shapes, for reports on recompilation
 
 
-def _tetris(product: ProductClass) -> Network:
+def _build_tetris_network(product: ProductClass) -> Network:
     torch.manual_seed(0)
     points = shapes(torch.Generator().manual_seed(0))
     return Network(Tetris(product), (points,))
 
 
 NETWORKS: dict[str, Callable[[], Network]] = {
-    "tetris": partial(_tetris, FullyConnectedTensorProduct),
-    "tetris-e3nn": partial(_tetris, E3NN_PRODUCT),  # for tpgen convert
+    "tetris": partial(_build_tetris_network, FullyConnectedTensorProduct),
+    "tetris-e3nn": partial(_build_tetris_network, E3NN_PRODUCT),  # for tpgen convert
 }
 
 
 def find_network(name: str) -> Network:
-    """Return one of `NETWORKS`, or the network of ``package.module:function``.
+    """One of `NETWORKS`, or the network of ``package.module:function``.
 
     The function returns a module, a list of arguments and, optionally, a list of further ones.
 
@@ -55,7 +55,7 @@ def find_network(name: str) -> Network:
     if name in NETWORKS:
         return NETWORKS[name]()
     where, _, function = name.partition(":")
-    return _check_network(name, _call_user_function(name, _import_function(where, function)))
+    return _make_network_or_raise(name, _call_user_function(name, _import_function(where, function)))
 
 
 def is_network_option(name: str) -> bool:
@@ -71,7 +71,7 @@ class NetworkName(OneOf):
     """Option value: a network's name, or ``package.module:function``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The name; raise `TpgenError` for others."""
+        """Name; raise `TpgenError` for others."""
         if value in self.refused:
             return super().convert(value, param, ctx)
         try:
@@ -80,18 +80,18 @@ class NetworkName(OneOf):
             raise TpgenError(f"{error}; or give package.module:function") from None
 
 
-def _check_network(name: str, made: Any) -> Network:
-    parts = tuple(made) if isinstance(made, (tuple, list)) else ()
+def _make_network_or_raise(function_name: str, returned: Any) -> Network:
+    parts = tuple(returned) if isinstance(returned, (tuple, list)) else ()
     module, inputs, varied = (*parts, ())[:3] if len(parts) in (2, 3) else (None,) * 3
     if (
         not isinstance(module, nn.Module)
         or not all(isinstance(each, (tuple, list)) for each in (inputs, varied))
         or not all(isinstance(each, (tuple, list)) for each in varied)
     ):
-        shown = ", ".join(type(part).__name__ for part in parts) or type(made).__name__
+        shown = ", ".join(type(part).__name__ for part in parts) or type(returned).__name__
         raise TpgenError(
-            f"{name} must return the network and a list of its arguments, as in `return network, [x, y]`; got {shown}. "
-            "A third value may be a list of further lists of arguments, of other shapes"
+            f"{function_name} must return the network and a list of its arguments, as in `return network, [x, y]`; "
+            f"got {shown}. A third value may be a list of further lists of arguments, of other shapes"
         )
     return Network(module, tuple(inputs), tuple(map(tuple, varied)))
 

@@ -48,10 +48,10 @@ _OPTION_OF = {
 _FLAGS = {"in1": "--in1", "in2": "--in2", "out": "--irreps-out", "filter": "--filter"}
 
 
-def _add_options(options: list[Callable[[Any], Any]], function: Any) -> Any:
+def _decorate_with_options(options: list[Callable[[Any], Any]], command: Any) -> Any:
     for option in reversed(options):
-        function = option(function)
-    return function
+        command = option(command)
+    return command
 
 
 _FREE_OPTIONS: list[Callable[[Any], Any]] = [
@@ -82,7 +82,7 @@ _FREE_OPTIONS: list[Callable[[Any], Any]] = [
 ]
 
 _FREE_NAMES = tuple(
-    option.name for option in click.command()(_add_options(_FREE_OPTIONS, lambda: None)).params if option.name
+    option.name for option in click.command()(_decorate_with_options(_FREE_OPTIONS, lambda: None)).params if option.name
 )
 
 
@@ -94,7 +94,7 @@ def add_free_options(command: Callable[..., Any]) -> Callable[..., Any]:
         option_values = {name: given.pop(name) for name in _FREE_NAMES}
         return command(free=read_free_plan(option_values), **given)
 
-    return _add_options(_FREE_OPTIONS, command_with_free_plan)
+    return _decorate_with_options(_FREE_OPTIONS, command_with_free_plan)
 
 
 def add_subject_options(
@@ -116,7 +116,7 @@ def add_subject_options(
                 "--plan FILE"
             )
         of_network = network or (name if networks and name and is_network_option(name) else None)
-        chosen = None if of_network else _chosen_problem(free, name or problem_name, polynomials)
+        chosen = None if of_network else _find_problem_or_make_it_of_plan(free, name or problem_name, polynomials)
         return command(problem=chosen, **({"network": of_network} if networks else {}), **given)
 
     known = (*PROBLEMS, *(POLYNOMIALS if polynomials else ()), *(LINEARS if linears else ()))
@@ -143,7 +143,7 @@ class ProblemName(OneOf):
         super().__init__(what, known, messages_for_other_kinds(known))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The name; raise `TpgenError` for others and irreps."""
+        """Name; raise `TpgenError` for others and irreps."""
         if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
             raise TpgenError(
                 f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and "
@@ -160,8 +160,8 @@ _TAKE_POLYNOMIALS = "plan, explain, explore, dump, tune and verify take polynomi
 _TAKE_LINEARS = "explain, tune and verify take linear layers"
 
 
-def messages_for_other_kinds(known: Collection[str]) -> dict[str, str]:
-    """Return error messages by name of problems and networks outside ``known``."""
+def messages_for_other_kinds(known_names: Collection[str]) -> dict[str, str]:
+    """Error messages by name of problems and networks outside ``known_names``."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKE_POLYNOMIALS)),
         **dict.fromkeys(LINEARS, ("linear layer", _TAKE_LINEARS)),
@@ -170,11 +170,11 @@ def messages_for_other_kinds(known: Collection[str]) -> dict[str, str]:
     return {
         name: f"{name!r} is a {kind}, and this command takes products: {taking}"
         for name, (kind, taking) in kinds.items()
-        if name not in known
+        if name not in known_names
     }
 
 
-def _chosen_problem(free: Plan | None, name: str | None, polynomials: bool) -> Problem:
+def _find_problem_or_make_it_of_plan(free: Plan | None, name: str | None, polynomials: bool) -> Problem:
     if name is not None:
         return POLYNOMIALS.get(name) or LINEARS.get(name) or find_problem(name)
     assert free is not None
@@ -185,7 +185,7 @@ _FORMS = {False: (OF_PATHS,), True: (OF_PATHS, OF_MONOMIALS)}  # of plans, by wh
 
 
 def make_free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
-    """The problem of a user's plan; `click.UsageError` for the wrong kind."""
+    """Problem of a user's plan; `click.UsageError` for the wrong kind."""
     if plan.maker.form not in _FORMS[polynomials]:
         raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKE_POLYNOMIALS}")
     if not polynomials and len(plan.inputs) < 2:
@@ -194,7 +194,7 @@ def make_free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
 
 
 def read_free_plan(option_values: dict[str, Any]) -> Plan | None:
-    """The plan that options describe; None without."""
+    """Plan that options describe; None without."""
     given = [name for name in _FREE_NAMES if option_values[name] not in (None, ())]
     sources = [name for name in ("preset", "instructions", "plan_file") if name in given]
     if not given:
@@ -213,8 +213,8 @@ def read_free_plan(option_values: dict[str, Any]) -> Plan | None:
     return _SOURCES[sources[0]](option_values, given, planning)
 
 
-def _from_file(option_values: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
-    if given != ["plan_file"]:
+def _read_plan_from_file(option_values: dict[str, Any], given_names: list[str], plan_options: dict[str, Any]) -> Plan:
+    if given_names != ["plan_file"]:
         raise click.UsageError("a --plan file holds the whole product: leave the other options that describe one out")
     try:
         with option_values["plan_file"].open(encoding="utf-8") as file:
@@ -225,18 +225,20 @@ def _from_file(option_values: dict[str, Any], given: list[str], planning: dict[s
         raise PlanError(f"{option_values['plan_file']} is not a text file; `tpgen plan --json` writes plans") from None
 
 
-def _from_instructions(option_values: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+def _make_plan_from_instructions(
+    option_values: dict[str, Any], given_names: list[str], plan_options: dict[str, Any]
+) -> Plan:
     missing = [_FLAGS[name] for name in ("in1", "in2", "out") if option_values[name] is None]
     if missing:
         raise click.UsageError(f"--instruction refers to irreps: give {', '.join(missing)}")
     if option_values["filter"] is not None:
         raise click.UsageError("--filter is for presets; instructions say which outputs there are")
     return make_plan(
-        option_values["in1"], option_values["in2"], option_values["out"], option_values["instructions"], **planning
+        option_values["in1"], option_values["in2"], option_values["out"], option_values["instructions"], **plan_options
     )
 
 
-def _from_preset(option_values: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+def _make_plan_from_preset(option_values: dict[str, Any], given_names: list[str], plan_options: dict[str, Any]) -> Plan:
     preset = PRESETS[option_values["preset"]]
     parameters = {
         _OPTION_OF[name]: parameter
@@ -251,13 +253,13 @@ def _from_preset(option_values: dict[str, Any], given: list[str], planning: dict
     values = {parameter.name: option_values[name] for name, parameter in parameters.items()}
     if values.get("filter_ir_out") is not None:
         values["filter_ir_out"] = values["filter_ir_out"].split("+")
-    return preset(**values, **planning)
+    return preset(**values, **plan_options)
 
 
 _SOURCES: dict[str, Callable[[dict[str, Any], list[str], dict[str, Any]], Plan]] = {
-    "preset": _from_preset,
-    "instructions": _from_instructions,
-    "plan_file": _from_file,
+    "preset": _make_plan_from_preset,
+    "instructions": _make_plan_from_instructions,
+    "plan_file": _read_plan_from_file,
 }
 
 strategy_option = click.option(
@@ -294,7 +296,7 @@ def select_known_options(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def collect_inspection_options(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
-    """Return inspection options: a command's options and a polynomial's sizes."""
+    """Inspection options: a command's options and a polynomial's sizes."""
     sizes = {size: getattr(problem, size) for size in problem.plan.maker.sizes}
     return {**select_known_options(problem.plan, options), **sizes}
 
@@ -311,7 +313,7 @@ def add_run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise BackendError(f"{COMPUTED}, not in {dtype}: choose one of them, or another --strategy")
         return command(dtype=DTYPE_OPTIONS[dtype], **given)
 
-    return _add_options(_RUN_OPTIONS, command_with_dtype)
+    return _decorate_with_options(_RUN_OPTIONS, command_with_dtype)
 
 
 radial_option = click.option(

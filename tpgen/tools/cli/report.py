@@ -52,7 +52,7 @@ def report_command(
     NAME is a problem or network.  Products are compiled from outside; --backend decides --strategy auto.
     """
     if problem is not None:
-        module, inputs, varied = _product_and_inputs(problem.plan, rows, **run)
+        module, inputs, varied = _build_product_and_inputs(problem.plan, rows, **run)
     else:
         refuse_options((*RUN_NAMES, "rows"), "a network runs as it is, on the inputs that come with it")
         found = find_network(str(network))
@@ -64,7 +64,7 @@ def report_command(
     click.echo(made.to_json() if as_json else made.full if full else str(made))
 
 
-def _product_and_inputs(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, list[Any], None]:
+def _build_product_and_inputs(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, list[Any], None]:
     request = Request(plan, rows=rows, **run)
     chosen = choose_strategy(plan, request).strategy
     product = TensorProduct.from_plan(plan, internal_weights=False, layout=request.layout, strategy=chosen)

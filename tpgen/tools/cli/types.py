@@ -69,7 +69,7 @@ def capabilities(value: Any) -> tuple[int, ...]:
 
 
 def device(value: Any) -> str:
-    """The name of an available device, or raise."""
+    """Name of an available device, or raise."""
     try:
         torch.empty(0, device=value)
     except (RuntimeError, AssertionError) as error:
@@ -87,7 +87,7 @@ class OutputFile(click.ParamType):
         self.inside = inside
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path, or fail if unwritable."""
+        """Path, or fail if unwritable."""
         path = Path(value)
         if self.inside is not None and not names_file(path):
             path = path / self.inside

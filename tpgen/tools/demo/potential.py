@@ -83,7 +83,7 @@ class Potential(nn.Module):
 
 
 def atoms(side: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return positions of side³ atoms near a cubic lattice, one-hot elements, and edges."""
+    """Positions of side³ atoms near a cubic lattice, one-hot elements, and edges."""
     generator = torch.Generator().manual_seed(0)
     grid = torch.cartesian_prod(*3 * [torch.arange(side)]).to(torch.get_default_dtype()).reshape(-1, 3)
     positions = grid + 0.1 * torch.randn(grid.shape, generator=generator)

@@ -52,14 +52,14 @@ class Neighbours:
 
 
 def shapes(generator: torch.Generator) -> Tensor:
-    """The points of all shapes, rotated at random: ``(8 * 4, 3)``."""
+    """Points of all shapes, rotated at random: ``(8 * 4, 3)``."""
     points = torch.tensor(list(SHAPES.values()), dtype=torch.get_default_dtype())
     turns = [o3.quaternion_to_matrix(nn.functional.normalize(q, dim=0)) for q in torch.randn(8, 4, generator=generator)]
     return torch.einsum("sij,spj->spi", torch.stack(turns).to(points), points).reshape(-1, 3)
 
 
 def make_labels() -> Tensor:
-    """Return target outputs: an odd scalar for chiral shapes, one of six even scalars for others."""
+    """Target outputs: an odd scalar for chiral shapes, one of six even scalars for others."""
     rows = torch.zeros(len(SHAPES), 7)
     rows[0, 0], rows[1, 0] = 1.0, -1.0
     rows[2:, 1:] = torch.eye(6)
@@ -67,7 +67,7 @@ def make_labels() -> Tensor:
 
 
 def find_neighbours(points: Tensor) -> Neighbours:
-    """Return pairs of near points of one shape."""
+    """Pairs of near points of one shape."""
     shape = torch.arange(len(points)) // POINTS
     near = (torch.cdist(points, points) < CUTOFF) & (shape[:, None] == shape[None, :])
     source, target = torch.nonzero(near & ~torch.eye(len(points), dtype=torch.bool), as_tuple=True)

@@ -48,7 +48,7 @@ LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same number
 
 @dataclass(frozen=True)
 class Tour:
-    """Contents of a tour."""
+    """Contents of the demonstration."""
 
     problems: tuple[str, ...]
     compiled: tuple[str, ...]  # problems whose Inductor output is shown as well
@@ -157,11 +157,11 @@ def _inspect_and_verify(
     return _TourChapter("\n".join(texts), tuple(wrong))
 
 
-def _write_verification(report: Verification, what: str, folder: Path, console: Console) -> list[str]:
+def _write_verification(report: Verification, title: str, folder: Path, console: Console) -> list[str]:
     (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
     (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
-    console.print(f"   {what}: verified ({count_statuses_as_text(report.findings)})")
-    return [] if report.passed else [f"{what}: {report.said}"]
+    console.print(f"   {title}: verified ({count_statuses_as_text(report.findings)})")
+    return [] if report.passed else [f"{title}: {report.said}"]
 
 
 # slow, or of those products alone that GPUs have kernels for
@@ -245,7 +245,7 @@ def _train_with_progress(model: Tetris, steps: int, name: str, console: Console)
     return run
 
 
-def _training_markdown(runs: dict[str, TrainingRun], apart: float) -> str:
+def _training_markdown(runs: dict[str, TrainingRun], loss_error: float) -> str:
     ours, theirs = runs["tpgen"], runs["e3nn"]
     shown = sorted({*range(0, len(ours.losses), 10), len(ours.losses) - 1})
     rows = [
@@ -265,7 +265,7 @@ def _training_markdown(runs: dict[str, TrainingRun], apart: float) -> str:
         [
             "Eight shapes of four points, turned at random at every step; accuracy is that on shapes turned anew. The",
             "network is written once, as a function of the product's class: `tpgen/tools/demo/tetris.py`. Both start",
-            f"from the same weights, in float64; the largest relative difference of the losses is {apart:.1e}.\n",
+            f"from the same weights, in float64; the largest relative difference of the losses is {loss_error:.1e}.\n",
             "![losses](tetris.png)\n",
             *head,
             *rows,
@@ -339,7 +339,7 @@ def _benchmark_products(folder: Path, tour: Tour, console: Console) -> _TourChap
     return _TourChapter(text + markdown_report(report, "benchmark.png"), tuple(wrong))
 
 
-def _verify_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
+def _verify_converted_potential(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     with console.status("   a converted potential: verify"):
         report = verify_potential(4, tour.laws)
     wrong = _write_verification(report, "a converted potential", folder, console)
@@ -379,6 +379,6 @@ STEPS: dict[str, Callable[[Path, Tour, Console], _TourChapter]] = {
     "Multiply features with themselves: polynomials": _show_polynomials,
     "Train the tetris classifier, beside e3nn's": train_tetris,
     "Measure": _benchmark_products,
-    "Verify": _verify_network,
+    "Verify": _verify_converted_potential,
     "Deploy, and call it from C++": _deploy_network,
 }

@@ -23,7 +23,7 @@ UNREAD = (
 def choose_reading(
     subject: Subject, values: TensorsByName, declared_kinds: Mapping[str, str], graph_count: int
 ) -> Reading | str:
-    """The likeliest reading under which permuted atoms and edges permute results, else the likeliest.
+    """Likeliest reading under which permuted atoms and edges permute results, else the likeliest.
 
     A text says why none exists.
     """
@@ -37,7 +37,7 @@ def choose_reading(
         if isinstance(reading, str) or (all(len(found) == 1 for found in kinds.values()) and not reading.unread_names):
             return reading
         clear = clear or (reading if _reads_all_edge_indices(reading, one, kinds) else None)
-        obeyed = _permutation_score(subject, reading)
+        obeyed = _score_permuted_results(subject, reading)
         if obeyed > most:
             chosen, most = reading, obeyed
         if most == OF_ATOMS + OF_EDGES:
@@ -72,12 +72,12 @@ def _index_kind_candidates(
     }
 
 
-def _permutation_score(subject: Subject, reading: Reading) -> int:
+def _score_permuted_results(subject: Subject, reading: Reading) -> int:
     # How much of a reading a network obeys, by copies from before its first call.
     try:
         trial = replace(subject, reading=reading, module=subject.fresh_copy())
         got, expected = systems.call_with_permuted_atoms(trial)
-        atoms = _within_tolerance(subject, {name: (got[name], expected[name]) for name in expected})
+        atoms = _are_pairs_within_tolerance(subject, {name: (got[name], expected[name]) for name in expected})
     except Exception:  # as of an index beyond the last row
         return 0
     if not atoms:
@@ -85,13 +85,16 @@ def _permutation_score(subject: Subject, reading: Reading) -> int:
     if reading.graph.ends is None:
         return OF_ATOMS + OF_EDGES
     try:
-        edges = _within_tolerance(subject, systems.compare_edge_orders(replace(trial, module=subject.fresh_copy())))  # type: ignore[arg-type]
+        edges = _are_pairs_within_tolerance(
+            subject,
+            systems.compare_edge_orders(replace(trial, module=subject.fresh_copy())),  # type: ignore[arg-type]
+        )
     except Exception:
         edges = False
     return OF_ATOMS + OF_EDGES * edges
 
 
-def _within_tolerance(subject: Subject, comparisons: dict[str, Pair]) -> bool:
+def _are_pairs_within_tolerance(subject: Subject, comparisons: dict[str, Pair]) -> bool:
     # Whether results are equal, beside the largest of all: forces may vanish.
     scale = max((float(y.detach().abs().max()) for _, y in comparisons.values() if y.numel()), default=0.0)
     limit = SLACK * subject.slack * tolerance_of(subject.dtype) * scale

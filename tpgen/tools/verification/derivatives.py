@@ -43,17 +43,17 @@ def replace_norms_by_formulas() -> Iterator[None]:
     def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
         return _normalize_over_axes(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
 
-    def batch_norm(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def own_batch_norm(
+    def batch_norm(torch_batch_norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def batch_norm_by_formula(
             x: Tensor, mean: Any, var: Any, weight: Any = None, bias: Any = None, training: bool = False,
             momentum: float = 0.1, eps: float = 1e-5,
         ) -> Tensor:  # fmt: skip
             if not training:
-                return own(x, mean, var, weight, bias, training, momentum, eps)
+                return torch_batch_norm(x, mean, var, weight, bias, training, momentum, eps)
             axes = (0, *range(2, x.dim()))
             return _normalize_over_axes(x, axes, (1,) * (x.dim() - 2), weight, bias, eps)
 
-        return own_batch_norm
+        return batch_norm_by_formula
 
     functions = nn.functional
     with (
@@ -89,14 +89,14 @@ def _compare_with_definition(derivative_order: int, subject: Subject) -> Outcome
     cotangents = draw_normal_tensors(subject.reference(subject.given), seed=7)
     leaves = subject.given | {f"cotangent {name}": c for name, c in cotangents.items()}
     got, expected = (
-        take_gradients(derivative_order, partial(_contract_results, function), leaves, cotangents)
+        take_gradients(derivative_order, partial(_sum_results_times_cotangents, function), leaves, cotangents)
         for function in (subject, subject.reference)
     )
     names = [name for name in expected if derivative_order > 1 or not name.startswith("cotangent")]
     return {"cotangent" if name == "cotangent out" else name: (got[name], expected[name]) for name in names}
 
 
-def _contract_results(function: NamedFunction, leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
+def _sum_results_times_cotangents(function: NamedFunction, leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
     found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
     return sum_times_weights(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
 
@@ -104,19 +104,19 @@ def _contract_results(function: NamedFunction, leaves: TensorsByName, cotangents
 def take_gradients(
     order: int,
     scalar: Callable[[TensorsByName, TensorsByName], Tensor],
-    given: TensorsByName,
+    operands: TensorsByName,
     cotangents: TensorsByName,
 ) -> TensorsByName:
-    """The ``order``-th gradient of ``scalar`` by every operand; zero if independent."""
-    leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
+    """``order``-th gradient of ``scalar`` by every operand; zero if independent."""
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in operands.items()}
     found = scalar(leaves, cotangents)
     for level in range(1, order + 1):  # random directions contract gradients of lower orders
-        first = _gradient(found, leaves, create_graph=level < order)
-        found = sum_times_weights(first, draw_normal_tensors(given, seed=level))
+        first = _gradient_by_leaves(found, leaves, create_graph=level < order)
+        found = sum_times_weights(first, draw_normal_tensors(operands, seed=level))
     return first
 
 
-def _gradient(
+def _gradient_by_leaves(
     scalar: Tensor, leaves: TensorsByName, create_graph: bool = False, retain_graph: bool | None = None
 ) -> TensorsByName:
     if not scalar.requires_grad:
@@ -153,11 +153,11 @@ def _compare_with_differences(derivative_order: int, subject: Subject) -> Outcom
         found = take_gradients(derivative_order - 1, scalar, given, cotangents)
         return sum_times_weights(found, draw_normal_tensors(given, seed=derivative_order - 1)).detach()
 
-    def compare_gradient_with_differences(at: TensorsByName, names: list[str]) -> Pair:
-        gradient, found = take_gradients(derivative_order, scalar, at, cotangents), list[Pair]()
+    def compare_gradient_with_differences(leaves_at_point: TensorsByName, names: list[str]) -> Pair:
+        gradient, found = take_gradients(derivative_order, scalar, leaves_at_point, cotangents), list[Pair]()
         for step in STEPS:
-            found.append(_compare_along_directions(gradient, lower_order_scalar, at, names, step))
-            if not _exceeds_limit(found[-1]):
+            found.append(_compare_along_directions(gradient, lower_order_scalar, leaves_at_point, names, step))
+            if not _is_beyond_derivative_limit(found[-1]):
                 break
         return min(found, key=_largest_difference)
 
@@ -165,8 +165,8 @@ def _compare_with_differences(derivative_order: int, subject: Subject) -> Outcom
     found: dict[str, Outcome] = {}
     for part, names in _inputs_and_parameters({name: x for name, x in leaves.items() if name not in detached}).items():
         pair = compare_gradient_with_differences(leaves, names)
-        kink = _exceeds_limit(pair) and not any(
-            _exceeds_limit(compare_gradient_with_differences(near, names))
+        kink = _is_beyond_derivative_limit(pair) and not any(
+            _is_beyond_derivative_limit(compare_gradient_with_differences(near, names))
             for near in _perturbed_leaves(subject, leaves)
         )
         found[part] = KINK if kink else pair
@@ -184,10 +184,10 @@ def _inputs_without_energy_gradient(subject: Subject, function: NamedFunction, l
         return []
     slope = torch.autograd.grad(energy.sum(), [given[name] for name in names], allow_unused=True)
     without = [name for name, g in zip(names, slope, strict=True) if g is None]
-    return [name for name in without if _input_moves_result(function, leaves, name, subject.energy or "")]
+    return [name for name in without if _has_input_effect_on_result(function, leaves, name, subject.energy or "")]
 
 
-def _input_moves_result(function: NamedFunction, leaves: TensorsByName, operand: str, result: str) -> bool:
+def _has_input_effect_on_result(function: NamedFunction, leaves: TensorsByName, operand: str, result: str) -> bool:
     along = draw_normal_tensors({operand: leaves[operand]}, seed=100)[operand]
     moved = function({**leaves, operand: leaves[operand] + STEPS[0] * along})[result]
     return not torch.equal(moved, function(leaves)[result])
@@ -216,7 +216,7 @@ def _compare_detached_input(
     return Noted((products, products.T), f"{why}: compared are differences of its forces, which are symmetric")
 
 
-def _exceeds_limit(pair: Pair) -> bool:
+def _is_beyond_derivative_limit(pair: Pair) -> bool:
     return not _largest_difference(pair) <= DERIVATIVE_LIMIT * float(pair[1].abs().max())
 
 
@@ -269,19 +269,19 @@ def make_float64_function(subject: Subject) -> tuple[NamedFunction, TensorsByNam
     """A float64 copy as a function of operands and parameters, and these leaves."""
     exact = subject.in_float64()
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
-    places = _parameter_owners(exact.module)
+    places = _modules_holding_each_parameter(exact.module)
 
-    def float64_function(leaves: TensorsByName) -> TensorsByName:
+    def compute_results_in_float64(leaves: TensorsByName) -> TensorsByName:
         for name, p in parameters.items():
             for owner, key in places[name]:
                 owner._parameters[key] = leaves[PARAMETER + name].to(p.device)  # type: ignore[assignment]
         return exact({name: x for name, x in leaves.items() if not name.startswith(PARAMETER)})
 
     given = exact.given | {PARAMETER + name: p.to("cpu", torch.float64) for name, p in parameters.items()}
-    return float64_function, given
+    return compute_results_in_float64, given
 
 
-def _parameter_owners(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+def _modules_holding_each_parameter(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
     # parameters stay replaced after a call, unlike in `functional_call`: a checkpoint runs again in the backward
     names = {id(p): name for name, p in module.named_parameters()}
     found: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
@@ -292,14 +292,14 @@ def _parameter_owners(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]
     return found
 
 
-def _tracked_results(function: NamedFunction, leaves: TensorsByName) -> list[str]:
+def _results_with_gradient(function: NamedFunction, leaves: TensorsByName) -> list[str]:
     tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     return [name for name, y in function(tracked).items() if y.requires_grad]
 
 
 def keep_differentiable_results(function: NamedFunction, leaves: TensorsByName) -> NamedFunction | None:
     """Restrict a function to differentiable results; None without any."""
-    kept = _tracked_results(function, leaves)
+    kept = _results_with_gradient(function, leaves)
     if not kept:
         return None
     return lambda given: {name: y for name, y in function(given).items() if name in kept}
@@ -320,9 +320,9 @@ def compare_hessian_symmetry(subject: Subject) -> Outcomes:
 def _compare_hessian_products(function: NamedFunction, given: TensorsByName) -> Pair:
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = function(leaves)
-    first = _gradient(sum_times_weights(found, draw_normal_tensors(found, seed=7)), leaves, create_graph=True)
+    first = _gradient_by_leaves(sum_times_weights(found, draw_normal_tensors(found, seed=7)), leaves, create_graph=True)
     directions = [draw_normal_tensors(given, seed=200 + n) for n in range(DIRECTIONS)]
-    products = [_gradient(sum_times_weights(first, v), leaves, retain_graph=True) for v in directions]
+    products = [_gradient_by_leaves(sum_times_weights(first, v), leaves, retain_graph=True) for v in directions]
     got, expected = [], []
     for a in range(DIRECTIONS):
         for b in range(a):

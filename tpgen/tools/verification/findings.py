@@ -89,12 +89,12 @@ def judge_outcome(law: str, part: str, outcome: Outcome, tolerance: float, floor
 
 
 def largest_entry(x: Tensor) -> float:
-    """The largest absolute value in a tensor; 0 without entries."""
+    """Largest absolute value in a tensor; 0 without entries."""
     return float(x.detach().abs().max()) if x.numel() else 0.0
 
 
 def largest_difference(x: Tensor, y: Tensor) -> float:
-    """The largest absolute difference of two tensors; infinite for different shapes."""
+    """Largest absolute difference of two tensors; infinite for different shapes."""
     return largest_entry(x - y) if x.shape == y.shape else float("inf")
 
 
@@ -127,7 +127,7 @@ def _log_share_of_tolerance(finding: LawFinding) -> float:
 
 
 def count_statuses_as_text(findings: Sequence[LawFinding]) -> str:
-    """Return numbers of findings by status as text.
+    """Numbers of findings by status as text.
 
     >>> count_statuses_as_text([LawFinding("linear", "x1", PASSED)])
     '1 passed, 0 failed'

@@ -155,7 +155,7 @@ def _with_second_copy(graph: AtomGraph, shift: Tensor, copies_crossed: Tensor | 
 
 
 def take_graph_of_batch(graph: AtomGraph, number: int) -> AtomGraph:
-    """Return one graph of a batch."""
+    """One graph of a batch."""
     found = select_atoms(graph, (graph.batch == number).nonzero().flatten())
     cells = None if graph.cells is None else graph.cells[number : number + 1]
     return replace(found, batch=found.batch * 0, graphs=graph.graphs[number : number + 1], cells=cells)
@@ -187,7 +187,7 @@ def place_atoms_on_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGrap
 
 
 def shortest_distance(graph: AtomGraph) -> float:
-    """The shortest edge, else distance, else one."""
+    """Shortest edge, else distance, else one."""
     edges = graph.ends is not None and graph.ends.shape[1] > 0
     if edges:
         lengths = graph.vectors.norm(dim=-1)

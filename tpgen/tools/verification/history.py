@@ -53,7 +53,7 @@ _WAY = (0.48, 0.64, 0.6)
 def compare_after_other_calls(subject: Subject) -> Outcomes:
     """Compare a network, after other calls, with a fresh copy."""
     first, found = subject.arguments(), dict[str, Outcome]()
-    others = _other_inputs(subject, first)
+    others = _inputs_of_two_calls_by_part(subject, first)
     cases: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
         **{part: partial(_compare_after_many_calls, subject, *given) for part, given in others.items()},
         "without gradients": partial(torch.no_grad()(_compare_after_many_calls), subject, *others[OTHER]),
@@ -100,7 +100,7 @@ def _compare_after_many_calls(
         for given in (inputs, other_inputs)
     ]
     found: dict[str, Outcome] = prefix_part_names(
-        f"{part}, what was returned", _compare_kept_returns(subject, inputs, other_inputs)
+        f"{part}, what was returned", _compare_returned_values_after_next_call(subject, inputs, other_inputs)
     )
     used, held = subject.fresh_copy(), clone_tensors(inputs)
     for _ in range(_CALLS):
@@ -132,7 +132,9 @@ def _copies_at_new_addresses(inputs: TensorsByName) -> TensorsByName:
     return found
 
 
-def _compare_kept_returns(subject: Subject, inputs: TensorsByName, other_inputs: TensorsByName) -> dict[str, Pair]:
+def _compare_returned_values_after_next_call(
+    subject: Subject, inputs: TensorsByName, other_inputs: TensorsByName
+) -> dict[str, Pair]:
     # The numbers in what a call has returned, its tuples and dicts, before another call and after.
     used, seen = subject.fresh_copy(), list[Any]()
     with used.register_forward_hook(lambda _module, _given, result: seen.append(result)):
@@ -179,7 +181,9 @@ def _storage_address(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
 
 
-def _other_inputs(subject: Subject, inputs: TensorsByName) -> dict[str, tuple[TensorsByName, TensorsByName]]:
+def _inputs_of_two_calls_by_part(
+    subject: Subject, inputs: TensorsByName
+) -> dict[str, tuple[TensorsByName, TensorsByName]]:
     # for each part, inputs of the first and second call: moved numbers, stretched points, other integers, other edges
     floating = {name: x for name, x in inputs.items() if x.is_floating_point() and x.numel()}
     draw = draw_normal_tensors(floating, seed=21)
@@ -189,7 +193,7 @@ def _other_inputs(subject: Subject, inputs: TensorsByName) -> dict[str, tuple[Te
         stretched = subject.module_operands(stretch_operands(subject, FURTHER))
         found["points from further apart"] = {**inputs, **stretched}, inputs
     for part, mixed in (
-        ("other indices", _other_integers(subject, inputs)),
+        ("other indices", _with_other_integers(subject, inputs)),
         ("other edges", _doubled_edge_arguments(subject, inputs)),
     ):
         found |= {part: (inputs, {**inputs, **mixed})} if mixed else {}
@@ -209,7 +213,7 @@ def _doubled_edge_arguments(subject: Subject, inputs: TensorsByName) -> TensorsB
     return {name: found[name] for name in inputs} if same else {}
 
 
-def _other_integers(subject: Subject, inputs: TensorsByName) -> TensorsByName:
+def _with_other_integers(subject: Subject, inputs: TensorsByName) -> TensorsByName:
     # Other integers; where edges are known, with their images, and each graph keeps its atoms.
     whole = {name: x for name, x in inputs.items() if not x.is_floating_point() and x.numel()}
     reading = subject.reading
@@ -250,8 +254,8 @@ def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Call
         small = replace(graph, points=graph.points / 2, cells=graph.cells / 2)
         ways["a cell of half the length"] = [graph, small]
 
-    def compare_trajectory(way: Sequence[AtomGraph], part: str) -> dict[str, Pair]:
-        given = [{**inputs, **subject.module_operands(reading.arguments_for(one))} for one in way]
+    def compare_trajectory(visited_graphs: Sequence[AtomGraph], part: str) -> dict[str, Pair]:
+        given = [{**inputs, **subject.module_operands(reading.arguments_for(one))} for one in visited_graphs]
         wanted = _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given[-1]))
         used = subject.fresh_copy()
         for one in given:
@@ -259,10 +263,10 @@ def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Call
         return prefix_part_names(part, pair_results(last, wanted))
 
     found = {part: partial(compare_trajectory, way) for part, way in ways.items()}
-    return {**found, "one atom draws near": partial(_compare_approach, subject, inputs)}
+    return {**found, "one atom draws near": partial(_compare_approach_of_last_atom, subject, inputs)}
 
 
-def _compare_approach(subject: Subject, inputs: TensorsByName, part: str) -> dict[str, Pair]:
+def _compare_approach_of_last_atom(subject: Subject, inputs: TensorsByName, part: str) -> dict[str, Pair]:
     # After a call with the last atom beyond the reach of others, by less or more than a skin, and then within.
     def results(network: nn.Module, graph: AtomGraph) -> TensorsByName:
         given = {**inputs, **subject.module_operands(require_reading(subject).arguments_for(graph))}
@@ -292,21 +296,21 @@ def move_last_atom_beyond_and_within_reach(subject: Subject) -> tuple[list[AtomG
         return [_with_last_atom(graph, graph.points[-1] + skin * step) for skin in _SKINS], [graph]
     others = graph.points[(graph.batch == graph.batch[-1]).nonzero().flatten()[:-1]]
     edge = others[(others @ way).argmax()]  # beyond this atom, none is nearer
-    near, far = _bounds_of_reach(subject, edge, way)
+    near, far = _bounds_of_last_atoms_reach(subject, edge, way)
     starts = [_with_last_atom(graph, edge + (far + skin * near) * way) for skin in _SKINS]
     return starts, [_with_last_atom(graph, edge + inside * near * way) for inside in _INSIDE]
 
 
-def _with_last_atom(graph: AtomGraph, place: Tensor) -> AtomGraph:
-    return replace(graph, points=torch.cat([graph.points[:-1], place[None]]))
+def _with_last_atom(graph: AtomGraph, position: Tensor) -> AtomGraph:
+    return replace(graph, points=torch.cat([graph.points[:-1], position[None]]))
 
 
-def _bounds_of_reach(subject: Subject, edge: Tensor, way: Tensor) -> tuple[float, float]:
+def _bounds_of_last_atoms_reach(subject: Subject, edge: Tensor, direction: Tensor) -> tuple[float, float]:
     # distances between which the last atom comes to know of others, by copies that remember nothing
     reading = require_reading(subject)
 
     def results_at(distance: float) -> Tensor:
-        graph, exact = _with_last_atom(reading.graph, edge + distance * way), subject.in_float64()
+        graph, exact = _with_last_atom(reading.graph, edge + distance * direction), subject.in_float64()
         found = call_on_graph(exact, graph)
         numbers = [y for name, y in found.items() if subject.result_frame(name).axes == 0] or list(found.values())
         return torch.cat([y.flatten() for y in numbers])

@@ -14,7 +14,7 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def list_entries_and_attributes(value: Any) -> dict[Any, Any]:
-    """Return entries of a list or dict, or attributes of an object or module."""
+    """Entries of a list or dict, or attributes of an object or module."""
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
     if isinstance(value, dict):
@@ -26,7 +26,7 @@ def list_entries_and_attributes(value: Any) -> dict[Any, Any]:
 
 
 def list_unregistered_attributes(module: nn.Module) -> dict[str, Any]:
-    """Return attributes but parameters, buffers and submodules."""
+    """Attributes but parameters, buffers and submodules."""
     return {name: x for name, x in vars(module).items() if name not in _REGISTERED}
 
 
@@ -46,13 +46,13 @@ def find_unregistered_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
 def _reachable_tensors(place: Place, value: Any, seen: set[int]) -> Iterator[tuple[Place, Tensor]]:
     if isinstance(value, Tensor):
         yield place, value
-    elif len(place) <= _DEEP and id(value) not in seen and _is_searched(value):
+    elif len(place) <= _DEEP and id(value) not in seen and _may_hold_network_tensors(value):
         seen.add(id(value))
         for name, one in list_entries_and_attributes(value).items():
             yield from _reachable_tensors((*place, str(name)), one, seen)
 
 
-def _is_searched(value: Any) -> bool:
+def _may_hold_network_tensors(value: Any) -> bool:
     # Objects of torch's and ours, as graphs, optimizers and programs, hold the network itself.
     own = type(value).__module__.partition(".")[0] in ("torch", "tpgen") and not isinstance(value, nn.Module)
     return not own and not isinstance(value, (type, FunctionType, ModuleType))

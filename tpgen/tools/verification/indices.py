@@ -35,25 +35,25 @@ _LABEL_NAMES = {*SPECIES_NAMES, "charges", "charge", "spins", "spin", "node_attr
 _CANDIDATES = 64  # readings that are tried
 
 
-def _may_index_rows(x: Tensor, row_count: int) -> bool:
-    within = (x >= 0) & (x < row_count)
-    without = x[~within]
-    return bool(within.any()) and (not len(without) or (x.dim() > 0 and bool((without == without[0]).all())))
+def _may_index_rows(values: Tensor, row_count: int) -> bool:
+    within = (values >= 0) & (values < row_count)
+    without = values[~within]
+    return bool(within.any()) and (not len(without) or (values.dim() > 0 and bool((without == without[0]).all())))
 
 
-def list_possible_index_kinds(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
-    """Return kinds of rows that integers may index, likeliest first."""
-    named, known = last_dict_key(name).lower(), _may_index_rows(x, atom_count)
-    if named in _LABEL_NAMES or not x.numel():
+def list_possible_index_kinds(name: str, indices: Tensor, atom_count: int) -> tuple[str, ...]:
+    """Kinds of rows that integers may index, likeliest first."""
+    named, known = last_dict_key(name).lower(), _may_index_rows(indices, atom_count)
+    if named in _LABEL_NAMES or not indices.numel():
         return (LABELS,)
     if known and named in _ATOM_NAMES:
         return (ATOMS,)
-    others = (EDGES,) if x.dim() and len(x) != atom_count and int(x.min()) >= 0 else ()
+    others = (EDGES,) if indices.dim() and len(indices) != atom_count and int(indices.min()) >= 0 else ()
     if not known:
         return (LABELS, *others)
-    by_atom = x.dim() == 1 and len(x) == atom_count
-    few = x.dim() != 2 and 2 * len(x.unique()) <= atom_count
-    return (LABELS, ATOMS, *others) if by_atom or few or x.numel() == 1 else (ATOMS, LABELS, *others)
+    by_atom = indices.dim() == 1 and len(indices) == atom_count
+    few = indices.dim() != 2 and 2 * len(indices.unique()) <= atom_count
+    return (LABELS, ATOMS, *others) if by_atom or few or indices.numel() == 1 else (ATOMS, LABELS, *others)
 
 
 def iterate_kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
@@ -83,9 +83,9 @@ class EdgeEnds:
         return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
 
 
-def read_edges(values: TensorsByName, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
-    """The edges that atom indices encode, or None."""
-    names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
+def read_edges(values: TensorsByName, index_kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
+    """Edges that atom indices encode, or None."""
+    names = [name for name in index_kinds if index_kinds[name] == ATOMS and is_index(values[name])]
     names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)
     for find in (
         _edges_from_pairs,
@@ -95,7 +95,7 @@ def read_edges(values: TensorsByName, kinds: Mapping[str, str], atom_count: int)
     ):
         found = find(values, names, atom_count)
         if found is not None and found.ends.shape[1]:
-            return _with_roles_of_repeated_ends(found, values, names)
+            return _add_roles_of_repeated_edge_ends(found, values, names)
     return None
 
 
@@ -168,7 +168,7 @@ def _edges_from_flat_neighbour_list(values: TensorsByName, index_names: list[str
     return None
 
 
-def _with_roles_of_repeated_ends(edges: EdgeEnds, values: TensorsByName, index_names: list[str]) -> EdgeEnds:
+def _add_roles_of_repeated_edge_ends(edges: EdgeEnds, values: TensorsByName, index_names: list[str]) -> EdgeEnds:
     roles = dict(edges.roles)
     for name in (
         name for name in index_names if name not in roles and edges.axes == 1 and edges.has_edge_rows(values[name])

@@ -80,8 +80,8 @@ def _compare_with_interpolation(subject: Subject, operand: str, degree: int) -> 
     x, other, at = subject.given[operand], subject.others[operand], 0.4
     nodes = torch.linspace(-1, 1, degree + 1, dtype=torch.float64).tolist()
 
-    def result_at(place: float) -> Tensor:
-        return subject({**subject.given, operand: 0.5 * (x + place * other)})["out"]
+    def result_at(position: float) -> Tensor:
+        return subject({**subject.given, operand: 0.5 * (x + position * other)})["out"]
 
     factors = [prod((at - m) / (n - m) for m in nodes if m != n) for n in nodes]  # Lagrange's
     expected = torch.stack([f * result_at(n) for f, n in zip(factors, nodes, strict=True)]).sum(0)
@@ -98,7 +98,7 @@ def compare_equivariance(subject: Subject) -> Outcomes:
     """Compare results of turned inputs with turned results."""
     if subject.undeclared:
         return {"": UNDECLARED}
-    return {**_compare_all_turns(subject), **_compare_behind_zeros(subject)}
+    return {**_compare_all_turns(subject), **_compare_turns_with_zeros_randomized(subject)}
 
 
 def _compare_all_turns(subject: Subject) -> dict[str, Pair]:
@@ -110,7 +110,7 @@ def _compare_all_turns(subject: Subject) -> dict[str, Pair]:
     return {**rotations, **prefix_part_names("parity", _compare_turned(subject, straight, improper))}
 
 
-def _compare_behind_zeros(subject: Subject) -> dict[str, Outcome]:
+def _compare_turns_with_zeros_randomized(subject: Subject) -> dict[str, Outcome]:
     # of a copy in which no trainable parameter is zero: a branch may be silent until training has begun
     try:
         other, names = _copy_with_random_zeros(subject)
@@ -167,8 +167,8 @@ def compare_normalisation(subject: Subject) -> Outcomes:
     return subject.moments()
 
 
-MAX_RIGHT = 2**23  # entries of a result of `compare_right` that is compared
-# e3nn raises NotImplementedError for `compare_right` of these; tpgen's is compared with its forward all the same.
+MAX_RIGHT = 2**23  # entries of a result of `right` that is compared
+# e3nn raises NotImplementedError for `right` of these; tpgen's is compared with its forward all the same.
 E3NN_LACKS_RIGHT = ("uvu<v", "u<vw")
 
 
@@ -191,56 +191,56 @@ def build_e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProd
 
 
 def compare_with_e3nn(subject: Subject) -> Outcomes:
-    """Compare a product and its `compare_right` with e3nn's."""
+    """Compare a product and its matrix `right` with e3nn's."""
     return {"": _compare_forward_with_e3nn(subject), "right": _compare_right_with_e3nn(subject)}
 
 
 def _compare_forward_with_e3nn(subject: Subject) -> Pair:
-    plan, layouts = _plan(subject), _layouts_of_x1_x2_out(subject)
+    plan, layouts = _plan_of_subject(subject), _layouts_of_x1_x2_out(subject)
     x1 = change_layout(subject.given["x1"], plan.irreps_in1, layouts[0], "mul_ir")
     x2 = change_layout(subject.given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = build_e3nn_product(plan)(x1, x2, *_weight_if_any(subject.given))
+        expected = build_e3nn_product(plan)(x1, x2, *_list_weight_if_any(subject.given))
     return change_layout(subject(subject.given)["out"], plan.irreps_out, layouts[2], "mul_ir"), expected
 
 
 def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
-    plan, layouts, given = _plan(subject), _layouts_of_x1_x2_out(subject), _first_rows(subject)
+    plan, layouts, given = _plan_of_subject(subject), _layouts_of_x1_x2_out(subject), _take_first_rows(subject)
     lacking = [mode for mode in E3NN_LACKS_RIGHT if any(i.connection_mode == mode for i in plan.instructions)]
     if lacking:
         return f"e3nn has no right for mode {' and '.join(map(repr, lacking))}"
     x2 = change_layout(given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = build_e3nn_product(plan, compile_right=True).right(x2, *_weight_if_any(given))
+        expected = build_e3nn_product(plan, compile_right=True).right(x2, *_list_weight_if_any(given))
     got = change_layout(_right_matrices(subject, given), plan.irreps_out, layouts[2], "mul_ir")
     return change_layout(got.transpose(1, 2), plan.irreps_in1, layouts[0], "mul_ir").transpose(1, 2), expected
 
 
 def compare_right(subject: Subject) -> Outcomes:
-    """Compare `compare_right`, applied to input 1, with the product."""
-    given = _first_rows(subject)
+    """Compare the matrix `right`, times input 1, with the product."""
+    given = _take_first_rows(subject)
     return {"": (torch.einsum("zi,zik->zk", given["x1"], _right_matrices(subject, given)), subject(given)["out"])}
 
 
 def _right_matrices(subject: Subject, operands: TensorsByName) -> Tensor:
     module: Any = subject.module
     own = subject.module_operands(operands)
-    return module.right(own["x2"], *_weight_if_any(own)).to("cpu", torch.float64)
+    return module.right(own["x2"], *_list_weight_if_any(own)).to("cpu", torch.float64)
 
 
-def _first_rows(subject: Subject) -> TensorsByName:
-    # as many of the rows as `compare_right` has room for: its result is a matrix for each row, which can be large
-    plan = _plan(subject)
+def _take_first_rows(subject: Subject) -> TensorsByName:
+    # as many of the rows as `right` has room for: its result is a matrix for each row, which can be large
+    plan = _plan_of_subject(subject)
     rows = max(1, MAX_RIGHT // max(1, plan.irreps_in1.dim * plan.irreps_out.dim))
     whole = ("w",) if plan.shared_weights else ()
     return {name: x if name in whole else x[:rows] for name, x in subject.given.items()}
 
 
-def _weight_if_any(given: TensorsByName) -> list[Tensor]:
-    return [given["w"]] if "w" in given else []
+def _list_weight_if_any(operands: TensorsByName) -> list[Tensor]:
+    return [operands["w"]] if "w" in operands else []
 
 
-def _plan(subject: Subject) -> Plan:
+def _plan_of_subject(subject: Subject) -> Plan:
     return subject.module.plan  # type: ignore[return-value]
 
 

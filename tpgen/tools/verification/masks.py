@@ -21,10 +21,10 @@ _MORE, _NEUTRAL = 3, 1e-5  # edges that are added, and how far these may move re
 
 def compare_edges_and_masks(subject: Subject) -> Outcomes:
     """Compare as `compare_edge_orders`, and with more masked edges."""
-    return {**compare_edge_orders(subject), **_compare_more_masked_edges(subject)}
+    return {**compare_edge_orders(subject), **_compare_with_more_masked_edges(subject)}
 
 
-def _compare_more_masked_edges(subject: Subject) -> dict[str, Outcome]:
+def _compare_with_more_masked_edges(subject: Subject) -> dict[str, Outcome]:
     # a mask leaves out edges of True or of False, and more of these change nothing
     reading, found = require_reading(subject), dict[str, Outcome]()
     for name, x in reading.values.items():

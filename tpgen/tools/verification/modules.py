@@ -180,7 +180,7 @@ def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     names, at = _parameter_name_of_each_weight(module), dict(module._ends)
     ends = dict(zip(EDGE_ARGUMENTS, torch.randint(_NODES, (2, rows), generator=generator), strict=True)) if at else {}
 
-    def draw_operands(own: bool) -> TensorsByName:
+    def draw_operands(uses_parameters: bool) -> TensorsByName:
         counts = {o.name: _NODES if o.name in at else rows for o in plan.inputs}
         found = {
             o.name: _normal_in_dtype(like.dtype, generator, counts[o.name], *find_row_shape(o, channels))
@@ -189,7 +189,7 @@ def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         for o, name in zip(plan.weights, names, strict=True):
             parameter = module.get_parameter(name) if name else None
             shape = (elements or 1, o.dim, channels) if parameter is None else tuple(parameter.shape)
-            stored = None if parameter is None or not own else parameter.detach().to("cpu", torch.float64)
+            stored = None if parameter is None or not uses_parameters else parameter.detach().to("cpu", torch.float64)
             found[o.name] = _normal_in_dtype(like.dtype, generator, *shape) if stored is None else stored
         return found
 
@@ -217,8 +217,8 @@ def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         kind="polynomial",
         title=f"{', '.join(f'{o.name}: {o.irreps}' for o in plan.inputs)} -> {plan.out.irreps}, {channels} channels",
         call=call_in_order(slice(None)),
-        given=draw_operands(own=True),
-        others=draw_operands(own=False),
+        given=draw_operands(uses_parameters=True),
+        others=draw_operands(uses_parameters=False),
         turns={o.name: _polynomial_frame(o) for o in plan.inputs},
         results={"out": _polynomial_frame(plan.out)},
         linear={} if constant else weights,

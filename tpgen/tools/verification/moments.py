@@ -49,7 +49,7 @@ def compare_product_moments(product: TensorProduct) -> _Moments:
         by_output.setdefault(path.out.index, []).append(path)
     expected = {i: _expected_mean_square_or_reason(plan, paths) for i, paths in by_output.items()}
     dims = {i: plan.irreps_out[i].ir.dim if norm else 1 for i in expected}
-    return _compare_mean_squares(draw_results, expected, dims, plan.irreps_out)
+    return _compare_mean_squares_of_segments(draw_results, expected, dims, plan.irreps_out)
 
 
 def compare_linear_moments(layer: Linear) -> _Moments:
@@ -73,7 +73,7 @@ def compare_linear_moments(layer: Linear) -> _Moments:
         return out.detach().to("cpu", torch.float64).reshape(-1, plan.irreps_out.dim)
 
     expected: dict[int, float | str] = dict.fromkeys(sorted({path.out.index for path in plan.paths}), 1.0)
-    return _compare_mean_squares(draw_results, expected, dict.fromkeys(expected, 1), plan.irreps_out)
+    return _compare_mean_squares_of_segments(draw_results, expected, dict.fromkeys(expected, 1), plan.irreps_out)
 
 
 def _random_signs(generator: torch.Generator, *shape: int) -> Tensor:
@@ -104,7 +104,7 @@ def _expected_mean_square_or_reason(plan: Plan, paths: list[Path]) -> float | st
     return plan.out_var[paths[0].out.index] * mean
 
 
-def _mean_squares(draw: Callable[[], Tensor], irreps: Irreps, segments: list[int]) -> dict[int, list[float]]:
+def _mean_squares_of_draws(draw: Callable[[], Tensor], irreps: Irreps, segments: list[int]) -> dict[int, list[float]]:
     # of each segment in each draw, of as many draws as the standard error takes
     found: dict[int, list[float]] = {i: [] for i in segments}
     slices = irreps.slices()
@@ -122,11 +122,11 @@ def _relative_standard_error(values: list[float]) -> float:
     return float(x.std() / len(values) ** 0.5 / x.mean().clamp(min=1e-300))
 
 
-def _compare_mean_squares(
+def _compare_mean_squares_of_segments(
     draw: Callable[[], Tensor], expected: dict[int, Any], dims: dict[int, int], irreps: Irreps
 ) -> _Moments:
     outcomes: _Moments = {}
-    for i, values in _mean_squares(draw, irreps, list(expected)).items():
+    for i, values in _mean_squares_of_draws(draw, irreps, list(expected)).items():
         part = f"{i}: {irreps[i]}"
         mean = dims[i] * sum(values) / len(values)
         if isinstance(expected[i], str):

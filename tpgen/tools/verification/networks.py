@@ -62,7 +62,7 @@ def build_network_subject(
         raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
     names, leaves, spec = _flatten_arguments(network, copy_tensors_in(inputs))
     tensors = {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}
-    call: Any = partial(_call_with_named, names, leaves, spec)
+    call: Any = partial(_call_with_replaced_tensors, names, leaves, spec)
     call_arguments: Any = partial(_call_arguments, names, leaves, spec)
     if (padded := read_padded_molecules(tensors)) is not None:
         tensors, call, call_arguments = padded.rows, padded.flattening(call), padded.padding(call_arguments)
@@ -90,7 +90,7 @@ def build_network_subject(
         base = replace(base, call=restore_randomness_after(base.call), drawing=base.call)
     straight = base(given)
     values = {**{name: x.cpu() for name, x in tensors.items()}, **given}
-    irreps_in, indices = _split_index_words(irreps_in, tensors)
+    irreps_in, indices = _split_off_words_on_indices(irreps_in, tensors)
     irreps_out, roles = split_roles(irreps_out, list(straight))
     turns, results = _input_and_result_frames(values, given, straight, irreps_in, irreps_out)
     counted = {**values, **_python_integers(names, leaves)}
@@ -111,13 +111,16 @@ def build_network_subject(
     reading = (
         NO_POINTS if points is None else choose_reading(named, counted, indices, _graph_energy_count(named, straight))
     )
-    made = _with_reading(named, reading)
+    made = _set_reading(named, reading)
     made = made if roles else detect_stress(made, straight)
-    said = [_settings_text(made), *([] if padded is None else [f"{', '.join(padded.fills)}: padded molecules"])]
+    said = [
+        _describe_turns_and_roles(made),
+        *([] if padded is None else [f"{', '.join(padded.fills)}: padded molecules"]),
+    ]
     return replace(made, settings="; ".join(said), floors=estimate_rounding_floors(made, straight))
 
 
-def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
+def _set_reading(subject: Subject, reading: Reading | str) -> Subject:
     # The subject with a reading of its arguments; floating tensors of whole numbers are no operands.
     whole = reading.whole_number_names if isinstance(reading, Reading) else []
     given = {name: x for name, x in subject.given.items() if name not in whole}
@@ -131,7 +134,7 @@ def _graph_energy_count(subject: Subject, results: TensorsByName) -> int:
     return 0 if number == len(subject.given[subject.points or ""]) > 1 else number
 
 
-def _split_index_words(irreps_in: Any, tensors: TensorsByName) -> tuple[Any, dict[str, str]]:
+def _split_off_words_on_indices(irreps_in: Any, tensors: TensorsByName) -> tuple[Any, dict[str, str]]:
     # What was said of floating tensors, and what integers index, of which the same mapping may speak.
     if not isinstance(irreps_in, Mapping):
         return irreps_in, {}
@@ -158,7 +161,7 @@ def copy_tensors_in(inputs: Any) -> Any:
     )
 
 
-def _call_with_named(
+def _call_with_replaced_tensors(
     names: list[str], values: list[Any], spec: Any, run: Run, replacements: TensorsByName
 ) -> TensorsByName:
     # Results of a call with some of its arguments by name, and the others as they were given.
@@ -167,14 +170,14 @@ def _call_with_named(
 
 def _call_arguments(names: list[str], values: list[Any], spec: Any, replacements: TensorsByName) -> Any:
     given = [
-        _like_argument(replacements[n], x) if n in replacements else copy_tensors_in(x)
+        _with_type_of_argument(replacements[n], x) if n in replacements else copy_tensors_in(x)
         for n, x in zip(names, values, strict=True)
     ]
     return closed_fields(pytree.tree_unflatten(given, spec))
 
 
-def _like_argument(value: Tensor, original: Any) -> Any:
-    return int(value) if type(original) is int else value
+def _with_type_of_argument(value: Tensor, argument: Any) -> Any:
+    return int(value) if type(argument) is int else value
 
 
 def _input_and_result_frames(
@@ -182,10 +185,12 @@ def _input_and_result_frames(
 ) -> tuple[dict[str, Frame], dict[str, Frame]]:
     # Turns of inputs and results, as was said or is known of them.
     known = {name: how for name, how in _turns_by_known_name(given).items() if not are_cell_counts(name, values)}
-    turns = _frames_by_name(irreps_in, known, given, "irreps_in")
-    results = _frames_by_name(irreps_out, _turns_by_known_name(result_tensors), result_tensors, "irreps_out")
-    _check_shapes(turns, given)
-    _check_shapes(results, result_tensors)
+    turns = _frames_declared_or_known_by_name(irreps_in, known, given, "irreps_in")
+    results = _frames_declared_or_known_by_name(
+        irreps_out, _turns_by_known_name(result_tensors), result_tensors, "irreps_out"
+    )
+    _check_shapes_fit_frames(turns, given)
+    _check_shapes_fit_frames(results, result_tensors)
     _require_frames_of_results_if_inputs_turn(result_tensors, turns, results)
     return turns, results
 
@@ -252,7 +257,7 @@ def _turns_by_known_name(tensors: TensorsByName) -> dict[str, str | None]:
     return {name: KNOWN[last_dict_key(name)] for name in tensors if last_dict_key(name) in KNOWN}
 
 
-def _check_shapes(frames: Mapping[str, Frame], tensors: TensorsByName) -> None:
+def _check_shapes_fit_frames(frames: Mapping[str, Frame], tensors: TensorsByName) -> None:
     # Raise `InputError` for a tensor whose shape does not turn so.
     for name, how in frames.items():
         try:
@@ -261,13 +266,13 @@ def _check_shapes(frames: Mapping[str, Frame], tensors: TensorsByName) -> None:
             raise InputError(f"{name}: {error}") from error
 
 
-def _frames_by_name(
-    declared: Any, known: dict[str, str | None], tensors: TensorsByName, argument: str
+def _frames_declared_or_known_by_name(
+    declared: Any, known_turns: dict[str, str | None], tensors: TensorsByName, argument: str
 ) -> dict[str, Frame]:
     # The frame of each name: from a mapping, from a list in the order of the names, or what is known of them.
     names = list(tensors)
     if declared is None:
-        return {name: make_frame(found) for name, found in known.items()}
+        return {name: make_frame(found) for name, found in known_turns.items()}
     if not isinstance(declared, Mapping):
         listed = [declared] if isinstance(declared, str) or not isinstance(declared, (list, tuple)) else list(declared)
         if len(listed) != len(names):
@@ -281,7 +286,7 @@ def _frames_by_name(
         if name not in by_short:
             raise InputError(f"{argument}: {unknown('tensor', name, by_short)}")
     chosen = {by_short[name]: found for name, found in declared.items()}
-    return {name: make_frame(found) for name, found in {**known, **chosen}.items()}
+    return {name: make_frame(found) for name, found in {**known_turns, **chosen}.items()}
 
 
 def _require_frames_of_results_if_inputs_turn(
@@ -299,14 +304,14 @@ def _require_frames_of_results_if_inputs_turn(
         )
 
 
-def _settings_text(subject: Subject) -> str:
+def _describe_turns_and_roles(subject: Subject) -> str:
     # Turns of inputs and results, which inputs count cells, and what integers index.
     turns = (*subject.turns.items(), *subject.results.items())
     said = [f"{name}: {found.said}" for name, found in turns if found is not STILL]
     said += [f"{name}: {role}" for role, name in _results_by_role(subject).items() if last_dict_key(name) not in KNOWN]
     if isinstance(subject.reading, Reading):
         said += [f"{name}: counts of cells" for name in subject.reading.names_with_role("counts")]
-        said += _index_texts(subject.reading)
+        said += _describe_read_indices(subject.reading)
     return "; ".join(said) or f"nothing is said to turn: name irreps_in and irreps_out, such as {next(iter(FRAMES))!r}"
 
 
@@ -318,7 +323,7 @@ def _results_by_role(subject: Subject) -> dict[str, str]:
     return {role: name for role, name in roles.items() if name is not None and several}
 
 
-def _index_texts(reading: Reading) -> list[str]:
+def _describe_read_indices(reading: Reading) -> list[str]:
     # What integers index, but for `edge_index`, which everybody knows.
     ends = ", ".join(name for name in reading.edge_end_names if last_dict_key(name) != EDGE_INDEX)
     kinds = {name: reading.roles[name].split()[0] for name in reading.index_names}

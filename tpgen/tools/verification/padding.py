@@ -50,7 +50,7 @@ class _PaddedMolecules:
         molecules = rows.pop(BATCH).long().cpu()
         counts = torch.bincount(molecules)
         shape = len(counts), int(counts.max())
-        places = molecules, _places_within(molecules, counts)
+        places = molecules, _places_within_molecules(molecules, counts)
         padded = {name: self._pad(name, rows[name], places, shape) for name in self.fills}
         return {**rows, **padded}, places, shape
 
@@ -64,7 +64,7 @@ class _PaddedMolecules:
         return held.index_put(tuple(at.to(x.device) for at in places), x)
 
 
-def _places_within(molecules: Tensor, counts: Tensor) -> Tensor:
+def _places_within_molecules(molecules: Tensor, counts: Tensor) -> Tensor:
     # the position of each atom in its molecule
     order = torch.argsort(molecules, stable=True)
     within = torch.arange(len(molecules)) - (counts.cumsum(0) - counts)[molecules[order]]
@@ -81,7 +81,7 @@ def read_padded_molecules(tensors: TensorsByName) -> _PaddedMolecules | None:
     labels = [x for x in own.values() if x.dim() == 2 and not x.is_floating_point()]
     if len({x.shape for x in labels}) != 1 or any(x.dim() > 2 and x.shape[1] == x.shape[2] for x in own.values()):
         return None
-    real = _real_atoms_unless_contradictory(
+    real = _find_mask_of_real_atoms(
         labels, next(x for x in own.values() if x.shape[2:] == (3,) and x.is_floating_point())
     )
     if real is None:
@@ -92,7 +92,7 @@ def read_padded_molecules(tensors: TensorsByName) -> _PaddedMolecules | None:
     return _PaddedMolecules({**rows, BATCH: real.nonzero()[:, 0]}, fills)
 
 
-def _real_atoms_unless_contradictory(labels: list[Tensor], points: Tensor) -> Tensor | None:
+def _find_mask_of_real_atoms(labels: list[Tensor], points: Tensor) -> Tensor | None:
     # all that are atoms, which come first in their molecules; None where labels say different things
     masks = [x == x[:1, :1] for x in labels if x.dtype == torch.bool]
     species = [x for x in labels if x.dtype != torch.bool]

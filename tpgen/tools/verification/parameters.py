@@ -72,10 +72,10 @@ def compare_parameter_gradients(subject: Subject) -> Outcomes:
         claims[result] = dict(zip(names, slopes, strict=True))
     further = _gradient_pairs_without_and_with_input_gradients(
         function, leaves, names, cotangents, claims
-    ) | _compare_sum_cotangents(function, leaves, [*claims])
+    ) | _compare_expanded_with_full_cotangents(function, leaves, [*claims])
     exact = torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps  # of floors: the copy is of float64
     floors = {result: exact * floor for result, floor in subject.floors.items()}
-    steps = {name: _step_parameter(function, leaves, name, cotangents, floors) for name in names}
+    steps = {name: _measure_results_at_parameter_steps(function, leaves, name, cotangents, floors) for name in names}
     outcomes: dict[str, Outcome] = {part.removeprefix("out, "): pair for part, pair in further.items()}
     for result, c in cotangents.items():
         depends = [name for name in names if steps[name].exceeds_noise(result)]
@@ -88,7 +88,7 @@ def compare_parameter_gradients(subject: Subject) -> Outcomes:
                 result,
             )
         elif depends and trains:
-            outcomes[result] = _judge_missing_graph(subject, result, depends)
+            outcomes[result] = _judge_result_without_graph(subject, result, depends)
     return outcomes or {"": "no result depends on a parameter"}
 
 
@@ -113,10 +113,12 @@ def _gradient_pairs_without_and_with_input_gradients(
             _flatten_gradients(one, leaves),
             _flatten_gradients(own, leaves),
         )
-    return _differing_pairs(outcomes)
+    return _pairs_that_differ_beyond_rounding(outcomes)
 
 
-def _compare_sum_cotangents(function: NamedFunction, leaves: TensorsByName, results: list[str]) -> dict[str, Pair]:
+def _compare_expanded_with_full_cotangents(
+    function: NamedFunction, leaves: TensorsByName, results: list[str]
+) -> dict[str, Pair]:
     # The gradients of a plain sum, whose cotangent is one number in the place of all, and of one with all of them.
     outcomes = {}
     for result in results:
@@ -127,7 +129,7 @@ def _compare_sum_cotangents(function: NamedFunction, leaves: TensorsByName, resu
             slopes = torch.autograd.grad(y, list(given.values()), ones(y), allow_unused=True)
             found.append(_flatten_gradients(dict(zip(given, slopes, strict=True)), leaves))
         outcomes[f"{result}, of a sum"] = found[0], found[1]
-    return _differing_pairs(outcomes)
+    return _pairs_that_differ_beyond_rounding(outcomes)
 
 
 def _flatten_gradients(slopes: _Gradients, leaves: TensorsByName) -> Tensor:
@@ -135,7 +137,7 @@ def _flatten_gradients(slopes: _Gradients, leaves: TensorsByName) -> Tensor:
     return torch.cat([x.flatten() for x in parts])
 
 
-def _differing_pairs(outcomes: Mapping[str, Pair]) -> dict[str, Pair]:
+def _pairs_that_differ_beyond_rounding(outcomes: Mapping[str, Pair]) -> dict[str, Pair]:
     # Those whose tensors differ by more than rounding.
     return {
         part: (one, other)
@@ -158,7 +160,7 @@ def _forward_argument_names(module: nn.Module) -> list[str]:
         return []
 
 
-def _step_parameter(
+def _measure_results_at_parameter_steps(
     function: NamedFunction, leaves: TensorsByName, name: str, cotangents: TensorsByName, floors: Mapping[str, float]
 ) -> _ParameterStep:
     x = leaves[name]
@@ -183,12 +185,12 @@ def _gradients_unless_graph_freed(scalar: Tensor, parameters: list[Tensor]) -> l
         return None
 
 
-def _judge_missing_graph(subject: Subject, result: str, parameters: list[str]) -> Outcome:
+def _judge_result_without_graph(subject: Subject, result: str, parameters: list[str]) -> Outcome:
     # A result that is trained on must have a graph; of a number that has no known role, nobody can tell.
     known = result in (subject.energy, subject.forces, subject.stress)
     if known or len(subject.outcomes) == 1 or subject.result_frame(result) is not STILL:
         return _MissingGradient(
-            f"{result} has no graph in train(), and depends on {_parameter_names(parameters)}: {WAY_OUT}"
+            f"{result} has no graph in train(), and depends on {_list_parameter_names_as_text(parameters)}: {WAY_OUT}"
         )
     return MEANT.format(result=result)
 
@@ -202,7 +204,7 @@ def _compare_parameter_slopes(
 ) -> Outcome:
     # Slopes along parameters, each relative to itself; ``slopes`` are directions, and differences of long steps.
     if lacking := [name for name, g in gradients.items() if g is None or not bool(g.ne(0).any())]:
-        return _MissingGradient(f"no gradient of {_parameter_names(lacking)}, which {result} depends on")
+        return _MissingGradient(f"no gradient of {_list_parameter_names_as_text(lacking)}, which {result} depends on")
     got, expected = [], []
     for name, g in gradients.items():
         along, slope = slopes[name]
@@ -219,5 +221,5 @@ def _is_near_slope(one: Tensor, other: Tensor) -> bool:
     return bool((one - other).abs() <= SLOPE_LIMIT * torch.maximum(one.abs(), other.abs()))
 
 
-def _parameter_names(leaf_names: list[str]) -> str:
+def _list_parameter_names_as_text(leaf_names: list[str]) -> str:
     return ", ".join(name.removeprefix(PARAMETER) for name in leaf_names)

@@ -45,10 +45,10 @@ def compare_forces(subject: Subject) -> Outcomes:
     """Compare forces with energy slopes, also with two atoms close."""
     exact = subject.in_float64()
     found = {"": _compare_forces_with_slopes(exact)}
-    if (pair := _shortest_edge_of(exact)) is not None:
+    if (pair := _find_atom_and_shortest_edge_to_atom(exact)) is not None:
         atom, edge = pair
         found["two atoms close"] = _compare_forces_with_slopes(
-            replace(exact, given=_with_moved_atom(exact, atom, (APPROACH - 1.0) * edge))
+            replace(exact, given=_operands_with_moved_atom(exact, atom, (APPROACH - 1.0) * edge))
         )
     return found
 
@@ -69,7 +69,7 @@ def _compare_forces_with_slopes(subject: Subject) -> Pair:
     return torch.stack(got), torch.stack(expected)
 
 
-def _shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
+def _find_atom_and_shortest_edge_to_atom(subject: Subject) -> tuple[int, Tensor] | None:
     if not isinstance(subject.reading, Reading) or len(subject.reading.graph.points) < 2:
         return None
     graph = subject.reading.graph
@@ -85,7 +85,7 @@ def _shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
     return int(second[shortest]), edges[shortest]
 
 
-def _with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName:
+def _operands_with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName:
     points = subject.given[subject.points or ""].clone()
     points[atom] += step
     return {**subject.given, subject.points or "": points}
@@ -167,19 +167,19 @@ def _energy_and_forces_at_points(subject: Subject, points: Tensor) -> tuple[Tens
     return compute_energy_and_forces(subject, {**subject.given, subject.points or "": points})
 
 
-def compute_energy_and_forces(subject: Subject, given: TensorsByName) -> tuple[Tensor, Tensor]:
+def compute_energy_and_forces(subject: Subject, operands: TensorsByName) -> tuple[Tensor, Tensor]:
     """Compute energy and forces, missing forces by autograd."""
     name = subject.points or ""
     if subject.forces is not None:
-        found = subject(given)
+        found = subject(operands)
         return _total_energy(subject, found), found[subject.forces].detach()
-    x = given[name].detach().requires_grad_()
-    energy = subject({**given, name: x})[subject.energy or ""].sum()
+    x = operands[name].detach().requires_grad_()
+    energy = subject({**operands, name: x})[subject.energy or ""].sum()
     (slope,) = torch.autograd.grad(energy, x)
     return energy.detach(), -slope
 
 
-def _strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
+def _strain_operands(subject: Subject, strain: Tensor) -> TensorsByName:
     by = torch.eye(3, dtype=torch.float64) + strain
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     bent = [n for n, how in subject.turns.items() if how in STRAINED and (how.moves or roles.get(n) in SPACE)]
@@ -230,23 +230,25 @@ def differentiate_energy_by_strain(subject: Subject, claimed: Tensor) -> Tensor:
 
 
 def _strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tensor:
-    return _total_energy(subject, subject(_strained_operands(subject, amount * direction)))
+    return _total_energy(subject, subject(_strain_operands(subject, amount * direction)))
 
 
 def check_smoothness(subject: Subject) -> Outcomes:
     """Look for jumps of energy and forces under stretching and on an atom's path."""
     exact = subject.in_float64()
     stretches = torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
-    jumps = _jumps_along_path(exact, partial(stretch_operands, exact), stretches)
-    found: dict[str, Outcome] = {**jumps, **_missing_cutoff_remark(exact)}
-    if (pair := _shortest_edge_of(exact)) is None:
+    jumps = _find_energy_and_force_jumps_along_path(exact, partial(stretch_operands, exact), stretches)
+    found: dict[str, Outcome] = {**jumps, **_remark_on_missing_cutoff(exact)}
+    if (pair := _find_atom_and_shortest_edge_to_atom(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
-    of_atom = _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way)
+    of_atom = _find_energy_and_force_jumps_along_path(
+        exact, partial(_operands_with_atom_moved_along_edge, exact, *pair), way
+    )
     return found | prefix_part_names("one atom", of_atom)
 
 
-def _missing_cutoff_remark(subject: Subject) -> Outcomes:
+def _remark_on_missing_cutoff(subject: Subject) -> Outcomes:
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None:
         return {}
@@ -268,43 +270,45 @@ def _missing_cutoff_remark(subject: Subject) -> Outcomes:
     return {}
 
 
-def _jumps_along_path(subject: Subject, path: Callable[[float], TensorsByName], grid_points: Tensor) -> dict[str, Pair]:
+def _find_energy_and_force_jumps_along_path(
+    subject: Subject, path: Callable[[float], TensorsByName], grid_points: Tensor
+) -> dict[str, Pair]:
     # bisection of the intervals that bend most leaves the jump, near zero for a continuous curve
-    def values_at(place: float) -> tuple[Tensor, ...]:
-        return tuple(x.flatten() for x in compute_energy_and_forces(subject, path(place)))
+    def values_at(fraction: float) -> tuple[Tensor, ...]:
+        return tuple(x.flatten() for x in compute_energy_and_forces(subject, path(fraction)))
 
     grid = grid_points.tolist()
     there = [values_at(place) for place in grid]
     found: dict[str, Pair] = {}
     for n, name in enumerate(("energy", "forces")):
         values = torch.stack([x[n] for x in there])
-        found[name] = _compare_jumps(lambda place, n=n: values_at(place)[n], grid, values)  # type: ignore[misc]
+        found[name] = _compare_largest_jump_with_range(lambda place, n=n: values_at(place)[n], grid, values)  # type: ignore[misc]
     return found
 
 
 def stretch_operands(subject: Subject, factor: float) -> TensorsByName:
-    """Return operands with all lengths scaled."""
-    return _strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
+    """Operands with all lengths scaled."""
+    return _strain_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
 
 
-def _with_atom_on_path(subject: Subject, atom: int, edge: Tensor, fraction: float) -> TensorsByName:
+def _operands_with_atom_moved_along_edge(subject: Subject, atom: int, edge: Tensor, fraction: float) -> TensorsByName:
     # on a straight line, from close to its neighbour to another place
     aside = edge.norm() * torch.tensor([0.48, 0.64, 0.6], dtype=torch.float64)
-    return _with_moved_atom(subject, atom, (1 - fraction) * (APPROACH - 1.0) * edge + fraction * aside)
+    return _operands_with_moved_atom(subject, atom, (1 - fraction) * (APPROACH - 1.0) * edge + fraction * aside)
 
 
-def _compare_jumps(function: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:
+def _compare_largest_jump_with_range(function: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:
     # the range of values plus the largest jump, beside the range
     bends = values.diff(n=2, dim=0).abs().amax(-1)
     range_ = (values.amax(0) - values.amin(0)).max()
     left = []
     for n in bends.topk(PLACES).indices.tolist():
         for low in (n, n + 1):  # the bend is seen from both sides
-            left.append(_bisected_jump(function, (grid[low], grid[low + 1]), (values[low], values[low + 1])))
+            left.append(_find_jump_by_bisection(function, (grid[low], grid[low + 1]), (values[low], values[low + 1])))
     return torch.stack([range_, range_ + torch.stack(left).max()]), torch.stack([range_, range_])
 
 
-def _bisected_jump(
+def _find_jump_by_bisection(
     function: Callable[[float], Tensor], interval: tuple[float, float], end_values: tuple[Tensor, Tensor]
 ) -> Tensor:
     (a, b), (low, high) = interval, end_values
@@ -333,11 +337,11 @@ def estimate_rounding_floors(subject: Subject, results: TensorsByName) -> dict[s
     volume = 1.0 if graph.cells is None else float(torch.linalg.det(graph.cells).abs().min())
     scales = {subject.forces: 1.0 / max(shortest_distance(graph), 1e-3), subject.stress: 1.0 / volume}
     slopes = OF_SLOPES * torch.finfo(torch.float64).eps * float(energy.abs()) / LONGEST
-    others = _floors_of_other_results(subject, results)
+    others = _rounding_floors_of_other_results(subject, results)
     return {SLOPE: slopes, **others, **{name: unit * scale for name, scale in scales.items() if name is not None}}
 
 
-def _floors_of_other_results(subject: Subject, results: TensorsByName) -> dict[str, float]:
+def _rounding_floors_of_other_results(subject: Subject, results: TensorsByName) -> dict[str, float]:
     # results may vanish by symmetry: their size is taken at moved points
     name = subject.points or ""
     x = subject.given[name]

@@ -33,18 +33,21 @@ _DEEP = 3  # how far within attributes a generator is looked for
 
 
 def read_shared_states() -> dict[str, str]:
-    """The process's random number states as text."""
+    """Process's random number states as text."""
     return {name: _state_text(read()) for name, (read, _, _) in RANDOM.items()}
 
 
 def read_held_states(network: nn.Module) -> dict[str, str]:
-    """Return states of generators in a network or its methods, as text."""
-    return {name: _state_text(_read_and_write_of(one)[0](one)) for name, one in _generators_of(network).items()}
+    """States of generators in a network or its methods, as text."""
+    return {
+        name: _state_text(_functions_to_read_and_write_state(one)[0](one))
+        for name, one in _generators_of_network(network).items()
+    }
 
 
 def is_torch_generator(network: nn.Module, name: str) -> bool:
     """Whether a named state is torch's."""
-    return name == TORCH or isinstance(_generators_of(network).get(name), torch.Generator)
+    return name == TORCH or isinstance(_generators_of_network(network).get(name), torch.Generator)
 
 
 def find_advanced_random_states(network: nn.Module, call: Callable[[], Any]) -> list[str]:
@@ -62,20 +65,20 @@ def _state_text(state: Any) -> str:
     return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
 
 
-def _read_and_write_of(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+def _functions_to_read_and_write_state(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
     return next(functions for kind, functions in _STATES.items() if isinstance(generator, kind))
 
 
 def restore_randomness_after(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Wrap a call to restore random number states afterwards."""
 
-    def call_and_restore(run: Any, named: Any) -> Any:
+    def call_and_restore(run: Any, operands: Any) -> Any:
         before = [(put_back, read()) for read, put_back, _ in RANDOM.values()]
-        for one in _generators_of(run).values() if isinstance(run, nn.Module) else ():
-            read, write = _read_and_write_of(one)
+        for one in _generators_of_network(run).values() if isinstance(run, nn.Module) else ():
+            read, write = _functions_to_read_and_write_state(one)
             before.append((partial(write, one), deepcopy(read(one))))
         try:
-            return call(run, named)
+            return call(run, operands)
         finally:
             for put_back, state in before:
                 put_back(state)
@@ -83,7 +86,7 @@ def restore_randomness_after(call: Callable[[Any, Any], Any]) -> Callable[[Any, 
     return call_and_restore
 
 
-def _generators_of(network: nn.Module) -> dict[str, Any]:
+def _generators_of_network(network: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, module in network.named_modules():
         found |= dict(_generators_within(path, list_unregistered_attributes(module), _DEEP))

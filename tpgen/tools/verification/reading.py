@@ -40,7 +40,7 @@ class Reading:
     unreadable: str = ""  # why atoms cannot be permuted
 
     def names_with_role(self, role: str) -> list[str]:
-        """The names of arguments with a role."""
+        """Names of arguments with a role."""
         return [name for name, found in self.roles.items() if found == role]
 
     @property
@@ -79,20 +79,24 @@ class Reading:
 
 
 def count_rows(x: Tensor, frame: Frame) -> int | None:
-    """The number of rows; None if all axes turn."""
+    """Number of rows; None if all axes turn."""
     return x.shape[0] if x.dim() > frame.axes else None
 
 
 def read_call(
-    points: str, values: TensorsByName, turns: Mapping[str, Frame], kinds: Mapping[str, str], graph_count: int = 0
+    points_name: str,
+    values: TensorsByName,
+    turns: Mapping[str, Frame],
+    index_kinds: Mapping[str, str],
+    graph_count: int = 0,
 ) -> Reading | str:
-    """Read a call by ``kinds`` of rows that integers index; a text says why not."""
-    x = values[points].to(torch.float64)
+    """Read a call by ``index_kinds`` of rows that integers index; a text says why not."""
+    x = values[points_name].to(torch.float64)
     if x.dim() != 2 or x.shape[1] != 3:
-        return f"{points} has shape {tuple(x.shape)}, where one row of three for each atom is read"
-    roles = {points: "points"}
-    edges = read_edges(values, kinds, len(x))
-    batch, read = _graphs_of_atoms_and_batch_role(values, kinds, len(x), graph_count)
+        return f"{points_name} has shape {tuple(x.shape)}, where one row of three for each atom is read"
+    roles = {points_name: "points"}
+    edges = read_edges(values, index_kinds, len(x))
+    batch, read = _find_graph_of_each_atom_and_batch_role(values, index_kinds, len(x), graph_count)
     roles |= read
     cell = next(
         (n for n in values if last_dict_key(n) in CELLS and values[n].numel() % 9 == 0 and values[n].numel()), None
@@ -110,16 +114,16 @@ def read_call(
         roles |= edges.roles
     for name, value in values.items():
         if name not in roles:
-            kind = kinds.get(name, LABELS)
-            roles[name] = _role_of(name, value, turns.get(name, STILL), graph, edges, kind)
-    roles |= _tuple_companions(values, roles)
-    return _with_crossed_cells(
+            kind = index_kinds.get(name, LABELS)
+            roles[name] = _find_role_of_argument(name, value, turns.get(name, STILL), graph, edges, kind)
+    roles |= _find_arguments_with_rows_of_tuples(values, roles)
+    return _with_counts_of_crossed_cells(
         Reading(values, roles, graph, edges, unclear=_why_axes_unclear(values, roles, graph, edges))
     )
 
 
-def _graphs_of_atoms_and_batch_role(
-    values: TensorsByName, kinds: Mapping[str, str], atom_count: int, graph_count: int
+def _find_graph_of_each_atom_and_batch_role(
+    values: TensorsByName, index_kinds: Mapping[str, str], atom_count: int, graph_count: int
 ) -> tuple[Tensor, dict[str, str]]:
     # the graph of each atom: as said, by its name, as numbers of atoms, or as many as there are energies
     whole = {name: x for name, x in values.items() if is_index(x) and x.dim() == 1}
@@ -127,11 +131,11 @@ def _graphs_of_atoms_and_batch_role(
     for name, x in rows.items():
         sorted_ = bool((x.diff() >= 0).all()) and len(x) and int(x[0]) == 0 and len(x.unique()) == int(x[-1]) + 1
         several = sorted_ and int(x[-1]) + 1 == graph_count > 1
-        if last_dict_key(name) in BATCHES or kinds.get(name) == GRAPHS or several:
+        if last_dict_key(name) in BATCHES or index_kinds.get(name) == GRAPHS or several:
             return x, {name: "batch"}
     for name, x in values.items():
         if not x.numel() or not (
-            last_dict_key(name) == POINTERS or (_is_size_name(name) and x.numel() == graph_count > 1)
+            last_dict_key(name) == POINTERS or (_is_name_of_sizes(name) and x.numel() == graph_count > 1)
         ):
             continue
         counts = x.flatten().long().diff() if last_dict_key(name) == POINTERS else x.flatten().long()
@@ -140,11 +144,13 @@ def _graphs_of_atoms_and_batch_role(
     return torch.zeros(atom_count, dtype=torch.int64), {}
 
 
-def _is_size_name(name: str) -> bool:
+def _is_name_of_sizes(name: str) -> bool:
     return any(part in last_dict_key(name).lower() for part in _SIZES)
 
 
-def _role_of(name: str, x: Tensor, frame: Frame, graph: AtomGraph, edges: EdgeEnds | None, kind: str) -> str:
+def _find_role_of_argument(
+    name: str, x: Tensor, frame: Frame, graph: AtomGraph, edges: EdgeEnds | None, kind: str
+) -> str:
     rows, atoms = count_rows(x, frame), len(graph.points)
     if last_dict_key(name) == POINTERS:
         return "pointers"
@@ -168,9 +174,9 @@ def _size_role(name: str, x: Tensor, graph: AtomGraph) -> str:
     of_edges = counts if graph.ends is None else torch.bincount(graph.batch[graph.ends[0]], minlength=graph.number)
     for role, numbers in (("numbers of atoms", counts), ("numbers of edges", of_edges)):
         alike = x.dim() and len(x) == graph.number and torch.equal(x.flatten().double(), numbers.double())
-        if alike and (not x.is_floating_point() or _is_size_name(name)):
+        if alike and (not x.is_floating_point() or _is_name_of_sizes(name)):
             return role
-    if x.dim() == 0 and is_index(x) and _is_size_name(name):
+    if x.dim() == 0 and is_index(x) and _is_name_of_sizes(name):
         every = {len(graph.points): "all atoms", int(of_edges.sum()): "all edges", graph.number: "all graphs"}
         return every.get(int(x), "")
     return ""
@@ -187,7 +193,7 @@ def _edge_role(name: str, x: Tensor, frame: Frame, graph: AtomGraph, kind: str) 
     return f"{kind} by {EDGES}" if kind in (ATOMS, EDGES) else EDGES
 
 
-def _tuple_companions(values: TensorsByName, roles: Mapping[str, str]) -> dict[str, str]:
+def _find_arguments_with_rows_of_tuples(values: TensorsByName, roles: Mapping[str, str]) -> dict[str, str]:
     lengths = {
         len(values[n].movedim(find_tuple_axis(values[n]), 0)) for n, role in roles.items() if role.endswith("by tuples")
     }
@@ -203,7 +209,7 @@ def _are_whole_numbers(x: Tensor) -> bool:
 
 
 def are_cell_counts(name: str, values: TensorsByName) -> bool:
-    """Whether edge images count cells, and are no vectors."""
+    """Whether edge shifts are counts of cells, not vectors."""
     x = values[name].double()
     if last_dict_key(name) not in VECTORS or x.shape[-1:] != (3,) or not _are_whole_numbers(x):
         return False
@@ -223,7 +229,7 @@ def _why_axes_unclear(values: TensorsByName, roles: Mapping[str, str], graph: At
     return ""
 
 
-def _with_crossed_cells(reading: Reading) -> Reading:
+def _with_counts_of_crossed_cells(reading: Reading) -> Reading:
     graph, counts, vectors = reading.graph, reading.names_with_role("counts"), reading.names_with_role("vectors")
     if graph.ends is None or reading.edges is None or not (counts or vectors):
         return reading if graph.ends is not None else replace(reading, periodic=_periodic_axes(reading, None))

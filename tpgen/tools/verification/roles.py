@@ -83,7 +83,7 @@ def detect_forces(subject: Subject, results: TensorsByName) -> Subject:
         return subject
     try:
         exact = subject.in_float64()
-        slopes, works = _energy_changes_and_field_components_along_draws(exact, energies, fields)
+        slopes, works = _draw_energy_changes_and_field_parts(exact, energies, fields)
     except Exception:  # it does not run in float64, or not beside these points
         return subject
     cosines = {(e, f): _absolute_cosine(slopes[e], works[f]) for f in fields for e in energies}
@@ -100,7 +100,7 @@ def _may_be_energy(result: Tensor, atom_count: int) -> bool:
     return 0 < result.numel() <= atom_count and result.numel() == (len(result) if result.dim() else 1)
 
 
-def _energy_changes_and_field_components_along_draws(
+def _draw_energy_changes_and_field_parts(
     subject: Subject, energies: list[str], fields: list[str]
 ) -> tuple[TensorsByName, TensorsByName]:
     # Slopes of energies along directions, and the components of fields along them.

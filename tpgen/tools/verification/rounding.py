@@ -36,7 +36,7 @@ DRAWS_OTHERS = "calls draw random numbers, of which float64 has others"
 UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
 
 
-class _Rounded(DispatchMode):
+class _RoundingMode(DispatchMode):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype, self.draws = dtype, False
@@ -51,7 +51,7 @@ class _Rounded(DispatchMode):
         return found
 
 
-class _Narrowing(Casts):
+class _NarrowDtypeRecorder(Casts):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         for device in {x.device.type for x in args if isinstance(x, Tensor)}:
             if torch.is_autocast_enabled(device):
@@ -74,8 +74,8 @@ def compare_precision(subject: Subject) -> Outcomes:
     for name, apart in far.items():
         rounding = MARGIN * honest.get(name or "out", 0.0)
         told = SMALL.format(dtype=str(subject.dtype).removeprefix("torch."), apart=apart)
-        found[name] = told if apart <= rounding else Noted(compared[name], _narrow_casts_text(subject, held))
-    return found | _compare_far_from_origin(subject, exact) | _energy_difference_remark(subject, exact, held)
+        found[name] = told if apart <= rounding else Noted(compared[name], _describe_narrow_casts(subject, held))
+    return found | _compare_far_from_origin(subject, exact) | _remark_on_energy_differences(subject, exact, held)
 
 
 def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outcome]:
@@ -109,7 +109,7 @@ def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outc
     return told
 
 
-def _energy_difference_remark(subject: Subject, exact: Subject, operands: TensorsByName) -> dict[str, Outcome]:
+def _remark_on_energy_differences(subject: Subject, exact: Subject, operands: TensorsByName) -> dict[str, Outcome]:
     # Whether energies of geometries can be told apart.
     name, energy = subject.points, subject.energy
     if name is None or energy is None or subject.dtype not in WIDE:
@@ -144,7 +144,7 @@ def _rounding_errors(
     unit, found = torch.finfo(subject.dtype).eps, dict.fromkeys(expected, 0.0)
     for place in range(PLACES):
         draw = draw_normal_tensors(operands, seed=800 + place)
-        with Casts(widens=True), _Rounded(subject.dtype) as rounded:
+        with Casts(widens=True), _RoundingMode(subject.dtype) as rounded:
             results = exact({name: x + unit * x * draw[name] for name, x in operands.items()})
         if rounded.draws:
             raise NotCompared(DRAWS_OTHERS)
@@ -152,9 +152,9 @@ def _rounding_errors(
     return found
 
 
-def _narrow_casts_text(subject: Subject, operands: TensorsByName) -> str:
+def _describe_narrow_casts(subject: Subject, operands: TensorsByName) -> str:
     # What narrows numbers of the network, as far as calls say.
-    with _Narrowing() as casts:
+    with _NarrowDtypeRecorder() as casts:
         subject(operands, subject.fresh_copy())
     own = torch.finfo(subject.dtype).eps
     narrow = [(name, str(dtype).removeprefix("torch.")) for name, dtype in casts.named if torch.finfo(dtype).eps > own]

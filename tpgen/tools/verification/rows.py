@@ -34,7 +34,7 @@ KNOW = "rows know of each other, as by a mean over them that may be meant"
 OWN = 1e-6  # of results: what a row changes more in another, it knows of it
 
 
-def _shared_row_count(subject: Subject) -> int | None:
+def _row_count_of_all_operands(subject: Subject) -> int | None:
     if subject.fixed or any(last_dict_key(name) in CELLS for name in subject.given):
         return None
     found = {count_rows(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
@@ -44,23 +44,23 @@ def _shared_row_count(subject: Subject) -> int | None:
 
 def why_no_rows(subject: Subject) -> str:
     """Say why rows cannot be compared, or nothing."""
-    return NO_ROWS if _shared_row_count(subject) is None else ""
+    return NO_ROWS if _row_count_of_all_operands(subject) is None else ""
 
 
 def compare_permuted_rows(subject: Subject) -> Outcomes:
     """Compare results of permuted, some and single rows with rows of all results."""
-    number = _shared_row_count(subject) or 0
+    number = _row_count_of_all_operands(subject) or 0
     found = subject(subject.given)
-    straight = _results_with_rows(subject, found, number)
+    straight = _keep_results_with_rows(subject, found, number)
     first, order = number // 2, draw_derangement(number)
-    alone = _results_with_rows(subject, _results_of_selected_rows(subject, torch.arange(first)), first)
+    alone = _keep_results_with_rows(subject, _results_of_selected_rows(subject, torch.arange(first)), first)
     if alone.keys() != straight.keys():
         raise NotCompared(NO_ROWS)
     expected = {name: y[order] if name in straight else y for name, y in found.items()}
     moved = pair_results(_results_of_selected_rows(subject, order), expected)
     # the others in another order, and smaller
     mixed = {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()}
-    beside = _results_with_rows(subject, call_network_detached(subject, mixed), number)
+    beside = _keep_results_with_rows(subject, call_network_detached(subject, mixed), number)
     know = any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items())
 
     def compare_one_row() -> Outcomes:
@@ -74,7 +74,7 @@ def compare_permuted_rows(subject: Subject) -> Outcomes:
     return {**moved, **some, **compare_or_say_why_not("one row alone", compare_one_row)}
 
 
-def _results_with_rows(subject: Subject, results: TensorsByName, row_count: int) -> TensorsByName:
+def _keep_results_with_rows(subject: Subject, results: TensorsByName, row_count: int) -> TensorsByName:
     kept = {name: y.detach() for name, y in results.items() if count_rows(y, subject.result_frame(name)) == row_count}
     if not kept:
         raise NotCompared(NO_ROWS)
@@ -88,7 +88,9 @@ def _results_of_selected_rows(subject: Subject, index: Tensor) -> TensorsByName:
 def check_finite_rows(subject: Subject) -> Outcomes:
     """Check that vanishing vectors give finite results and gradients, and empty batches run."""
     with _uninitialized_memory_as_nan():
-        return _compare_vanishing(subject, list(subject.turns)) | _compare_empty_batch(subject) or {"": NO_ROWS}
+        return _compare_with_vanishing_inputs(subject, list(subject.turns)) | _compare_empty_batch(subject) or {
+            "": NO_ROWS
+        }
 
 
 def check_finite_points(subject: Subject) -> Outcomes:
@@ -96,7 +98,7 @@ def check_finite_points(subject: Subject) -> Outcomes:
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     others = [name for name in subject.turns if roles.get(name) not in SPACE]
     with _uninitialized_memory_as_nan():
-        return {**check_finite_systems(subject), **_compare_vanishing(subject, others)}
+        return {**check_finite_systems(subject), **_compare_with_vanishing_inputs(subject, others)}
 
 
 @contextmanager
@@ -112,31 +114,37 @@ def _uninitialized_memory_as_nan() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
-def _compare_vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]:
+def _compare_with_vanishing_inputs(subject: Subject, names: list[str]) -> dict[str, Outcome]:
     # Features vanish, and directions, which need not be allowed to; where they are, all vanish together.
     found: dict[str, Outcome] = {}
     features, directions = (
-        [name for name in names if _is_direction_if_turning(subject, name) is how] for how in (False, True)
+        [name for name in names if _is_one_vector_per_row(subject, name) is how] for how in (False, True)
     )
     if features:
-        found |= prefix_part_names("vectors that vanish", _check_finite(subject, features))
+        found |= prefix_part_names("vectors that vanish", _check_finite_results_and_gradients(subject, features))
     if directions:
         ends = ", ".join(directions)
-        wrong = [name for name, (got, _) in _check_finite(subject, directions).items() if not bool(got.all())]
+        wrong = [
+            name
+            for name, (got, _) in _check_finite_results_and_gradients(subject, directions).items()
+            if not bool(got.all())
+        ]
         if wrong:
             return found | {"directions": f"no numbers where {ends} vanish, which may be directions"}
         if features:
-            found |= prefix_part_names("all vectors that vanish", _check_finite(subject, features + directions))
+            found |= prefix_part_names(
+                "all vectors that vanish", _check_finite_results_and_gradients(subject, features + directions)
+            )
     return found
 
 
-def _is_direction_if_turning(subject: Subject, name: str) -> bool | None:
+def _is_one_vector_per_row(subject: Subject, name: str) -> bool | None:
     # Whether an input is one vector for each row, which need not be allowed to vanish; None of what does not turn.
     how = subject.turns[name]
     return None if how is STILL else how.axes == 1 and subject.given[name].shape[-1] == 3
 
 
-def _check_finite(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Tensor, Tensor]]:
+def _check_finite_results_and_gradients(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Tensor, Tensor]]:
     # Whether the entries of results, and of gradients by inputs and parameters, are numbers.
     vanished = {name: _with_vanishing_row(subject.turns[name], subject.given[name]) for name in vanishing}
     given = {**subject.given, **vanished}
@@ -150,25 +158,25 @@ def _check_finite(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Ten
     return compare_finite_entries_with_ones(found)
 
 
-def _with_vanishing_row(frame: Frame, x: Tensor) -> Tensor:
+def _with_vanishing_row(frame: Frame, operand: Tensor) -> Tensor:
     # The first row with zeros for all that turns, and the others as they are.
     turn = make_rotation(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))
-    one = torch.ones_like(x)
+    one = torch.ones_like(operand)
     still = torch.isclose(frame.turn(one, turn), one) & torch.isclose(frame.turn(one, -torch.eye(3).double()), one)
-    if x.dim() > frame.axes:
+    if operand.dim() > frame.axes:
         still[1:] = True
-    return torch.where(still, x, torch.zeros_like(x))
+    return torch.where(still, operand, torch.zeros_like(operand))
 
 
 def _compare_empty_batch(subject: Subject) -> dict[str, Outcome]:
-    number = _shared_row_count(subject)
+    number = _row_count_of_all_operands(subject)
     if number is None:
         return {}
     try:
         straight, found = subject(subject.given), _results_of_selected_rows(subject, torch.arange(0))
     except NotCompared as why:
         return {"no rows": str(why)}
-    shapes = {n: y.shape[1:] for n, y in _results_with_rows(subject, straight, number).items()}
+    shapes = {n: y.shape[1:] for n, y in _keep_results_with_rows(subject, straight, number).items()}
     if wrong := [name for name, shape in shapes.items() if found[name].shape != (0, *shape)]:
         return {"no rows": ValueError(f"{wrong[0]} has shape {tuple(found[wrong[0]].shape)} where there are no rows")}
     return {"no rows": (torch.ones(1), torch.ones(1))}

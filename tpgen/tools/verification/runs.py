@@ -42,8 +42,8 @@ def compare_compiled(subject: Subject) -> Outcomes:
     """Compare results and gradients under `torch.compile` with eager ones."""
     torch.compiler.reset()  # beyond its limit of compilations torch would run eager code
     run = compile_program(subject.module, Config(backend=subject.backend))
-    within = _takes_gradients(subject)
-    compared = _detached_results if within else _results_and_gradients
+    within = _has_gradients_inside_call(subject)
+    compared = _call_detached if within else _call_and_take_gradients
     try:
         with _silenced_warnings_and_logs():
             got = compared(subject, run)
@@ -75,23 +75,23 @@ WITHIN = (
 )
 
 
-def _takes_gradients(subject: Subject) -> bool:
+def _has_gradients_inside_call(subject: Subject) -> bool:
     # Whether the module takes gradients within, as potentials do for forces.
     taken = []
 
-    def count_calls_of(own: Callable[..., Any]) -> Callable[..., Any]:
+    def count_calls_of(original: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*given: Any, **keywords: Any) -> Any:
             taken.append(True)
-            return own(*given, **keywords)
+            return original(*given, **keywords)
 
         return counted
 
     with replaced_attribute(torch.autograd, "grad", count_calls_of):
-        _detached_results(subject)
+        _call_detached(subject)
     return bool(taken)
 
 
-def _detached_results(subject: Subject, run: Run | None = None) -> TensorsByName:
+def _call_detached(subject: Subject, run: Run | None = None) -> TensorsByName:
     return {name: y.detach() for name, y in subject(subject.given, run).items()}
 
 
@@ -108,13 +108,13 @@ def _silenced_warnings_and_logs() -> Iterator[None]:
         logging.disable(before)
 
 
-def _results_and_gradients(subject: Subject, run: Run | None = None) -> TensorsByName:
+def _call_and_take_gradients(subject: Subject, run: Run | None = None) -> TensorsByName:
     # Results, and the gradients of their combination with a cotangent, if the network keeps its graph.
 
     def scalar(leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
         return sum_times_weights({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
 
-    found = _detached_results(subject, run)
+    found = _call_detached(subject, run)
     try:
         slopes = take_gradients(1, scalar, subject.given, draw_normal_tensors(found, seed=7))
     except RuntimeError as error:
@@ -128,7 +128,9 @@ def _choose_result_function(subject: Subject) -> Callable[[Subject], TensorsByNa
     # with gradients, except where forces are results and splines have no second derivatives; some of torch's gradients,
     # as that of a determinant, fail if the default dtype is another
     compared = (
-        _detached_results if has_splined_nets(subject.module) and _takes_gradients(subject) else _results_and_gradients
+        _call_detached
+        if has_splined_nets(subject.module) and _has_gradients_inside_call(subject)
+        else _call_and_take_gradients
     )
     if _needs_matching_default_dtype(subject, compared):
         return default_dtype(subject.dtype)(compared)
@@ -151,11 +153,11 @@ def compare_repeated_calls(subject: Subject) -> Outcomes:
         return {**compare_repeated_calls(subject.in_evaluation()), "training": RANDOM_LAWS}
     subject = subject.with_advancing_randomness()
     compared = _choose_result_function(subject)
-    bits: dict[str, Outcome] = dict(_compare_calls([compared(subject) for _ in range(REPEATS)]))
-    number = DRAWING if find_advanced_random_states(subject.module, lambda: _detached_results(subject)) else REPEATS
+    bits: dict[str, Outcome] = dict(_compare_results_of_equal_calls([compared(subject) for _ in range(REPEATS)]))
+    number = DRAWING if find_advanced_random_states(subject.module, lambda: _call_detached(subject)) else REPEATS
     for place in range(PLACES if subject.kind == "network" else 0):
-        bits |= _compare_nearby_inputs(subject, place, number)
-    return {**bits, **_compare_training_with_evaluation(subject), **_default_dtype_remark(subject, compared)}
+        bits |= _compare_repeated_calls_on_moved_inputs(subject, place, number)
+    return {**bits, **_compare_training_with_evaluation(subject), **_remark_on_default_dtype(subject, compared)}
 
 
 RANDOM_LAWS = (
@@ -171,45 +173,49 @@ def is_random_in_training_alone(subject: Subject) -> bool:
     calm, drawn = subject.in_evaluation().with_advancing_randomness(), subject.with_advancing_randomness()
     of_torch = all(
         is_torch_generator(subject.module, name)
-        for name in find_advanced_random_states(drawn.module, lambda: _detached_results(drawn))
+        for name in find_advanced_random_states(drawn.module, lambda: _call_detached(drawn))
     )
-    return of_torch and not find_advanced_random_states(calm.module, lambda: _detached_results(calm))
+    return of_torch and not find_advanced_random_states(calm.module, lambda: _call_detached(calm))
 
 
 def is_random(subject: Subject) -> bool:
     """Whether random numbers change results of equal inputs."""
     if subject.drawing is None:
         return False
-    one, other = (_detached_results(subject.with_advancing_randomness()) for _ in range(2))
+    one, other = (_call_detached(subject.with_advancing_randomness()) for _ in range(2))
     return any(not torch.equal(y, other[name]) for name, y in one.items() if name in other)
 
 
-def _compare_nearby_inputs(subject: Subject, seed: int, call_count: int) -> dict[str, Pair]:
+def _compare_repeated_calls_on_moved_inputs(subject: Subject, seed: int, call_count: int) -> dict[str, Pair]:
     # Results of several calls near the inputs, unless the network does not take these, or gives no numbers.
     names = [subject.points] if subject.points else list(subject.given)
     draw = draw_normal_tensors({name: subject.given[name] for name in names}, seed=600 + seed)
     moved = {n: x + NEAR * x.abs().max() * draw[n] if n in draw and x.numel() else x for n, x in subject.given.items()}
     other = replace(subject, given=moved)
     try:
-        found = [_detached_results(other) for _ in range(call_count)]
+        found = [_call_detached(other) for _ in range(call_count)]
     except Exception:
         return {}
     same = all(one.keys() == found[0].keys() for one in found)
     shapes = same and all(y.shape == found[0][name].shape for one in found for name, y in one.items())
     numbers = all(bool(y.isfinite().all()) for one in found for y in one.values())
-    return prefix_part_names(f"inputs moved {seed + 1}", _compare_calls(found)) if shapes and numbers else {}
+    return (
+        prefix_part_names(f"inputs moved {seed + 1}", _compare_results_of_equal_calls(found))
+        if shapes and numbers
+        else {}
+    )
 
 
-def _compare_calls(calls: list[TensorsByName]) -> dict[str, Pair]:
+def _compare_results_of_equal_calls(calls: list[TensorsByName]) -> dict[str, Pair]:
     # Results of several calls, each beside those of the first.
     first, *again = calls
     got = {name: torch.stack([one[name] for one in again]) for name in first}
     return pair_results(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
 
 
-def _default_dtype_remark(subject: Subject, result_function: Callable[[Subject], TensorsByName]) -> dict[str, str]:
+def _remark_on_default_dtype(subject: Subject, result_function: Callable[[Subject], TensorsByName]) -> dict[str, str]:
     # Errors of torch in the default dtype of the process.
-    if result_function in (_detached_results, _results_and_gradients):
+    if result_function in (_call_detached, _call_and_take_gradients):
         return {}
     default = str(torch.get_default_dtype()).removeprefix("torch.")
     return {"default dtype": f"torch takes no gradients where the default dtype is {default}: compared in its own"}
@@ -236,30 +242,30 @@ def compare_threads(subject: Subject) -> Outcomes:
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
         with with_threads(number):
             found.append(compared(subject))
-    return _compare_calls(found)
+    return _compare_results_of_equal_calls(found)
 
 
 def compare_saved_copies(subject: Subject) -> Outcomes:
     """Compare bits of the module and copies from a state_dict and a file."""
     found: dict = {}
-    expected = _detached_results(subject)
+    expected = _call_detached(subject)
     for part, again in (("state_dict", _copy_from_state_dict), ("file", save_and_load)):
         try:
             module = again(subject.module)
         except Exception as error:
             found[part] = describe_error(error)
             continue
-        found |= prefix_part_names(part, pair_results(_detached_results(subject, module), expected))
+        found |= prefix_part_names(part, pair_results(_call_detached(subject, module), expected))
     held, buffers = subject.module.state_dict(), subject.module.named_buffers()
     left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
     if subject.kind == "network" and left:
         found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
     if subject.kind != "network":
         return found
-    return {**found, **_copy_after_call(subject), **_unregistered_outcomes(subject)}
+    return {**found, **_check_deepcopy_after_call(subject), **_check_tensors_are_registered(subject)}
 
 
-def _copy_after_call(subject: Subject) -> dict[str, Outcome]:
+def _check_deepcopy_after_call(subject: Subject) -> dict[str, Outcome]:
     if subject.fresh is None:
         return {}
     module = subject.fresh_copy()
@@ -280,7 +286,7 @@ class _Unregistered(Exception):
     """A parameter that no module registers."""
 
 
-def _unregistered_outcomes(subject: Subject) -> dict[str, Outcome]:
+def _check_tensors_are_registered(subject: Subject) -> dict[str, Outcome]:
     plain = _unregistered_tensors_in_use(subject)
     lost = [name for name, x in plain.items() if isinstance(x, nn.Parameter) and x.requires_grad]
     rest = [name for name in plain if name not in lost]

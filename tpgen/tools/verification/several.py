@@ -48,7 +48,7 @@ _INTENSIVE = "the same of two systems as of one, which may be meant: say irreps_
 
 def compare_copies_of_system(subject: Subject) -> Outcomes:
     """Compare a doubled cell, or two distant copies, with one."""
-    found, name = _compare_with_one(subject), subject.energy or ""
+    found, name = _compare_two_copies_with_one(subject), subject.energy or ""
     pair = found.get(name)
     if not (subject.by_elimination and isinstance(pair, tuple) and torch.allclose(2 * pair[0], pair[1], rtol=1e-4)):
         return found
@@ -56,7 +56,7 @@ def compare_copies_of_system(subject: Subject) -> Outcomes:
     return {**others, name: _INTENSIVE.format(last_dict_key(name))}
 
 
-def _compare_with_one(subject: Subject) -> Outcomes:
+def _compare_two_copies_with_one(subject: Subject) -> Outcomes:
     reading, straight = require_reading(subject), call_network_detached(subject, subject.given)
     if reading.periodic:
         if reading.index_names:
@@ -80,7 +80,12 @@ def _compare_many_copies(subject: Subject, distance: float) -> dict[str, Pair]:
     # the energy of so many copies that they have more edges than a small system has: some branch, or cut into chunks
     graph, energy = require_reading(subject).graph, subject.energy
     edges = 0 if graph.ends is None else graph.ends.shape[1]
-    if energy is None or not edges or graph.number > 1 or _possibly_extensive_arguments(subject) & subject.given.keys():
+    if (
+        energy is None
+        or not edges
+        or graph.number > 1
+        or _find_possibly_extensive_arguments(subject) & subject.given.keys()
+    ):
         return {}
     count = min(_EDGES // edges, _COPIES) | 1  # odd: chunks are powers of two
     places = torch.cartesian_prod(*[torch.arange(_PLACES)] * 3)  # near enough to be exact
@@ -103,7 +108,7 @@ def _compare_beside_one_species(subject: Subject, distance: float) -> dict[str, 
     if energy is None or {"batch", GRAPHS} & {*reading.roles.values()} or reading.graph.number > 1:
         return {}  # of graphs, the law of batches says so
     found: dict[str, Outcome] = {}
-    for part, pure in _one_species_graphs(reading, reading.graph).items():
+    for part, pure in _make_graphs_of_one_species(reading, reading.graph).items():
         parts = [reading.graph, replace(pure, points=pure.points + distance)]
         try:
             together = call_on_graph(subject, reduce(join_graphs, parts))[energy].sum()
@@ -120,7 +125,7 @@ def _differs_beyond_rounding(one: Tensor, other: Tensor) -> bool:
 
 
 def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> dict[str, Pair]:
-    expected = _expected_of_copies(subject, results, doubled)
+    expected = _expected_results_of_two_copies(subject, results, doubled)
     once = require_reading(subject).arguments_for(doubled)
     found = [call_network_detached(subject, values) for values in _with_and_without_doubled_extensives(subject, once)]
     missing = [name for name in expected if found[0][name].shape != expected[name].shape]
@@ -131,7 +136,7 @@ def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph
     return pair_results({name: best[name] for name in expected}, expected)
 
 
-def _possibly_extensive_arguments(subject: Subject) -> set[str]:
+def _find_possibly_extensive_arguments(subject: Subject) -> set[str]:
     # arguments that may be numbers of a whole graph, which grow with it, as a charge does: nobody says which
     roles = require_reading(subject).roles
     return {name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL}
@@ -139,11 +144,11 @@ def _possibly_extensive_arguments(subject: Subject) -> set[str]:
 
 def _with_and_without_doubled_extensives(subject: Subject, values: TensorsByName) -> list[TensorsByName]:
     # with the numbers of a whole graph as they are, and as of two
-    whole = _possibly_extensive_arguments(subject)
+    whole = _find_possibly_extensive_arguments(subject)
     return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
 
 
-def _expected_of_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> TensorsByName:
+def _expected_results_of_two_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> TensorsByName:
     # The results of a system and its copy, as far as it is known how they grow.
     atoms, points, found = len(doubled.atoms) // 2, require_reading(subject).graph.points, {}
     for name, y in results.items():
@@ -178,8 +183,8 @@ def compare_batch(subject: Subject) -> Outcomes:
     first = parts[0]
     batches: dict[str, list[AtomGraph]] = {}
     if len({len(one.points) for one in given}) == 1:
-        batches[UNLIKE] = [first, _graph_of_other_size(reading, first)]
-    batches |= {part: [first, other] for part, other in _one_species_graphs(reading, first).items()}
+        batches[UNLIKE] = [first, _make_graph_of_other_size(reading, first)]
+    batches |= {part: [first, other] for part, other in _make_graphs_of_one_species(reading, first).items()}
     if len(first.points) > 1:
         lone = select_atoms(first, torch.zeros(1, dtype=torch.int64))
         batches |= {LONE: [first, lone], f"{LONE}, which comes first": [lone, first]}
@@ -249,14 +254,14 @@ def _compare_results_with_single_graphs(
     return found
 
 
-def _graph_of_other_size(reading: Reading, graph: AtomGraph) -> AtomGraph:
+def _make_graph_of_other_size(reading: Reading, graph: AtomGraph) -> AtomGraph:
     # A graph of another number of atoms, as far as one can be made.
     found = strain_and_shrink_graph(graph)
     fewer = len(found.points) < len(graph.points)
     return found if fewer or not reading.periodic else double_cell_along_axis(graph, reading.periodic[0])
 
 
-def _one_species_graphs(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
+def _make_graphs_of_one_species(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
     # The graph with an atom of the largest, or smallest, species in all places; none where all are of one.
     for name in reading.names_with_role("atoms"):
         kinds = read_species_of_atoms(reading.values[name])

@@ -58,7 +58,7 @@ STILL = Frame("stays", lambda x, matrix: x)
 
 
 def make_frame(declared: Any, layout: str = "mul_ir") -> Frame:
-    """The frame of a name in `FRAMES`, of irreps, or of None (invariant).
+    """Frame of a name in `FRAMES`, of irreps, or of None (invariant).
 
     >>> make_frame("2x0e+1o").said, make_frame(None).said, make_frame("cartesian_points").moves
     ('2x0e+1x1o', 'stays', True)
@@ -115,7 +115,7 @@ def name_leaf(path: Sequence[Any]) -> str:
 
 
 def last_dict_key(name: str) -> str:
-    """The last dict key in a leaf's name, else the name.
+    """Last dict key in a leaf's name, else the name.
 
     >>> last_dict_key("data['positions']"), last_dict_key("positions")
     ('positions', 'positions')
@@ -142,7 +142,7 @@ def draw_derangement(size: int) -> Tensor:
 
 
 def compiled_name_prefix(run: Run) -> str:
-    """The prefix of parameter names by `torch.compile`, if any."""
+    """Prefix of parameter names by `torch.compile`, if any."""
     return "_orig_mod." if hasattr(run, "_orig_mod") else ""
 
 
@@ -206,7 +206,7 @@ class Subject:
         return copy_of(self.fresh)
 
     def in_float64(self) -> Subject:
-        """The subject of a float64 copy; raises `NotCompared` if none runs."""
+        """Subject of a float64 copy; raises `NotCompared` if none runs."""
         if self.dtype == torch.float64 and self.exact is None:
             return self
         if self.inexact:
@@ -216,11 +216,11 @@ class Subject:
         return replace(self, module=copy, dtype=torch.float64, exact=None, call=call, narrow=False)
 
     def with_advancing_randomness(self) -> Subject:
-        """The subject whose calls draw new random numbers."""
+        """Subject whose calls draw new random numbers."""
         return self if self.drawing is None else replace(self, call=self.drawing, drawing=None)
 
     def in_evaluation(self) -> Subject:
-        """The subject of a copy in evaluation mode."""
+        """Subject of a copy in evaluation mode."""
         module, fresh = copy_of(self.module).eval(), self.fresh_copy().eval()
         return replace(self, module=module, fresh=fresh, exact=lambda: copy_in_float64(fresh))
 

@@ -55,34 +55,34 @@ def check_untouched(subject: Subject) -> Outcomes:
     for parameter in module.parameters():
         parameter.grad = None
     found = []
-    with _restored_process_state():
+    with _restore_process_state_after():
         for number in (0, 1):
             for _, write, values in SHARED.values():
                 write(values[number])
             with suppress(Exception):  # some take no gradients where nobody asks for any
                 subject.call(module, given)
             found += [name for name, (read, _, values) in SHARED.items() if read() != values[number]]
-    both = [_generators_seeded_and_advanced(subject, module, tracked) for tracked in (True, False)]
+    both = [_find_seeded_and_advanced_generators(subject, module, tracked) for tracked in (True, False)]
     seeded, drawn = ([name for names in each for name in names] for each in zip(*both, strict=True))
     meant = [name for name in drawn if module.training and is_torch_generator(module, name)]
     found += [f"the seed of {name}" for name in seeded]
     found += [f"the state of {name}" for name in drawn if name not in meant]
     found += [f"the gradient of {name}" for name, p in module.named_parameters() if p.grad is not None]
-    found += [f"the {what} of {name}" for name, what in _written_inputs(subject, module)]
-    exchanged, added = _changed_container_entries(subject, module)
+    found += [f"the {what} of {name}" for name, what in _find_inputs_that_a_call_writes(subject, module)]
+    exchanged, added = _find_container_entries_a_call_changes(subject, module)
     found += [f"{name} of its caller's" for name in exchanged]
     touched = Touched(f"a call changes {', '.join(dict.fromkeys(found))}")
     outcomes: dict = {"": touched if found else (torch.zeros(1), torch.zeros(1))}
     outcomes |= dict.fromkeys(meant, DRAWN) | dict.fromkeys(added, ADDED)
     after = dict(module.named_parameters())
     same = {name: (after[name].detach().double(), x.double()) for name, x in before.items() if x.numel()}
-    return outcomes | _inputs_set_to_require_gradients(subject, module) | same
+    return outcomes | _find_inputs_set_to_require_gradients(subject, module) | same
 
 
-def _generators_seeded_and_advanced(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], list[str]]:
+def _find_seeded_and_advanced_generators(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], list[str]]:
     # a seed was set if the state after a call does not depend on the state before
     began, after, held = [], [], []
-    with _restored_process_state():
+    with _restore_process_state_after():
         for seed in SEEDS:
             for _, _, begin in RANDOM.values():
                 begin(seed)
@@ -97,17 +97,17 @@ def _generators_seeded_and_advanced(subject: Subject, module: Any, tracked: bool
     return seeded, [name for name in of_process if name not in seeded] + further
 
 
-def _written_inputs(subject: Subject, module: Any) -> list[tuple[str, str]]:
+def _find_inputs_that_a_call_writes(subject: Subject, module: Any) -> list[tuple[str, str]]:
     # Writes of a call into its inputs: their memory, which may not count them, or gradients.
     given, expected = subject.arguments(), subject.arguments()
     before = {name: x._version for name, x in given.items()}
     subject.call(module, given)
-    other = [name for name, x in given.items() if x._version != before[name] or not _same_bits(x, expected[name])]
+    other = [name for name, x in given.items() if x._version != before[name] or not _has_same_bits(x, expected[name])]
     written = [(name, "memory") for name in other]
     return written + [(name, "gradient") for name, x in given.items() if x.is_leaf and x.grad is not None]
 
 
-def _changed_container_entries(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
+def _find_container_entries_a_call_changes(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
     # What a call puts into dicts and lists of its caller's: other values, and entries that are new or gone.
     if subject.call_arguments is None:
         return [], []
@@ -116,27 +116,27 @@ def _changed_container_entries(subject: Subject, module: Any) -> tuple[list[str]
         module(*given)
     after, known = _container_entries(given), _container_entries(before)
     both = [(name, after[name], x) for name, x in known.items() if isinstance(x, Tensor) and name in after]
-    other = [name for name, y, x in both if not (isinstance(y, Tensor) and _same_bits(y.to(x), x))]
+    other = [name for name, y, x in both if not (isinstance(y, Tensor) and _has_same_bits(y.to(x), x))]
     return other, sorted(after.keys() ^ known.keys())
 
 
-def _container_entries(given: Any) -> dict[str, Any]:
-    found = pytree.tree_flatten_with_path(opened_fields(list(given)))[0]
+def _container_entries(argument: Any) -> dict[str, Any]:
+    found = pytree.tree_flatten_with_path(opened_fields(list(argument)))[0]
     return {name_leaf(path[1:]): x for path, x in found if len(path) > 1}
 
 
-def _same_bits(x: Tensor, y: Tensor) -> bool:
+def _has_same_bits(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and torch.equal(x.detach().nan_to_num(), y.nan_to_num())
 
 
-def _inputs_set_to_require_gradients(subject: Subject, module: Any) -> dict[str, str]:
+def _find_inputs_set_to_require_gradients(subject: Subject, module: Any) -> dict[str, str]:
     given = subject.arguments()
     subject.call(module, given)
     return dict.fromkeys((name for name, x in given.items() if x.requires_grad), ASKED)
 
 
 @contextmanager
-def _restored_process_state() -> Iterator[None]:
+def _restore_process_state_after() -> Iterator[None]:
     # Give state that a process shares back as it was before.
     before = [(write, read()) for read, write, *_ in (*SHARED.values(), *RANDOM.values())]
     try:
@@ -146,27 +146,27 @@ def _restored_process_state() -> Iterator[None]:
             write(value)
 
 
-def _with_gaps(x: Tensor) -> Tensor:
+def _copy_with_gaps_in_memory(x: Tensor) -> Tensor:
     # With a gap after each entry, which holds no number.
     room = x.new_full((*x.shape, 2), float("nan") if x.is_floating_point() else 0)
     return room[..., 0].copy_(x)
 
 
-def _with_permuted_strides(x: Tensor) -> Tensor:
+def _copy_with_permuted_strides(x: Tensor) -> Tensor:
     # With the axes in another order.
     return x.clone() if x.dim() < 2 else x.movedim(-1, 0).contiguous().movedim(0, -1)
 
 
-def _with_offset(x: Tensor) -> Tensor:
+def _copy_with_offset_in_memory(x: Tensor) -> Tensor:
     # One entry behind the beginning of its memory.
     room = x.new_full((x.numel() + 1,), float("nan") if x.is_floating_point() else 0)
     return room[1:].view(x.shape).copy_(x)
 
 
 MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
-    "with gaps": _with_gaps,
-    "with axes in another order": _with_permuted_strides,
-    "not at the beginning": _with_offset,
+    "with gaps": _copy_with_gaps_in_memory,
+    "with axes in another order": _copy_with_permuted_strides,
+    "not at the beginning": _copy_with_offset_in_memory,
 }
 
 
@@ -225,13 +225,13 @@ def compare_also_without_gradients(compare: Callable[[Subject], Outcomes]) -> Ca
             if any(said in str(error) for said in UNTRACKED) or isinstance(error, NotCompared):
                 return found
             return {**found, "without gradients": error}
-        other = {name: x for name, x in untracked.items() if name in found and _is_other_outcome(x, found[name])}
+        other = {name: x for name, x in untracked.items() if name in found and _is_outcome_changed(x, found[name])}
         return {**found, **prefix_part_names("without gradients", other)}
 
     return compare_both
 
 
-def _is_other_outcome(untracked: Outcome, tracked: Outcome) -> bool:
+def _is_outcome_changed(untracked: Outcome, tracked: Outcome) -> bool:
     # Whether an outcome is another one: pairs that are as near as before are the same.
     if not isinstance(untracked, tuple) or not isinstance(tracked, tuple) or untracked[0].shape != tracked[0].shape:
         return isinstance(untracked, (tuple, Exception))

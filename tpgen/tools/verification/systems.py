@@ -39,7 +39,7 @@ _MOST_SPECIES = 4  # of which each is put in the place of each other one
 
 
 def require_reading(subject: Subject) -> Reading:
-    """The subject's reading, which must exist."""
+    """Subject's reading, which must exist."""
     assert isinstance(subject.reading, Reading)
     return subject.reading
 
@@ -60,7 +60,7 @@ def call_on_graph(subject: Subject, graph: AtomGraph) -> TensorsByName:
     return call_network_detached(subject, require_reading(subject).arguments_for(graph))
 
 
-def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, row_order: Tensor) -> Tensor:
+def _reorder_rows_of_result(subject: Subject, result: str, y: Tensor, row_count: int, row_order: Tensor) -> Tensor:
     # A result in another order of atoms or edges, if it has a row for each.
     return y[row_order] if count_rows(y, subject.result_frame(result)) == row_count else y
 
@@ -68,21 +68,21 @@ def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, ro
 def call_with_permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
     """Permute each graph's atoms; return results, and expected results."""
     reading = require_reading(subject)
-    order = _isolated_atoms_last(reading.graph, draw_derangement(len(reading.graph.points)))
+    order = _order_with_isolated_atoms_last(reading.graph, draw_derangement(len(reading.graph.points)))
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
     got, straight = subject(reading.arguments_for(select_atoms(reading.graph, order))), subject(subject.given)
-    return got, _reordered_results(subject, straight, got, order)
+    return got, _reorder_results_by_atoms(subject, straight, got, order)
 
 
-def read_species_of_atoms(x: Tensor) -> Tensor | None:
+def read_species_of_atoms(species: Tensor) -> Tensor | None:
     """Each atom's species, from integers or one-hot rows, or None."""
-    if not x.is_floating_point():
-        return x.flatten()
-    single = x.dim() == 2 and bool(((x == 0) | (x == 1)).all()) and bool((x.sum(1) == 1).all())
-    return x.argmax(1) if single else None
+    if not species.is_floating_point():
+        return species.flatten()
+    single = species.dim() == 2 and bool(((species == 0) | (species == 1)).all()) and bool((species.sum(1) == 1).all())
+    return species.argmax(1) if single else None
 
 
-def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
+def _remark_on_species_of_equal_results(subject: Subject) -> dict[str, Outcome]:
     reading = require_reading(subject)
     for name in reading.names_with_role("atoms"):
         species = read_species_of_atoms(reading.values[name])
@@ -104,12 +104,12 @@ def compare_permuted_systems(subject: Subject) -> Outcomes:
     found = dict(laws.compare_permutations(subject))
     if not isinstance(subject.reading, Reading):
         return found
-    found |= _equal_species_remark(subject)
+    found |= _remark_on_species_of_equal_results(subject)
     graph = subject.reading.graph
     if graph.ends is None:
         crowd = make_crowded_graph(subject.reading)
         if crowd is not None:
-            found |= compare_or_say_why_not(DENSE, lambda: _compare_permuted_dense(subject, crowd))
+            found |= compare_or_say_why_not(DENSE, lambda: _compare_permuted_atoms_of_crowd(subject, crowd))
         return found
     atom = int((graph.batch == graph.batch[-1]).nonzero()[0])  # the first of the last graph
     lone = select_edges(graph, (graph.ends != atom).all(0))
@@ -118,16 +118,16 @@ def compare_permuted_systems(subject: Subject) -> Outcomes:
         order = torch.arange(len(graph.points))
         order = torch.cat([order[:atom], order[atom + 1 :], order[atom : atom + 1]])
         got = call_on_graph(subject, select_atoms(lone, order))
-        last = pair_results(got, _reordered_results(subject, straight, got, order))
+        last = pair_results(got, _reorder_results_by_atoms(subject, straight, got, order))
         found |= prefix_part_names("an atom without edges last", last)
     return found
 
 
-def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
+def _compare_permuted_atoms_of_crowd(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
     # of so many neighbours that a list of the nearest, or first, would leave some out
     exact, order = subject.in_float64(), draw_derangement(len(graph.points))
     straight, got = (call_on_graph(exact, one) for one in (graph, select_atoms(graph, order)))
-    return pair_results(got, _reordered_results(exact, straight, got, order))
+    return pair_results(got, _reorder_results_by_atoms(exact, straight, got, order))
 
 
 def make_crowded_graph(reading: Reading) -> AtomGraph | None:
@@ -140,7 +140,7 @@ def make_crowded_graph(reading: Reading) -> AtomGraph | None:
     return replace(select_atoms(one, again), points=one.points[again] + ASIDE * shortest_distance(one) * draw)
 
 
-def _isolated_atoms_last(graph: AtomGraph, atom_order: Tensor) -> Tensor:
+def _order_with_isolated_atoms_last(graph: AtomGraph, atom_order: Tensor) -> Tensor:
     # An order in which atoms without an edge come last, if the last atom has one: some count atoms by their edges.
     if graph.ends is None:
         return atom_order
@@ -148,15 +148,15 @@ def _isolated_atoms_last(graph: AtomGraph, atom_order: Tensor) -> Tensor:
     return torch.cat([atom_order[joined[atom_order]], atom_order[~joined[atom_order]]]) if joined[-1] else atom_order
 
 
-def _reordered_results(
+def _reorder_results_by_atoms(
     subject: Subject, results: TensorsByName, got: TensorsByName, atom_order: Tensor
 ) -> TensorsByName:
-    return {name: _reordered_atoms(subject, name, y, got[name], atom_order) for name, y in results.items()}
+    return {name: _reorder_result_by_atoms(subject, name, y, got[name], atom_order) for name, y in results.items()}
 
 
-def _reordered_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, atom_order: Tensor) -> Tensor:
+def _reorder_result_by_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, atom_order: Tensor) -> Tensor:
     # A result in another order of atoms: its rows, or rows and columns where it has both for each atom.
-    moved = _reordered_rows(subject, name, y, len(atom_order), atom_order)
+    moved = _reorder_rows_of_result(subject, name, y, len(atom_order), atom_order)
     if y.shape[:2] != (len(atom_order), len(atom_order)) or subject.result_frame(name).axes or got.shape != y.shape:
         return moved
     square = moved[:, atom_order]
@@ -169,7 +169,7 @@ def compare_edge_orders(subject: Subject) -> Outcomes:
     assert reading.graph.edges is not None
     order = draw_derangement(len(reading.graph.edges))
     got, straight = subject(reading.arguments_for(select_edges(reading.graph, order))), subject(subject.given)
-    expected = {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()}
+    expected = {name: _reorder_rows_of_result(subject, name, y, len(order), order) for name, y in straight.items()}
     return pair_results(got, expected)
 
 
@@ -263,9 +263,9 @@ def check_finite_systems(subject: Subject) -> Outcomes:
         cases["one atom alone"] = select_atoms(graph, torch.zeros(1, dtype=torch.int64))
         cases["no edges"] = select_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
     if len(graph.points) > 1:
-        cases["two points close together"] = _two_close_points(graph)
+        cases["two points close together"] = _move_two_points_close(graph)
         if graph.ends is None or graph.ends.shape[1]:  # a row of an edge, for what is given of edges besides
-            cases["an atom between two alike"] = _atom_between_two(graph)
+            cases["an atom between two alike"] = _make_graph_of_atom_between_two(graph)
     if len(graph.points) > 2:
         for axis, name in enumerate("xyz"):
             cases[f"on a line along {name}"] = place_atoms_on_line(graph, axis, shortest_distance(graph))
@@ -275,7 +275,7 @@ def check_finite_systems(subject: Subject) -> Outcomes:
     return found or {"": "there are no edges, and less than three points"}
 
 
-def _atom_between_two(graph: AtomGraph) -> AtomGraph:
+def _make_graph_of_atom_between_two(graph: AtomGraph) -> AtomGraph:
     # the last atom halfway between two of the first, where vectors cancel
     rows = torch.tensor([0, len(graph.points) - 1, 0])
     places = shortest_distance(graph) * torch.tensor([[-1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
@@ -291,7 +291,7 @@ def _atom_between_two(graph: AtomGraph) -> AtomGraph:
     return replace(found, ends=ends, edges=edges, edge_twins=edges, counts=counts)
 
 
-def _two_close_points(graph: AtomGraph) -> AtomGraph:
+def _move_two_points_close(graph: AtomGraph) -> AtomGraph:
     # with the first point, or the first that an edge leads to another, close to the other
     one, other = 0, 1
     if graph.ends is not None and (joined := (graph.ends[0] != graph.ends[1]).nonzero().flatten()).numel():

@@ -60,12 +60,12 @@ _PARTS: dict[str, tuple[Callable[[Subject], Any], str]] = {
 }
 
 
-def _needs(*parts: str) -> Callable[[Subject], str]:
+def _make_reason_for_first_missing_part(*parts: str) -> Callable[[Subject], str]:
     # says which part a subject lacks first; "reading" is of its arguments, in which "axes" can be told apart
-    return lambda subject: next(filter(None, (_why_missing(subject, part) for part in parts)), "")
+    return lambda subject: next(filter(None, (_why_part_missing(subject, part) for part in parts)), "")
 
 
-def _why_missing(subject: Subject, part: str) -> str:
+def _why_part_missing(subject: Subject, part: str) -> str:
     if part == "reading":
         return subject.reading if isinstance(subject.reading, str) else subject.reading.unreadable
     if part == "axes":
@@ -76,14 +76,16 @@ def _why_missing(subject: Subject, part: str) -> str:
     return (subject.unsaid or why) if part in ("energy", "forces") else why
 
 
-def _graph_law(about: str, compare: Callable[[Subject], Any], *parts: str) -> Law:
+def _make_graph_law(about: str, compare: Callable[[Subject], Any], *parts: str) -> Law:
     # a law of atoms, cells and edges
-    return Law(about, compare, is_network, slack=5, lacks=_needs("reading", *parts, "axes"))
+    return Law(
+        about, compare, is_network, slack=5, lacks=_make_reason_for_first_missing_part("reading", *parts, "axes")
+    )
 
 
-def _slope_law(about: str, compare: Callable[[Subject], Any], *parts: str) -> Law:
+def _make_slope_law(about: str, compare: Callable[[Subject], Any], *parts: str) -> Law:
     # differences of energies
-    return Law(about, compare, is_network, limit=5e-8, lacks=_needs(*parts), slopes=True)
+    return Law(about, compare, is_network, limit=5e-8, lacks=_make_reason_for_first_missing_part(*parts), slopes=True)
 
 
 LAWS: dict[str, Law] = {
@@ -102,7 +104,7 @@ LAWS: dict[str, Law] = {
         "nothing changes where all points are shifted",
         laws.compare_translations,
         is_network,
-        lacks=_needs("points"),
+        lacks=_make_reason_for_first_missing_part("points"),
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
@@ -111,13 +113,13 @@ LAWS: dict[str, Law] = {
         ),
         lambda s: is_network(s) or s.results_of_reordered_rows is not None,
         slack=5,
-        lacks=_choose_by_points(_needs("reading"), rows.why_no_rows),
+        lacks=_choose_by_points(_make_reason_for_first_missing_part("reading"), rows.why_no_rows),
     ),
-    "edges": _graph_law("edges in another order give results in it", masks.compare_edges_and_masks, "edges"),
-    "images": _graph_law("a point's image in another cell is as good", systems.compare_moved_images, "cell"),
-    "basis": _graph_law("the same lattice by other vectors is as good", systems.compare_lattice_bases, "plane"),
-    "copies": _graph_law("two of everything have twice the energy", several.compare_copies_of_system),
-    "batch": _graph_law("graphs together are as each alone", several.compare_batch, "batch"),
+    "edges": _make_graph_law("edges in another order give results in it", masks.compare_edges_and_masks, "edges"),
+    "images": _make_graph_law("a point's image in another cell is as good", systems.compare_moved_images, "cell"),
+    "basis": _make_graph_law("the same lattice by other vectors is as good", systems.compare_lattice_bases, "plane"),
+    "copies": _make_graph_law("two of everything have twice the energy", several.compare_copies_of_system),
+    "batch": _make_graph_law("graphs together are as each alone", several.compare_batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
         surroundings.compare_also_without_gradients(
@@ -125,14 +127,14 @@ LAWS: dict[str, Law] = {
         ),
         is_network,
         limit=0.0,
-        lacks=_choose_by_points(_needs("reading", "axes"), lambda s: ""),
+        lacks=_choose_by_points(_make_reason_for_first_missing_part("reading", "axes"), lambda s: ""),
     ),
     "sum": Law(
         "energies of atoms add up",
         systems.compare_summed_systems,
         is_network,
         slack=5,
-        lacks=_needs("reading", "energy", "energies of atoms"),
+        lacks=_make_reason_for_first_missing_part("reading", "energy", "energies of atoms"),
     ),
     "precision": Law(
         "its own dtype is as near to float64 as rounding",
@@ -151,8 +153,10 @@ LAWS: dict[str, Law] = {
     "second order": Law("gradients of gradients", partial(derivatives.compare_derivative, 2), slack=5),
     "third order": Law("gradients of these", partial(derivatives.compare_derivative, 3), slack=10),
     "Hessian": Law("second derivatives are symmetric", potentials.compare_second_derivatives, slack=5),
-    "forces": _slope_law("forces are the slope of the energy", potentials.compare_forces, "points", "energy", "forces"),
-    "stress": _slope_law(
+    "forces": _make_slope_law(
+        "forces are the slope of the energy", potentials.compare_forces, "points", "energy", "forces"
+    ),
+    "stress": _make_slope_law(
         "stress is the slope by strain over the volume", potentials.compare_stress, "energy", "stress"
     ),
     "smooth": Law(
@@ -160,14 +164,14 @@ LAWS: dict[str, Law] = {
         potentials.check_smoothness,
         is_network,
         limit=1e-5,
-        lacks=_needs("points", "energy"),
+        lacks=_make_reason_for_first_missing_part("points", "energy"),
     ),
     "conservation": Law(
         "a trajectory keeps its energy",
         potentials.compare_conservation,
         is_network,
         limit=potentials.DRIFT,
-        lacks=_needs("points", "energy"),
+        lacks=_make_reason_for_first_missing_part("points", "energy"),
     ),
     "parameters": Law(
         "results have gradients by what they depend on",

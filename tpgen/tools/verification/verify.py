@@ -118,7 +118,7 @@ class Verification(Shown):
 
     @property
     def said(self) -> str:
-        """The verdict in a few words."""
+        """Verdict in a few words."""
         if self.failed:
             return f"BROKEN: {', '.join(self.failed)}"
         if not any(finding.status == PASSED for finding in self.findings):
@@ -141,7 +141,7 @@ class Verification(Shown):
         return tuple(found.values())
 
     def to_json(self) -> str:
-        """Return findings as strict JSON; infinite and NaN errors are texts."""
+        """Findings as strict JSON; infinite and NaN errors are texts."""
         fields = {**asdict(self), "passed": self.passed, "failed": self.failed}
         for finding in fields["findings"]:
             for name in ("absolute", "relative"):
@@ -239,7 +239,9 @@ def verify(
     )
     if only is not None:
         why, asked = f"no law of a {made.kind} like this one", tuple(chosen)
-        findings += [LawFinding(name, "", NOT_COMPARED, why=why) for name in chosen if not _applies(name, made)]
+        findings += [
+            LawFinding(name, "", NOT_COMPARED, why=why) for name in chosen if not _is_law_applicable(name, made)
+        ]
     took, dtype = time.perf_counter() - start, str(made.dtype).removeprefix("torch.")
     where, mode = str(made.device), "training" if made.module.training else "evaluation"
     return Verification(made.kind, made.title, made.settings, dtype, where, took, tuple(findings), mode, asked)
@@ -251,7 +253,7 @@ def _chosen_law_names(only: str | Iterable[str] | None, without: str | Iterable[
     return [name for name in chosen if name not in left_out]
 
 
-def _applies(name: str, subject: Subject) -> Any:
+def _is_law_applicable(name: str, subject: Subject) -> Any:
     if name == STOCK:
         return is_network(subject) and bool(conversion_report(subject.module).replaced)
     return LAWS[name].applies(subject)
@@ -286,19 +288,19 @@ def _run_laws(
     law_names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: ProgressOption
 ) -> list[LawFinding]:
     findings: list[LawFinding] = []
-    there = [name for name in law_names if _applies(name, subject)]
+    there = [name for name in law_names if _is_law_applicable(name, subject)]
     with step_reporter(progress, len(there)) as begin:
         for name in there:
             begin(name)
             findings += (
-                _compare_with_unconverted(subject, inputs)
+                _compare_with_unconverted_network(subject, inputs)
                 if name == STOCK
                 else _findings_of_law(name, LAWS[name], subject)
             )
     return findings
 
 
-def _findings_of_law(name: str, law: Law, subject: Subject, own_norms: bool = False) -> list[LawFinding]:
+def _findings_of_law(name: str, law: Law, subject: Subject, norms_by_formula: bool = False) -> list[LawFinding]:
     # an error that the module raises breaks this law alone
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
     if name in BY_DIFFERENCES and subject.reference is None:
@@ -312,7 +314,7 @@ def _findings_of_law(name: str, law: Law, subject: Subject, own_norms: bool = Fa
         return [replace(f, why=f.why or IN_EVALUATION) for f in _findings_of_law(name, law, subject.in_evaluation())]
     try:
         with disable_splines(subject.module) if by_nets else nullcontext():
-            outcomes: Mapping[str, Any] = law.compare(_with_copies_of_current_module(subject) if by_nets else subject)
+            outcomes: Mapping[str, Any] = law.compare(_copy_module_as_is_in_float64(subject) if by_nets else subject)
     except Exception as error:
         outcomes = {"": FREED if is_freed_graph(error) else error}
     found = [
@@ -327,9 +329,9 @@ def _findings_of_law(name: str, law: Law, subject: Subject, own_norms: bool = Fa
         return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
     if name in BY_PLACE and is_random(subject):
         return [LawFinding(name, "", NOT_COMPARED, why=ELSEWHERE)]
-    if name in OF_HIGHER_ORDER and not own_norms and is_network(subject):
+    if name in OF_HIGHER_ORDER and not norms_by_formula and is_network(subject):
         with replace_norms_by_formulas():
-            again = _findings_of_law(name, law, subject, own_norms=True)
+            again = _findings_of_law(name, law, subject, norms_by_formula=True)
         return found if any(f.status == FAILED for f in again) else [replace(f, why=OF_TORCH) for f in again]
     return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
 
@@ -338,7 +340,7 @@ def _is_float32_rounding(finding: LawFinding) -> bool:
     return finding.relative is not None and finding.relative < torch.finfo(torch.float32).eps * 10
 
 
-def _with_copies_of_current_module(subject: Subject) -> Subject:
+def _copy_module_as_is_in_float64(subject: Subject) -> Subject:
     return replace(subject, exact=lambda: copy_in_float64(subject.module))
 
 
@@ -351,7 +353,7 @@ def _rounding_floor(law: Law, part: str, subject: Subject) -> float:
     return exact * subject.floors.get(part.rpartition(", ")[2], 0.0)
 
 
-def _compare_with_unconverted(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
+def _compare_with_unconverted_network(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
     proof = conversion_report(subject.module, prove=copy_tensors_in(inputs)).proof
     assert proof is not None
     found, how = [], WITHOUT_SPLINES if has_splined_nets(subject.module) else ""

@@ -17,7 +17,7 @@ LOST = "an index means what another graph has no more"
 FULL = "no place among the neighbours of an atom is empty: give a call in which one is"
 
 
-def _fill_edge_slots(reading: Any, graph: AtomGraph, original: Tensor, rows: Tensor) -> Tensor:
+def _write_rows_into_edge_slots(reading: Any, graph: AtomGraph, original: Tensor, rows: Tensor) -> Tensor:
     edges = reading.edges
     if edges is None or edges.slots is None:
         return rows
@@ -75,22 +75,24 @@ def _renumber_indices(reading: Any, graph: AtomGraph, kind: str, indices: Tensor
 
 def _write_indices(reading: Any, graph: AtomGraph, original: Tensor, kind: str, rows: str) -> Tensor:
     if rows == "tuples":
-        return _write_tuples(reading, graph, original, kind)
+        return _write_index_tuples(reading, graph, original, kind)
     if kind == GRAPHS:
         assert graph.ends is not None
-        return _fill_edge_slots(reading, graph, original, graph.batch[graph.ends[0]])
+        return _write_rows_into_edge_slots(reading, graph, original, graph.batch[graph.ends[0]])
     if rows == EDGES:
         assert graph.edge_twins is not None
         indices = reading.edges.rows_of_edges(original)[graph.edges]
-        renumbered = _renumber_all_or_raise(reading, graph, kind, indices, graph.edge_twins)
-        return _fill_edge_slots(reading, graph, original, renumbered)
+        renumbered = _renumber_indices_or_raise(reading, graph, kind, indices, graph.edge_twins)
+        return _write_rows_into_edge_slots(reading, graph, original, renumbered)
     if rows == ATOMS:
-        return _renumber_all_or_raise(reading, graph, kind, original[graph.atoms], graph.twins)
+        return _renumber_indices_or_raise(reading, graph, kind, original[graph.atoms], graph.twins)
     twins = torch.stack([graph.twins[graph.batch == n][0] for n in range(graph.number)])
-    return _renumber_all_or_raise(reading, graph, kind, original[graph.graphs], twins)
+    return _renumber_indices_or_raise(reading, graph, kind, original[graph.graphs], twins)
 
 
-def _renumber_all_or_raise(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_of_row: Tensor) -> Tensor:
+def _renumber_indices_or_raise(
+    reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_of_row: Tensor
+) -> Tensor:
     found = _renumber_indices(reading, graph, kind, indices, copy_of_row)
     if bool(((found == -1) & (indices != -1)).any()):
         raise NotCompared(LOST)
@@ -98,7 +100,7 @@ def _renumber_all_or_raise(reading: Any, graph: AtomGraph, kind: str, indices: T
 
 
 def find_tuple_axis(tuples: Tensor) -> int:
-    """The axis along which tuples of indices follow each other.
+    """Axis along which tuples of indices follow each other.
 
     >>> find_tuple_axis(torch.ones(3, 8)), find_tuple_axis(torch.ones(8, 3))
     (1, 0)
@@ -106,7 +108,7 @@ def find_tuple_axis(tuples: Tensor) -> int:
     return int(tuples.dim() == 2 and tuples.shape[0] in (2, 3, 4) and tuples.shape[1] > tuples.shape[0])
 
 
-def _write_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -> Tensor:
+def _write_index_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -> Tensor:
     # tuples whose indices are all left, in each copy of the graph
     axis = find_tuple_axis(original)
     kept, twins = _numbers_and_copies_of_complete_tuples(reading, graph, original.shape[axis])
@@ -129,7 +131,7 @@ def _numbers_and_copies_of_complete_tuples(reading: Any, graph: AtomGraph, numbe
     return torch.cat(rows), torch.cat(copies)
 
 
-def _write_square(reading: Any, graph: AtomGraph, original: Tensor) -> Tensor:
+def _write_rows_and_columns_of_atoms(reading: Any, graph: AtomGraph, original: Tensor) -> Tensor:
     # a row and a column for each atom: zeros between copies of the graph, which only flags have
     found = original[graph.atoms][:, graph.atoms]
     apart = graph.twins[:, None] != graph.twins[None]
@@ -142,17 +144,19 @@ def _write_square(reading: Any, graph: AtomGraph, original: Tensor) -> Tensor:
 
 def _write_edge_shifts(reading: Any, graph: AtomGraph, original: Tensor) -> Tensor:
     if graph.edges is None or graph.counts is None:
-        return _gather_rows(reading, graph, original, EDGES)
-    return _fill_edge_slots(reading, graph, original, (reading.sign * graph.shifts(graph.counts)).to(original.dtype))
+        return _write_selected_rows(reading, graph, original, EDGES)
+    return _write_rows_into_edge_slots(
+        reading, graph, original, (reading.sign * graph.shifts(graph.counts)).to(original.dtype)
+    )
 
 
-def _gather_rows(reading: Any, graph: AtomGraph, original: Tensor, row_kind: str) -> Tensor:
+def _write_selected_rows(reading: Any, graph: AtomGraph, original: Tensor, row_kind: str) -> Tensor:
     rows = getattr(graph, row_kind)
     if rows is None:
         return original
     if row_kind != EDGES:
         return original[rows]
-    return _fill_edge_slots(reading, graph, original, reading.edges.rows_of_edges(original)[rows])
+    return _write_rows_into_edge_slots(reading, graph, original, reading.edges.rows_of_edges(original)[rows])
 
 
 def _count_by_graph(graph: AtomGraph, of_edges: bool = False) -> Tensor:
@@ -169,24 +173,26 @@ def _count_edges_by_first_atom(graph: AtomGraph) -> Tensor:
     return torch.bincount(graph.ends[0], minlength=len(graph.points))
 
 
-def _write_ends(reading: Any, graph: AtomGraph, original: Tensor, end: Any, transposed: bool = False) -> Tensor:
+def _write_edge_ends(reading: Any, graph: AtomGraph, original: Tensor, end: Any, transposed: bool = False) -> Tensor:
     assert graph.ends is not None
     original = original.T if transposed else original
-    return _fill_edge_slots(reading, graph, original, graph.ends.T[:, end].to(original.dtype))
+    return _write_rows_into_edge_slots(reading, graph, original, graph.ends.T[:, end].to(original.dtype))
 
 
 WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
     "points": lambda r, g, x: g.points,
     "cell": lambda r, g, x: x if g.cells is None else g.cells.reshape(-1, 3) if x.dim() == 2 else g.cells,
-    "ends": lambda r, g, x: _write_ends(r, g, x, slice(None), transposed=True).T,
-    "ends by rows": lambda r, g, x: _write_ends(r, g, x, slice(None)),
-    "first ends": lambda r, g, x: _write_ends(r, g, x, 0),
-    "second ends": lambda r, g, x: _write_ends(r, g, x, 1),
-    "neighbours": lambda r, g, x: _write_ends(r, g, x, 1),
+    "ends": lambda r, g, x: _write_edge_ends(r, g, x, slice(None), transposed=True).T,
+    "ends by rows": lambda r, g, x: _write_edge_ends(r, g, x, slice(None)),
+    "first ends": lambda r, g, x: _write_edge_ends(r, g, x, 0),
+    "second ends": lambda r, g, x: _write_edge_ends(r, g, x, 1),
+    "neighbours": lambda r, g, x: _write_edge_ends(r, g, x, 1),
     "begins of rows": lambda r, g, x: _segment_offsets(_count_edges_by_first_atom(g)),
     "lengths of rows": lambda r, g, x: _count_edges_by_first_atom(g),
     "vectors": _write_edge_shifts,
-    "counts": lambda r, g, x: x if g.counts is None else _fill_edge_slots(r, g, x, (r.sign * g.counts).to(x.dtype)),
+    "counts": lambda r, g, x: (
+        x if g.counts is None else _write_rows_into_edge_slots(r, g, x, (r.sign * g.counts).to(x.dtype))
+    ),
     "batch": lambda r, g, x: g.batch,
     "pointers": lambda r, g, x: _segment_offsets(_count_by_graph(g)),
     "numbers of atoms": lambda r, g, x: _count_by_graph(g).reshape(-1, *x.shape[1:]),
@@ -194,11 +200,11 @@ WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
     "all atoms": lambda r, g, x: torch.tensor(len(g.points)).reshape(x.shape),
     "all edges": lambda r, g, x: torch.tensor(0 if g.ends is None else g.ends.shape[1]).reshape(x.shape),
     "all graphs": lambda r, g, x: torch.tensor(g.number).reshape(x.shape),
-    "square": _write_square,
-    "tuples": lambda r, g, x: _write_tuples(r, g, x, ""),
-    ATOMS: lambda r, g, x: _gather_rows(r, g, x, ATOMS),
-    EDGES: lambda r, g, x: _gather_rows(r, g, x, EDGES),
-    GRAPHS: lambda r, g, x: _gather_rows(r, g, x, GRAPHS),
+    "square": _write_rows_and_columns_of_atoms,
+    "tuples": lambda r, g, x: _write_index_tuples(r, g, x, ""),
+    ATOMS: lambda r, g, x: _write_selected_rows(r, g, x, ATOMS),
+    EDGES: lambda r, g, x: _write_selected_rows(r, g, x, EDGES),
+    GRAPHS: lambda r, g, x: _write_selected_rows(r, g, x, GRAPHS),
     "": lambda r, g, x: x,
 }
 

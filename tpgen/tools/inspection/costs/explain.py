@@ -54,7 +54,7 @@ def explain(
     nodes = _node_count(subject, rows, nodes)
     found = replace(
         _explain_costs(request, nodes, time_paths(request, SECONDS / 5) if measure else {}),
-        reason=_strategy_reason(subject, request, options),
+        reason=_why_this_strategy(subject, request, options),
         ceilings=ceilings or measure_machine_ceilings(request.dtype, request.device),
     )
     if not measure:
@@ -102,7 +102,7 @@ def _explain_costs(request: Request, nodes: int | None, seconds: Mapping[int, fl
     )
 
 
-def _strategy_reason(subject: Inspected, request: Request, options: RequestOptions) -> str:
+def _why_this_strategy(subject: Inspected, request: Request, options: RequestOptions) -> str:
     if isinstance(subject, PlannedModule) and "strategy" not in options:
         return subject.choice.reason
     return replace(request, strategy=options.get("strategy", "auto")).choice.reason
@@ -123,7 +123,7 @@ def _memory_estimate(request: Request, nodes: int | None) -> MemoryEstimate:
 
 
 def _explain_path(
-    request: Request, paths: Sequence[Path], flat_paths: Sequence[Path], how: str, seconds: float | None
+    request: Request, paths: Sequence[Path], flat_paths: Sequence[Path], code_description: str, seconds: float | None
 ) -> PathExplanation:
     # flat_paths are those of the flat plan, with all channels
     path, slices = paths[0], [p.weight for p in paths if p.weight]
@@ -148,7 +148,7 @@ def _explain_path(
         flops=request.channels * sum(p.flops for p in flat_paths),
         bytes=numbers * request.dtype.itemsize,
         strategy=request.strategy,
-        how=how,
+        how=code_description,
         seconds=seconds,
         operand=slices[0].operand if slices and len(request.plan.weights) > 1 else "",
         constant=path.label,
@@ -172,7 +172,7 @@ def _describe_path_code(request: Request) -> dict[int, str]:
 
 
 def _coefficient_factors(path: Path) -> dict[str, float]:
-    """The factors of a path's coefficient by name.
+    """Factors of a path's coefficient by name.
 
     Square roots of irrep normalisation, one over the summed elements, output variance, and path weight.
 

@@ -107,13 +107,13 @@ class NetworkExplanation(Shown):
         return found[module]
 
     def to_json(self) -> str:
-        """Return all values as JSON; unmeasured ones are null."""
+        """All values as JSON; null if unmeasured."""
         return json.dumps({**asdict(self), "share": self.share}, indent=1)
 
     def _table_rows(self) -> list[list[str]]:
         columns = ["module", "product", "paths", "strategy", "calls", "backward", "rows"]
         columns += ["FLOP", "bytes", "bound by", "predicted"]
-        rows = [_product_row(p) for p in self.products]
+        rows = [_make_table_row_of_product(p) for p in self.products]
         if self.seconds:
             columns += ["forward", "backward", "of call"]
             for row, p in zip(rows, self.products, strict=True):
@@ -172,7 +172,7 @@ class NetworkExplanation(Shown):
         return div_lines(said) + draw_share_bar([*zip(names, values, strict=True)], sum(values))
 
 
-def _product_row(product: ProductInNetwork) -> list[str]:
+def _make_table_row_of_product(product: ProductInNetwork) -> list[str]:
     found = product.explanation
     return [
         product.module or "(itself)",
@@ -239,13 +239,13 @@ def explain_network(
         whole.median if measure else None,
         whole.spread,
         run.inside,
-        _other_code(times, whole.median) if measure else (),
+        _list_seconds_of_other_code(times, whole.median) if measure else (),
         network is not given,
     )
 
 
 def convert_if_stock(network: nn.Module) -> nn.Module:
-    """The network, or a converted copy of a stock one."""
+    """Network, or a converted copy of a stock one."""
     if find_planned_modules(network):
         return network
     try:
@@ -286,9 +286,13 @@ def _median_seconds_of_parts_and_call(run: WatchedRun) -> tuple[dict[Any, float]
     return {part: Timing(tuple(times), 1).median for part, times in found.items()}, Timing(tuple(whole), 1)
 
 
-def _other_code(times: Mapping[Any, float], whole: float) -> tuple[OtherCode, ...]:
+def _list_seconds_of_other_code(times: Mapping[Any, float], call_seconds: float) -> tuple[OtherCode, ...]:
     classes = [OtherCode(name, seconds) for (kind, name), seconds in times.items() if kind == CODE]
     classes.sort(key=lambda found: -found.seconds)
     rest = sum(found.seconds for found in classes[_MOST_CLASSES:])
     more = [OtherCode(f"{len(classes) - _MOST_CLASSES} more", rest)] if rest else []
-    return *classes[:_MOST_CLASSES], *more, OtherCode("autograd, between modules", max(whole - sum(times.values()), 0))
+    return (
+        *classes[:_MOST_CLASSES],
+        *more,
+        OtherCode("autograd, between modules", max(call_seconds - sum(times.values()), 0)),
+    )

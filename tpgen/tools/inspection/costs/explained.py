@@ -84,7 +84,7 @@ class Explained:
 
     @property
     def batch(self) -> str:
-        """The batch in words."""
+        """Batch in words."""
         rows = f"{self.rows:,} rows" if self.nodes is None else f"{self.rows:,} edges of {self.nodes:,} nodes"
         channels = f" of {self.channels} channels" if self.channels else ""
         return rows + channels + (f", {self.elements} elements" if self.elements > 1 else "")

@@ -32,7 +32,7 @@ class Explanation(Shown, Explained):
     """Explanation as text, HTML, JSON or picture."""
 
     def to_json(self) -> str:
-        """Return all values as JSON; unmeasured ones are null."""
+        """All values as JSON; null if unmeasured."""
         derived = {name: getattr(self, name) for name in ("intensity", "predicted_seconds", "bound")}
         return json.dumps({**asdict(self), **derived}, indent=1)
 
@@ -76,50 +76,50 @@ _LEFT = {"in1", "in2", "in3", "in4", "out", "mode", "constant", "= irrep × path
 _HIDDEN_WHEN_EMPTY = ("in3", "in4", "constant", "paths", "monomials", "alone")  # of nothing at all
 
 
-def _head_lines(found: Explanation) -> list[str]:
-    dropped = f", {found.dropped} empty dropped" if found.dropped else ""
-    normalization = f"{found.normalization} normalisation, " if found.normalization else ""
+def _head_lines(explanation: Explanation) -> list[str]:
+    dropped = f", {explanation.dropped} empty dropped" if explanation.dropped else ""
+    normalization = f"{explanation.normalization} normalisation, " if explanation.normalization else ""
     return [
-        f"{found.product}   (plan {found.digest}, {len(found.paths)} {found.noun}s{dropped})",
-        f"{normalization}{found.dtype}, layout {'/'.join(dict.fromkeys(found.layout))}, "
-        f"{found.device}, backend {found.backend}",
-        f"strategy {found.strategy}: {found.reason}",
+        f"{explanation.product}   (plan {explanation.digest}, {len(explanation.paths)} {explanation.noun}s{dropped})",
+        f"{normalization}{explanation.dtype}, layout {'/'.join(dict.fromkeys(explanation.layout))}, "
+        f"{explanation.device}, backend {explanation.backend}",
+        f"strategy {explanation.strategy}: {explanation.reason}",
     ]
 
 
-def _table_cells(found: Explanation) -> tuple[list[list[str]], list[int]]:
-    cells = {name: [cell(path) for path in found.paths] for name, cell in _COLUMNS.items()}
+def _table_cells(explanation: Explanation) -> tuple[list[list[str]], list[int]]:
+    cells = {name: [cell(path) for path in explanation.paths] for name, cell in _COLUMNS.items()}
     columns = {
         name: column for name, column in cells.items() if any(column) or not (column or name in _HIDDEN_WHEN_EMPTY)
     }
-    heads = [found.noun if name == "path" else name for name in columns]
+    heads = [explanation.noun if name == "path" else name for name in columns]
     return [heads, *map(list, zip(*columns.values(), strict=True))], [n for n, h in enumerate(columns) if h in _LEFT]
 
 
-def describe_product_totals(found: Explanation) -> dict[str, str]:
-    """Return texts on the whole product by name."""
+def describe_product_totals(explanation: Explanation) -> dict[str, str]:
+    """Texts on the whole product by name."""
     facts = {
-        f"for {found.batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "
-        f"once: {found.intensity:.2f} FLOP/B",
-        "peak memory": f"{quantity(found.peak_bytes, 'B')} besides the operands, {quantity(found.training_bytes, 'B')} "
-        "forward+backward, by shapes",
-        "ceilings": str(found.ceilings) if found.ceilings else "none",
+        f"for {explanation.batch}": f"{quantity(explanation.flops, 'FLOP')}, {quantity(explanation.bytes, 'B')} "
+        f"with each operand once: {explanation.intensity:.2f} FLOP/B",
+        "peak memory": f"{quantity(explanation.peak_bytes, 'B')} besides the operands, "
+        f"{quantity(explanation.training_bytes, 'B')} forward+backward, by shapes",
+        "ceilings": str(explanation.ceilings) if explanation.ceilings else "none",
     }
-    if found.operations:
-        operations = ", ".join(f"{n:,} {name}" for name, n in found.operations.items())
+    if explanation.operations:
+        operations = ", ".join(f"{n:,} {name}" for name, n in explanation.operations.items())
         facts = {
-            "monomials": f"{found.monomials} with {found.coefficients} different coefficients",
+            "monomials": f"{explanation.monomials} with {explanation.coefficients} different coefficients",
             "operations": f"{operations}, of a row and channel in the sweep",
             **facts,
         }
-    if found.ceilings:
+    if explanation.ceilings:
         facts["predicted"] = (
-            f"{duration(found.predicted_seconds)} forward at least: bound by {found.bound} "
-            f"(the ridge is at {found.ceilings.ridge:.1f} FLOP/B)"
+            f"{duration(explanation.predicted_seconds)} forward at least: bound by {explanation.bound} "
+            f"(the ridge is at {explanation.ceilings.ridge:.1f} FLOP/B)"
         )
-    facts["measured"] = _measured_text(found)
-    if found.ceilings and found.ceilings.warning:
-        facts["warning"] = found.ceilings.warning
+    facts["measured"] = _describe_measured_times(explanation)
+    if explanation.ceilings and explanation.ceilings.warning:
+        facts["warning"] = explanation.ceilings.warning
     return facts
 
 
@@ -128,10 +128,11 @@ def _align_facts(facts: dict[str, str]) -> list[str]:
     return [f"{name:{width}}  {text}" for name, text in facts.items()]
 
 
-def _measured_text(found: Explanation) -> str:
-    if found.forward_seconds is None or found.backward_seconds is None:
+def _describe_measured_times(explanation: Explanation) -> str:
+    if explanation.forward_seconds is None or explanation.backward_seconds is None:
         return "nothing; measure=True (--measure) runs it"
-    share = (found.predicted_seconds or 0) / found.forward_seconds
+    share = (explanation.predicted_seconds or 0) / explanation.forward_seconds
     # a ceiling is what operands reach that lie in no cache: it can be beaten, and then it says little
     against = f"{100 * share:.0f} % of the ceiling" if share <= 1 else "faster than predicted (operands in a cache?)"
-    return f"{duration(found.forward_seconds)} forward, {against}; {duration(found.backward_seconds)} forward+backward"
+    forward, backward = duration(explanation.forward_seconds), duration(explanation.backward_seconds)
+    return f"{forward} forward, {against}; {backward} forward+backward"

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from tpgen.base.clock import time_in_turns
-from tpgen.compiler.tuning import list_strategies, remember_choice, why_unfit
+from tpgen.compiler.tuning import list_strategies, remember_choice, why_strategy_cannot_run
 from tpgen.nn.modules import build_module
 from tpgen.nn.planned import PlannedModule
 from tpgen.tools.inspection.stages.request import Request
 
 
 def make_benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
-    """Return calls on random operands: ``forward``, and ``backward`` with forward; with ``nodes``, of a convolution."""
-    run, operands = _random_call(request, nodes)
+    """Calls on random operands: ``forward``, and ``backward`` with forward; with ``nodes``, of a convolution."""
+    run, operands = _make_call_on_random_operands(request, nodes)
     for operand in operands:
         operand.requires_grad_()
 
@@ -39,13 +39,17 @@ def time_paths(request: Request, seconds: float) -> dict[int, float]:
     plan, calls = request.plan, {}
     for n, paths in plan.by_instruction.items():
         # graphs run eagerly: compiling each path alone would take minutes
-        calls[str(n)], _ = _random_call(replace(request, plan=plan.maker.plan_of_path(plan, paths[0]), backend="eager"))
+        calls[str(n)], _ = _make_call_on_random_operands(
+            replace(request, plan=plan.maker.plan_of_path(plan, paths[0]), backend="eager")
+        )
     with torch.no_grad():
         found = time_in_turns(calls, request.device, len(calls) * seconds)
     return {int(n): timing.median for n, timing in found.items()}
 
 
-def _random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[], Tensor], list[Tensor]]:
+def _make_call_on_random_operands(
+    request: Request, nodes: int | None = None
+) -> tuple[Callable[[], Tensor], list[Tensor]]:
     module, generator = build_module_for(request, nodes is not None), torch.Generator().manual_seed(0)
     indexed = request.indexed if nodes is None else nodes
 
@@ -88,7 +92,7 @@ def tune(request: Request, seconds: float = 3.0, progress: Callable[[str], None]
     """Time every strategy, and remember the fastest for new modules."""
     plan, calls, left_out = request.computed, {}, {}
     for strategy in list_strategies(plan):
-        if reason := why_unfit(plan, request, strategy):
+        if reason := why_strategy_cannot_run(plan, request, strategy):
             left_out[strategy] = reason
             continue
         progress(strategy)

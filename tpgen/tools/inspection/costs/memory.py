@@ -13,7 +13,7 @@ from torch.func import functional_call
 from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError, TpgenError
 from tpgen.base.text import quantity
-from tpgen.compiler.footprint import WORKSPACE, Footprint, run_on_fakes
+from tpgen.compiler.footprint import WORKSPACE, Footprint, run_on_fake_tensors
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.workspace import count_call_workspace
 
@@ -57,10 +57,10 @@ def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
             f"memory is estimated of modules that run as they are written, and backend {backend!r} compiles them anew: "
             "build the module with backend='eager' to ask"
         )
-    return run_on_fakes(lambda footprint: _ValuelessCall(module, operands, footprint).estimate())
+    return run_on_fake_tensors(lambda footprint: _CallOnEmptyTensors(module, operands, footprint).estimate())
 
 
-class _ValuelessCall:
+class _CallOnEmptyTensors:
     def __init__(self, module: nn.Module, operands: Sequence[Any], footprint: Footprint) -> None:
         """Allocate empty operands and parameters, which the active ``footprint`` counts."""
         self.module, self.footprint = module, footprint
@@ -97,11 +97,11 @@ class _ValuelessCall:
         return held
 
 
-def _empty_like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
+def _empty_like(tensor: Tensor, requires_grad: bool | None = None) -> Tensor:
     """Empty tensor, on CPU for meta; floating ones require gradients by default."""
-    wanted = x.is_floating_point() if requires_grad is None else requires_grad
-    device = "cpu" if x.is_meta else x.device
-    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    wanted = tensor.is_floating_point() if requires_grad is None else requires_grad
+    device = "cpu" if tensor.is_meta else tensor.device
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return made.requires_grad_(wanted)
 
 

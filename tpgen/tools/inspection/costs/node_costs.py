@@ -42,7 +42,7 @@ class _NodeCost:
 
 
 def compute_node_costs(request: Request) -> dict[str, _NodeCost]:
-    """Return costs of a request's program by node name."""
+    """Costs of a request's program by node name."""
     emission = request.emission()
     watch = _CostInterpreter(request.module(emission))
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # example arguments are made as such too
@@ -51,7 +51,7 @@ def compute_node_costs(request: Request) -> dict[str, _NodeCost]:
 
 
 def compute_traced_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
-    """Return costs of AOTAutograd's graph by node name."""
+    """Costs of AOTAutograd's graph by node name."""
     found = {}
     for node in graph.nodes:
         value = node.meta.get("val")

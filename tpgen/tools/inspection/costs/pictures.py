@@ -24,21 +24,24 @@ SHARED_COLOR = "0.75"
 _DPI = 110  # pictures of many dots are large
 
 
-def draw_explanation(found: Explained, path: str | Path) -> None:
+def draw_explanation(explanation: Explained, path: str | Path) -> None:
     """Draw each path's costs as bars, and the roofline, into a file."""
     kinds: dict[str, list[float]] = {
-        "FLOP per row": [p.flops for p in found.paths],
-        "B per row": [p.bytes for p in found.paths],
+        "FLOP per row": [p.flops for p in explanation.paths],
+        "B per row": [p.bytes for p in explanation.paths],
     }
-    if any(p.seconds for p in found.paths):
-        kinds["s alone, for the batch"] = [p.seconds or 0.0 for p in found.paths]
-    figure = new_figure(2.7 * len(kinds) + 5.6, max(3.4, 0.2 * len(found.paths) + 1.4))
+    if any(p.seconds for p in explanation.paths):
+        kinds["s alone, for the batch"] = [p.seconds or 0.0 for p in explanation.paths]
+    figure = new_figure(2.7 * len(kinds) + 5.6, max(3.4, 0.2 * len(explanation.paths) + 1.4))
     panels = figure.subplots(1, len(kinds) + 1, width_ratios=[1] * len(kinds) + [1.5], squeeze=False)[0]
     for n, (panel, (label, values)) in enumerate(zip(panels, kinds.items(), strict=False)):
-        _draw_bars(panel, found.paths, values, label, named=n == 0)
-    _draw_roofline(panels[-1], found)
-    rows = f"{found.rows:,} rows" if found.nodes is None else f"{found.rows:,} edges"
-    figure.suptitle(f"{found.product}\nstrategy {found.strategy}, {rows}, {found.dtype}, {found.device}", fontsize=9)
+        _draw_bars(panel, explanation.paths, values, label, named=n == 0)
+    _draw_roofline(panels[-1], explanation)
+    rows = f"{explanation.rows:,} rows" if explanation.nodes is None else f"{explanation.rows:,} edges"
+    figure.suptitle(
+        f"{explanation.product}\nstrategy {explanation.strategy}, {rows}, {explanation.dtype}, {explanation.device}",
+        fontsize=9,
+    )
     save_figure(figure, path, _DPI)
 
 
@@ -64,18 +67,18 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, 
 _TOTALS = {"predicted": ("predicted at least", "none"), "measured": ("measured forward", "k")}  # label and fill
 
 
-def _draw_roofline(panel: Any, found: Explained) -> None:
+def _draw_roofline(panel: Any, explanation: Explained) -> None:
     panel.set(xscale="log", yscale="log")
     panel.set_xlabel("FLOP per byte", fontsize=9)
     panel.set_ylabel("FLOP per second", fontsize=9)
     panel.tick_params(labelsize=8)
     label_logarithms_plainly(panel)
     panel.grid(color="0.88", lw=0.6)
-    if not found.ceilings or not found.intensity:
+    if not explanation.ceilings or not explanation.intensity:
         return
-    ceilings = found.ceilings
-    least = min([found.intensity, ceilings.ridge, *(intensity for _, intensity, _ in found.points)])
-    low, high = least / 4, 8 * max(ceilings.ridge, found.intensity)
+    ceilings = explanation.ceilings
+    least = min([explanation.intensity, ceilings.ridge, *(intensity for _, intensity, _ in explanation.points)])
+    low, high = least / 4, 8 * max(ceilings.ridge, explanation.intensity)
     knee = (low, low * ceilings.bandwidth), (ceilings.ridge, ceilings.flops), (high, ceilings.flops)
     panel.plot(*zip(*knee, strict=True), color="0.3", lw=1.5, zorder=2)
     small = {"fontsize": 7, "textcoords": "offset points"}
@@ -83,11 +86,11 @@ def _draw_roofline(panel: Any, found: Explained) -> None:
     middle = (low * ceilings.ridge) ** 0.5
     slope = (middle, middle * ceilings.bandwidth)
     panel.annotate(quantity(ceilings.bandwidth, "B/s"), slope, xytext=(-6, 5), ha="right", **small)
-    for path, intensity, rate in found.points:
+    for path, intensity, rate in explanation.points:
         panel.plot([intensity], [rate], "o", ms=4, color=path_color(path.index), zorder=3)
-    for name, rate in found.rates.items():
+    for name, rate in explanation.rates.items():
         label, color = _TOTALS[name]
-        panel.plot([found.intensity], [rate], "o", ms=9, mec="k", mfc=color, mew=1.5, label=label, zorder=4)
+        panel.plot([explanation.intensity], [rate], "o", ms=9, mec="k", mfc=color, mew=1.5, label=label, zorder=4)
     panel.plot([], [], "o", ms=4, color="0.5", label="each path alone")
     panel.legend(frameon=False, fontsize=8, loc="lower right")
     panel.set_xlim(low, high)
@@ -105,7 +108,7 @@ def draw_couplings(plan: Plan, path: str | Path) -> None:
         dict.fromkeys((p.in1.ir.l, p.in2.ir.l, p.out.ir.l) for p in plan.paths), key=lambda ls: (ls[0], ls[2], ls[1])
     )
     # in a block i runs down and j across; slices k lie side by side, and entries have one size
-    blocks = {ls: _tile_last_axis(wigner_3j(*ls)) for ls in triples}
+    blocks = {ls: _put_slices_of_last_axis_side_by_side(wigner_3j(*ls)) for ls in triples}
     places, width, height = _pack_blocks({ls: block.shape for ls, block in blocks.items()})
     across, down = width + 2 * _GAP, height + _GAP + 6
     figure = new_figure(across * _CELL, down * _CELL)
@@ -131,7 +134,7 @@ def draw_couplings(plan: Plan, path: str | Path) -> None:
     save_figure(figure, path, _DPI)
 
 
-def _tile_last_axis(values: np.ndarray) -> np.ndarray:
+def _put_slices_of_last_axis_side_by_side(values: np.ndarray) -> np.ndarray:
     # a column of nan between two slices
     padded = [np.pad(values[:, :, k], ((0, 0), (0, 1)), constant_values=np.nan) for k in range(values.shape[2])]
     return np.concatenate(padded, axis=1)[:, :-1]
@@ -227,16 +230,20 @@ def _draw_dot(panel: Any, x: float, y: float, color: Any, number: str) -> None:
         panel.annotate(number, (x, y), fontsize=4.5, color=on, ha="center", va="center_baseline", zorder=3)
 
 
-def _draw_title(panel: Any, dot: PictureNode, at: tuple[float, float], away: tuple[int, int], **style: Any) -> None:
+def _draw_title(
+    panel: Any, dot: PictureNode, position: tuple[float, float], offset: tuple[int, int], **style: Any
+) -> None:
     box = {"fc": "white", "ec": "none", "pad": 0.6}
     style = {"fontsize": 8, "zorder": 1.5, "bbox": box, **style}
-    panel.annotate(dot.title, at, xytext=away, textcoords="offset points", **style)
+    panel.annotate(dot.title, position, xytext=offset, textcoords="offset points", **style)
 
 
-def _dots_with_room_for_title(place: Mapping[str, tuple[float, float]], dots: Mapping[str, PictureNode]) -> list[str]:
+def _dots_with_room_for_title(
+    dot_positions: Mapping[str, tuple[float, float]], dots: Mapping[str, PictureNode]
+) -> list[str]:
     # names of the inner dots that have room for their title on their right, before the next dot of the rank
     ranks: dict[float, list[tuple[float, str]]] = {}
-    for name, (x, y) in place.items():
+    for name, (x, y) in dot_positions.items():
         ranks.setdefault(y, []).append((x, name))
     kept = []
     for rank in ranks.values():

@@ -43,7 +43,7 @@ class Ceilings:
         return self.flops / self.bandwidth
 
     def seconds(self, flops: float, nbytes: float) -> float:
-        """Return least seconds for operations and bytes.
+        """Least seconds for operations and bytes.
 
         >>> Ceilings(bandwidth=1e10, flops=1e11).seconds(flops=1e9, nbytes=2e9)
         0.2
@@ -57,7 +57,7 @@ class Ceilings:
 
 
 def measure_machine_ceilings(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Ceilings:
-    """Return this machine's ceilings, measured once per dtype, device and number of threads."""
+    """This machine's ceilings, measured once per dtype, device and number of threads."""
     return _cached_ceilings(dtype, str(torch.device(device)), torch.get_num_threads())
 
 

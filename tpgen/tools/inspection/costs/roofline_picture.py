@@ -22,14 +22,14 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
 _ToPixels = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
 
 
-def draw_roofline_svg(found: Explained, interactive: bool = False) -> str:
+def draw_roofline_svg(explanation: Explained, interactive: bool = False) -> str:
     """An SVG of operations per second over operations per byte; empty without ceilings."""
-    ceilings = found.ceilings
-    if ceilings is None or not found.intensity:
+    ceilings = explanation.ceilings
+    if ceilings is None or not explanation.intensity:
         return ""
-    left, right = -1.0, max(2.0, log10(4 * ceilings.ridge), log10(4 * found.intensity))
+    left, right = -1.0, max(2.0, log10(4 * ceilings.ridge), log10(4 * explanation.intensity))
     high = log10(ceilings.flops) + 0.35
-    low = min([high - 3, *(log10(rate) - 0.6 for rate in found.rates.values())])
+    low = min([high - 3, *(log10(rate) - 0.6 for rate in explanation.rates.values())])
 
     def to_pixels(intensity: float, rate: float) -> tuple[float, float]:
         x = _LEFT + (_RIGHT - _LEFT) * (log10(intensity) - left) / (right - left)
@@ -37,10 +37,13 @@ def draw_roofline_svg(found: Explained, interactive: bool = False) -> str:
         return min(max(x, _LEFT), _RIGHT), min(max(y, _TOP), _BOTTOM)
 
     labels = _Labels()
-    parts = _grid_lines(to_pixels, left, right, low, high)
-    totals = _product_points(to_pixels, labels, found)  # first, as what they name is one point
-    parts += _ceiling_lines(to_pixels, labels, ceilings, left, right)
-    parts += [*(_path_point(path, *to_pixels(intensity, rate)) for path, intensity, rate in found.points), *totals]
+    parts = _draw_grid_lines(to_pixels, left, right, low, high)
+    totals = _draw_product_points(to_pixels, labels, explanation)  # first, as what they name is one point
+    parts += _draw_ceiling_lines(to_pixels, labels, ceilings, left, right)
+    parts += [
+        *(_draw_path_point(path, *to_pixels(intensity, rate)) for path, intensity, rate in explanation.points),
+        *totals,
+    ]
     # on the interactive page a path's point appears when the path is chosen
     named = 'id="roofline"' if interactive else 'style="max-width:100%"'
     return f'<svg {named} viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
@@ -73,14 +76,14 @@ class _Labels:
         )
 
 
-def _grid_lines(at: _ToPixels, left: float, right: float, low: float, high: float) -> list[str]:
+def _draw_grid_lines(to_pixels: _ToPixels, left: float, right: float, low: float, high: float) -> list[str]:
     parts = []
     for n in range(ceil(left), floor(right) + 1):
-        x, _ = at(10.0**n, 10**low)
+        x, _ = to_pixels(10.0**n, 10**low)
         parts.append(f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{_BOTTOM}" {_RULE}/>')
         parts.append(_svg_text(x, _BOTTOM + 13, "middle tick", f"{10.0**n:g}"))
     for n in range(ceil(low), floor(high) + 1):
-        _, y = at(10**left, 10.0**n)
+        _, y = to_pixels(10**left, 10.0**n)
         parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_RIGHT}" y2="{y:.1f}" {_RULE}/>')
         parts.append(_svg_text(_LEFT - 5, y + 3.5, "end tick", quantity(10.0**n, "")))
     middle = (_TOP + _BOTTOM) / 2
@@ -90,9 +93,11 @@ def _grid_lines(at: _ToPixels, left: float, right: float, low: float, high: floa
     return parts
 
 
-def _ceiling_lines(at: _ToPixels, labels: _Labels, ceilings: Ceilings, left: float, right: float) -> list[str]:
-    start, ridge = at(10**left, 10**left * ceilings.bandwidth), at(ceilings.ridge, ceilings.flops)
-    points = (start, ridge, at(10**right, ceilings.flops))
+def _draw_ceiling_lines(
+    to_pixels: _ToPixels, labels: _Labels, ceilings: Ceilings, left: float, right: float
+) -> list[str]:
+    start, ridge = to_pixels(10**left, 10**left * ceilings.bandwidth), to_pixels(ceilings.ridge, ceilings.flops)
+    points = (start, ridge, to_pixels(10**right, ceilings.flops))
     middle = (start[0] + ridge[0]) / 2, (start[1] + ridge[1]) / 2
     return [
         f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}" {_ROOF}/>',
@@ -101,7 +106,7 @@ def _ceiling_lines(at: _ToPixels, labels: _Labels, ceilings: Ceilings, left: flo
     ]
 
 
-def _path_point(path: PathExplanation, x: float, y: float) -> str:
+def _draw_path_point(path: PathExplanation, x: float, y: float) -> str:
     name = f"path {path.index}, {'measured alone' if path.seconds else 'predicted'}"
     fill = to_css(path_color(path.index))
     return (
@@ -110,12 +115,12 @@ def _path_point(path: PathExplanation, x: float, y: float) -> str:
     )
 
 
-def _product_points(at: _ToPixels, labels: _Labels, found: Explained) -> list[str]:
+def _draw_product_points(to_pixels: _ToPixels, labels: _Labels, explanation: Explained) -> list[str]:
     parts = []
-    for name, rate in found.rates.items():
-        x, y = at(found.intensity, rate)
+    for name, rate in explanation.rates.items():
+        x, y = to_pixels(explanation.intensity, rate)
         parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5" {_TOTALS[name]}/>')
-        parts.append(labels.put(f"{name} {duration(found.flops / rate)}", x, y))
+        parts.append(labels.put(f"{name} {duration(explanation.flops / rate)}", x, y))
     return parts
 
 

@@ -18,7 +18,7 @@ BOOKKEEPING = "bookkeeping"
 
 @dataclass
 class Stopwatch:
-    """Seconds of parts."""
+    """Seconds of a call's parts."""
 
     device: str
     seconds: dict[Hashable, float] = field(default_factory=dict)  # without those of parts inside
@@ -38,7 +38,7 @@ class Stopwatch:
         finally:
             self._stop()
         self._start(BOOKKEEPING)
-        for node in _nodes_since(first, out):
+        for node in _autograd_nodes_since(first, out):
             if node not in self._timed:
                 self._timed.add(node)
                 node.register_prehook(lambda *_: self._start(backward))
@@ -57,16 +57,16 @@ class Stopwatch:
             self._open[-1][2].append(took)
 
 
-def _nodes_since(first: int, out: Any) -> Iterator[Any]:
+def _autograd_nodes_since(first_number: int, returned: Any) -> Iterator[Any]:
     # a node has a larger number than those before it
-    results = [*pytree.tree_leaves(out), *(x for held in nested_dicts(out) for x in held.values())]
+    results = [*pytree.tree_leaves(returned), *(x for held in nested_dicts(returned) for x in held.values())]
     ahead: list[Any] = [
         x.grad_fn for x in results if isinstance(x, Tensor) and not (isinstance(x, Postponed) and x.open)
     ]
     last, seen = sequence_number(), {None}
     while ahead:
         node = ahead.pop()
-        if node not in seen and first <= node._sequence_nr() < last:
+        if node not in seen and first_number <= node._sequence_nr() < last:
             seen.add(node)
             yield node
             ahead += [before for before, _ in node.next_functions]

@@ -45,7 +45,7 @@ class WatchedModule:
     plan: Plan
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NetworkCall:
-        """The sizes of a call."""
+        """Sizes of a call."""
         names = getattr(self.module, "program_arguments", None)
         if names is not None:  # a convolution, whose arguments are those of a project
             given = dict(zip(names, (*args, *kwargs.values()), strict=True))
@@ -60,7 +60,7 @@ class WatchedModule:
         return NetworkCall(rows, None, x.numel() // max(rows * dim, 1), x.dtype, str(x.device))
 
     def subject(self, call: NetworkCall) -> tuple[PlannedModule | Plan, dict[str, Any]]:
-        """Return subject and options of `explain` for a call."""
+        """Subject and options of `explain` for a call."""
         if self.program is not None:
             return self.program, {}
         return self.plan, {
@@ -72,7 +72,7 @@ class WatchedModule:
 
 
 def find_planned_modules(network: nn.Module) -> dict[str, WatchedModule]:
-    """Return modules that compute a plan, by path."""
+    """Modules that compute a plan, by path."""
     found: dict[str, WatchedModule] = {}
     inside: set[nn.Module] = set()
     for path, module in network.named_modules():
@@ -171,9 +171,9 @@ def _copy_argument(value: Any) -> Any:
     return copy(value)
 
 
-def _run_backward(out: Any, by: Sequence[Any]) -> None:
-    results = [x for x in pytree.tree_leaves(out) if is_floating(x) and x.requires_grad]
-    wanted = [x for x in by if isinstance(x, Tensor) and x.requires_grad]
+def _run_backward(returned: Any, leaves: Sequence[Any]) -> None:
+    results = [x for x in pytree.tree_leaves(returned) if is_floating(x) and x.requires_grad]
+    wanted = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
     if results and wanted:
         torch.autograd.grad([x.sum() for x in results], wanted, allow_unused=True)
 

@@ -103,7 +103,7 @@ def make_explorer_page(
     inductor: bool = False,
     **options: Unpack[ExplainedOptions],
 ) -> str:
-    """Return `write_explorer`'s page as HTML."""
+    """`write_explorer`'s page as HTML."""
     sheet = make_product_sheet(subject, rows, measure, inductor, **options)
     return _page_html({"": sheet}, "", sheet.title)
 

@@ -133,19 +133,19 @@ _BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[floa
 }
 
 
-def draw_cost_bars(found: Explanation) -> str:
+def draw_cost_bars(explanation: Explanation) -> str:
     """An HTML table of paths with bars of costs."""
     shown = {
         name: (value, text)
         for name, (value, text) in _BARS.items()
-        if any(value(path) is not None for path in found.paths)
+        if any(value(path) is not None for path in explanation.paths)
     }
     if not shown:
         return ""
-    most = {name: max(value(path) or 0 for path in found.paths) or 1 for name, (value, _) in shown.items()}
+    most = {name: max(value(path) or 0 for path in explanation.paths) or 1 for name, (value, _) in shown.items()}
     head = "".join(f"<th>{name}</th>" for name in ("path", "couples", *shown))
     rows = []
-    for path in found.paths:
+    for path in explanation.paths:
         cells = "".join(
             f'<td><s style="width:{100 * (value(path) or 0) / most[name]:.0f}%"></s>'
             f"<span>{text(value(path) or 0)}</span></td>"
@@ -205,14 +205,14 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 def make_product_sheet(
     subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> Sheet:
-    """The explorer's sheet of a product, linear layer, polynomial or plan."""
+    """Explorer's sheet of a product, linear layer, polynomial or plan."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
     request = replace(resolve_request(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)
     panes = _make_panes(request, inductor)
     written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
     machine = {"strategy": written, **describe_product_totals(found)}.items()
-    paths = [{"index": path.index, "facts": _path_facts(path)} for path in found.paths]
+    paths = [{"index": path.index, "facts": _describe_path(path)} for path in found.paths]
     data = {"paths": paths, "costliest": _costliest_path_index(found), "noun": found.noun}
     parts = {
         "digest": found.digest,
@@ -232,7 +232,7 @@ def _make_panes(request: Request, inductor: bool) -> list[_Pane]:
     readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
     traced = {name: trace_stage(name, readable) for name in (*_GRAPHS, *(["inductor"] if inductor else []))}
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
-    notes = _value_costs(readable)
+    notes = _costs_of_graph_nodes_by_stage(readable)
     remark = f"as strategy {readable.strategy} writes it"
     graphs = [_Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
     written = replace(request, strategy="kernel")
@@ -243,7 +243,7 @@ def _make_panes(request: Request, inductor: bool) -> list[_Pane]:
     return graphs + [_Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
 
 
-def _value_costs(request: Request) -> dict[str, Mapping[str, object]]:
+def _costs_of_graph_nodes_by_stage(request: Request) -> dict[str, Mapping[str, object]]:
     try:
         has_rows_of_nodes = compute_node_costs(request)
         return {
@@ -254,14 +254,14 @@ def _value_costs(request: Request) -> dict[str, Mapping[str, object]]:
         return {}
 
 
-def _costliest_path_index(found: Explanation) -> int | None:
+def _costliest_path_index(explanation: Explanation) -> int | None:
     # chosen at first; times on a busy machine do not count
-    timed = not (found.ceilings and found.ceilings.warning)
-    largest = max(found.paths, key=lambda p: ((timed and p.seconds) or 0.0, p.flops), default=None)
+    timed = not (explanation.ceilings and explanation.ceilings.warning)
+    largest = max(explanation.paths, key=lambda p: ((timed and p.seconds) or 0.0, p.flops), default=None)
     return largest.index if largest else None
 
 
-def _path_facts(path: PathExplanation) -> dict[str, str]:
+def _describe_path(path: PathExplanation) -> dict[str, str]:
     shape = "" if path.constant else f" as {'×'.join(map(str, path.weight_shape))}"
     facts = {
         "couples": path.couples + (f", mode {path.mode}" if path.mode else ""),

@@ -82,7 +82,7 @@ def compile_report(
         raise ReportError(f"repeats is how often each backend is timed and must be positive, got {repeats}")
     _check_module_runs(module, inputs)
     given = tuple(inputs)
-    others = _inputs_with_other_row_counts(given) if varied is None else tuple(tuple(v) for v in varied)
+    others = _make_inputs_with_other_row_counts(given) if varied is None else tuple(tuple(v) for v in varied)
     subject = ReportSubject(module, given, others, inductor, repeats)
     made = []
     with restore_module_after(module), with_threads(threads), step_reporter(progress, len(names)) as begin:
@@ -130,7 +130,7 @@ def _check_module_runs(module: nn.Module, inputs: Sequence[Any]) -> None:
         ) from error
 
 
-def _inputs_with_other_row_counts(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+def _make_inputs_with_other_row_counts(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
     # the inputs with one row more, with twice as many and one, and with a single row; none where any are integers
     leaves, form = pytree.tree_flatten(inputs)
     rows = next((a.shape[0] for a in leaves if isinstance(a, Tensor) and a.dim() >= 2), 0)

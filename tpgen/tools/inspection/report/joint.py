@@ -91,26 +91,26 @@ def trace_joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequen
 
 
 def _trace_code_operations_and_partition(
-    module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool], name: str, cut: Callable[..., Any]
+    module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool], name: str, partitioner: Callable[..., Any]
 ) -> tuple[str, int, Partition]:
     found: list[tuple[str, int, Partition]] = []
 
     def record(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **rest: Any) -> Any:
         code = joint.print_readable(print_output=False).strip()
         operations = _operation_names(joint.graph)
-        forward, backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **rest)
+        forward, backward = partitioner(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **rest)
         found.append((code, len(operations), _describe_partition(name, forward, backward, num_fwd_outputs)))
         raise _StopTracing
 
     mode = _torch.FakeTensorMode(allow_non_fake_inputs=True)
-    parameters = {n: _make_fake(mode, p, p.requires_grad) for n, p in module.named_parameters()}
-    given = pytree.tree_map(lambda a: _make_fake(mode, a) if isinstance(a, Tensor) else a, list(inputs))
+    parameters = {n: _make_fake_tensor(mode, p, p.requires_grad) for n, p in module.named_parameters()}
+    given = pytree.tree_map(lambda a: _make_fake_tensor(mode, a) if isinstance(a, Tensor) else a, list(inputs))
     for value, is_constant in zip(given, constant, strict=False):
         if is_constant and isinstance(value, Tensor):
             value.requires_grad_(False)
 
-    def call_with_parameters(own: dict[str, Tensor], *arguments: Any) -> Any:
-        return torch.func.functional_call(module, own, arguments)
+    def call_with_parameters(parameter_values: dict[str, Tensor], *arguments: Any) -> Any:
+        return torch.func.functional_call(module, parameter_values, arguments)
 
     try:
         with mode:
@@ -122,8 +122,8 @@ def _trace_code_operations_and_partition(
     raise TpgenError("nothing in the result depends on a parameter or a floating input, so there is no backward")
 
 
-def _make_fake(mode: Any, tensor: Tensor, requires_grad: bool = True) -> Tensor:
-    fake = mode.from_tensor(tensor.detach())
+def _make_fake_tensor(fake_mode: Any, tensor: Tensor, requires_grad: bool = True) -> Tensor:
+    fake = fake_mode.from_tensor(tensor.detach())
     return fake.requires_grad_(requires_grad) if fake.is_floating_point() else fake
 
 

@@ -21,7 +21,7 @@ from tpgen.base.locks import cached_property
 from tpgen.base.text import duration, quantity, table
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
-from tpgen.compiler.probe import Capture, capture_graphs, collect_sources, list_recompilations
+from tpgen.compiler.probe import Capture, capture_graphs, collect_inductor_sources, list_recompilations
 from tpgen.networks.copies import copy_of
 from tpgen.networks.trial import call_without_gradients, is_floating, is_index, run_forward_and_backward
 from tpgen.tools.inspection.report.joint import Joint, trace_joint_graph, trace_joint_graph_of_captured
@@ -82,7 +82,7 @@ class ReportSubject:
 
     @cached_property
     def joints(self) -> _JointGraphs:
-        """The module's joint graph, or those of captured graphs; raises `TpgenError` if none has a backward."""
+        """Module's joint graph, or those of captured graphs; raises `TpgenError` if none has a backward."""
         try:
             return _JointGraphs({"": trace_joint_graph(self.module, self.inputs)})
         except TpgenError:
@@ -124,7 +124,7 @@ _TextAndData = tuple[str, dict[str, Any]]  # a section's text and data
 ResultsAndGradients = tuple[list[Tensor], list[Tensor] | None] | None  # in float64, where there are any
 
 
-def _write_backends(subject: ReportSubject) -> _TextAndData:
+def _write_backends_section(subject: ReportSubject) -> _TextAndData:
     names = ("eager", "aot_eager", *(("inductor",) if subject.inductor else ()))
     exact = _float64_results(subject)
     torch.compiler.reset()
@@ -155,7 +155,7 @@ def _write_backends(subject: ReportSubject) -> _TextAndData:
 BackendTasks = tuple[dict[str, Callable[[], Any]], dict[str, Any]]  # a backend's tasks, and what its first step showed
 
 
-def _prepare_backend(subject: ReportSubject, backend: str, exact: ResultsAndGradients) -> BackendTasks:
+def _prepare_backend(subject: ReportSubject, backend: str, float64_results: ResultsAndGradients) -> BackendTasks:
     run = compile_program(subject.module, Config(backend=backend))
     device = find_device(subject.module, subject.inputs)
     train = partial(run_forward_and_backward, run, subject.inputs, tuple(subject.module.parameters()))
@@ -168,8 +168,10 @@ def _prepare_backend(subject: ReportSubject, backend: str, exact: ResultsAndGrad
     tasks["forward"]()  # may compile once more
     found = {
         "first_step_seconds": first,
-        "error": _largest_relative_error(results, exact[0]) if exact else None,
-        "gradient_error": _largest_relative_error(gradients, exact[1]) if exact and gradients and exact[1] else None,
+        "error": _largest_relative_error(results, float64_results[0]) if float64_results else None,
+        "gradient_error": _largest_relative_error(gradients, float64_results[1])
+        if float64_results and gradients and float64_results[1]
+        else None,
     }
     return tasks, found
 
@@ -192,7 +194,7 @@ def _time_backends(subject: ReportSubject, built: dict[str, BackendTasks]) -> li
     ]
 
 
-def _write_graphs(subject: ReportSubject) -> _TextAndData:
+def _write_graphs_section(subject: ReportSubject) -> _TextAndData:
     found = subject.captured
     parts = [f"graphs: {len(found.graphs)}, graph breaks: {len(found.breaks)}"]
     for number, graph_break in enumerate(found.breaks):
@@ -207,7 +209,7 @@ def _write_graphs(subject: ReportSubject) -> _TextAndData:
 _READABLE_GUARDS = {"SHAPE_ENV", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_MATCH"}
 
 
-def _write_guards(subject: ReportSubject) -> _TextAndData:
+def _write_guards_section(subject: ReportSubject) -> _TextAndData:
     guards = subject.captured.guards
     counts = Counter(kind for guard in guards for kind in guard.kinds)
     lines = [f"{sum(counts.values())} guards: " + ", ".join(f"{kind} {n}" for kind, n in counts.most_common())]
@@ -226,7 +228,7 @@ _NOT_VARIED = (
 _DYNAMIC: dict[str, bool | None] = {"static": False, "automatic": None, "dynamic": True}
 
 
-def _write_recompilations(subject: ReportSubject) -> _TextAndData:
+def _write_recompilations_section(subject: ReportSubject) -> _TextAndData:
     calls = (subject.inputs, *subject.varied)
     shapes = [describe_inputs(inputs) for inputs in calls]
     parts = [f"calls with {len(calls)} shapes:", *(f"  {n}: {', '.join(shape)}" for n, shape in enumerate(shapes))]
@@ -241,7 +243,7 @@ def _write_recompilations(subject: ReportSubject) -> _TextAndData:
     return "\n".join(parts), data
 
 
-def _write_joint_graph(subject: ReportSubject) -> _TextAndData:
+def _write_joint_graph_section(subject: ReportSubject) -> _TextAndData:
     joints = subject.joints
     parts = joints.split_reason_lines()
     for name, joint in joints.graphs.items():
@@ -256,7 +258,7 @@ def _write_joint_graph(subject: ReportSubject) -> _TextAndData:
     return "\n".join(parts), data
 
 
-def _write_partition(subject: ReportSubject) -> _TextAndData:
+def _write_partition_section(subject: ReportSubject) -> _TextAndData:
     joints = subject.joints
     found = [(name, p) for name, joint in joints.graphs.items() for p in joint.partitions]
     head = ("partitioner", "forward", "backward", "recomputed", "saved", "of them inputs", "bytes saved")
@@ -279,11 +281,13 @@ _KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\(.*?'''(?P<
 _CALL = re.compile(r"\b(?:extern_kernels\.\w+|torch\.ops\.tpgen\.\w+)")
 
 
-def _write_kernels(subject: ReportSubject) -> _TextAndData:
+def _write_kernels_section(subject: ReportSubject) -> _TextAndData:
     if not subject.inductor:
         raise TpgenError("left out, as inductor=False asks")
     parameters = tuple(subject.module.parameters())
-    sources = collect_sources(subject.module, subject.inputs, partial(run_forward_and_backward, parameters=parameters))
+    sources = collect_inductor_sources(
+        subject.module, subject.inputs, partial(run_forward_and_backward, parameters=parameters)
+    )
     kernels = [
         {"name": m["name"], "kind": m["kind"], "source": m["source"].strip()}
         for source in sources
@@ -306,13 +310,13 @@ class SectionMaker:
 
 
 SECTIONS: dict[str, SectionMaker] = {
-    "backends": SectionMaker("Backends: time and numerics", _write_backends),
-    "graphs": SectionMaker("Captured graphs and graph breaks", _write_graphs),
-    "guards": SectionMaker("Guards", _write_guards),
-    "recompilations": SectionMaker("Recompilations as shapes vary", _write_recompilations),
-    "joint": SectionMaker("Joint forward-backward graph", _write_joint_graph, compiles=False),
-    "partition": SectionMaker("Partition: what is saved for backward", _write_partition, compiles=False),
-    "kernels": SectionMaker("Inductor's kernels", _write_kernels),
+    "backends": SectionMaker("Backends: time and numerics", _write_backends_section),
+    "graphs": SectionMaker("Captured graphs and graph breaks", _write_graphs_section),
+    "guards": SectionMaker("Guards", _write_guards_section),
+    "recompilations": SectionMaker("Recompilations as shapes vary", _write_recompilations_section),
+    "joint": SectionMaker("Joint forward-backward graph", _write_joint_graph_section, compiles=False),
+    "partition": SectionMaker("Partition: what is saved for backward", _write_partition_section, compiles=False),
+    "kernels": SectionMaker("Inductor's kernels", _write_kernels_section),
 }
 
 

@@ -24,14 +24,14 @@ _WORTH = 1.1  # times faster, from which compiling is worth its time
 _ERROR = 1e-4  # relative, from which a result is worth a look
 
 
-def write_verdict(found: Found) -> dict[str, str]:
-    """Return verdict lines by name, with advice under ``to do``.
+def write_verdict(report_data: Found) -> dict[str, str]:
+    """Verdict lines by name, with advice under ``to do``.
 
     >>> write_verdict({"graphs": {"graphs": [{}], "breaks": []}})
     {'graphs': '1, no breaks', 'to do': 'nothing'}
     """
-    lines = {name: line(found[section]) for name, (section, line) in LINES.items() if section in found}
-    advice = [text for section, advise in ADVICE if section in found and (text := advise(found[section]))]
+    lines = {name: line(report_data[section]) for name, (section, line) in LINES.items() if section in report_data}
+    advice = [text for section, advise in ADVICE if section in report_data and (text := advise(report_data[section]))]
     return {**{name: text for name, text in lines.items() if text}, "to do": "; ".join(advice) or "nothing"}
 
 
@@ -95,21 +95,23 @@ LINES: dict[str, tuple[str, Callable[[Data], str]]] = {
 Bar = tuple[str, float, str]  # label, value, value as text
 
 
-def make_bars_by_group(found: Found) -> dict[str, list[Bar]]:
-    """Return bars of a report's data by group: label, value, text.
+def make_bars_by_group(report_data: Found) -> dict[str, list[Bar]]:
+    """Bars of a report's data by group: label, value, text.
 
     >>> make_bars_by_group({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
     {'graphs': [('graphs', 2.0, '2'), ('breaks', 1.0, '1')]}
     """
-    drawn = {title: [*bars(found[section])] for title, (section, bars) in FIGURES.items() if section in found}
+    drawn = {
+        title: [*bars(report_data[section])] for title, (section, bars) in FIGURES.items() if section in report_data
+    }
     return {title: bars for title, bars in drawn.items() if bars}
 
 
-def _count_bars(*names: str) -> Callable[[Data], Iterator[Bar]]:
+def _make_count_bars(*names: str) -> Callable[[Data], Iterator[Bar]]:
     return lambda data: ((name, float(len(data[name])), str(len(data[name]))) for name in names)
 
 
-def _time_bars(data: Data) -> Iterator[Bar]:
+def _make_time_bars(data: Data) -> Iterator[Bar]:
     for row in data["backends"]:
         for name, key in (("forward", "forward_seconds"), ("forward+backward", "step_seconds")):
             if row[key] is not None:
@@ -117,15 +119,15 @@ def _time_bars(data: Data) -> Iterator[Bar]:
 
 
 FIGURES: dict[str, tuple[str, Callable[[Data], Iterator[Bar]]]] = {
-    "graphs": ("graphs", _count_bars("graphs", "breaks")),
-    "compilations": ("recompilations", _count_bars("static", "automatic", "dynamic")),
+    "graphs": ("graphs", _make_count_bars("graphs", "breaks")),
+    "compilations": ("recompilations", _make_count_bars("static", "automatic", "dynamic")),
     "saved for backward": (
         "partition",
         lambda data: (
             (name, float(size), quantity(size, "B")) for name, size in _sum_saved_bytes_by_partitioner(data).items()
         ),
     ),
-    "time of a call": ("backends", _time_bars),
+    "time of a call": ("backends", _make_time_bars),
 }
 
 

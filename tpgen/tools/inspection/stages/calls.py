@@ -33,7 +33,7 @@ Terms = frozenset[int]
 
 
 def _terms_of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
-    """The terms with a monomial's weights, or else inputs and output component.
+    """Terms with a monomial's weights, or else inputs and output component.
 
     >>> from tpgen.planner.problems import POLYNOMIALS
     >>> plan = POLYNOMIALS["small-contraction"].plan
@@ -47,10 +47,12 @@ def _terms_of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...
         return tuple(n for n, term in enumerate(plan.terms) if term.weight in named)
     bound = Counter(f.tensor for f in factors if f.tensor != OUT)
     reached = next(f.component for f in factors if f.tensor == OUT)
-    return tuple(n for n in _unweighted_terms_writing(plan, reached) if Counter(plan.terms[n].inputs) == bound)
+    return tuple(
+        n for n in _find_unweighted_terms_of_component(plan, reached) if Counter(plan.terms[n].inputs) == bound
+    )
 
 
-def _unweighted_terms_writing(plan: Plan, component: int) -> list[int]:
+def _find_unweighted_terms_of_component(plan: Plan, component: int) -> list[int]:
     # the terms without weights that write a component of the output
     slices = plan.out.irreps.slices()
     free = [(n, term) for n, term in enumerate(plan.terms) if term.weight is None]
@@ -65,7 +67,7 @@ def _terms_of_statements(plan: Plan, statements: Sequence[Computation]) -> list[
         target, read = statement.target, statement.factors
         terms: Terms = frozenset().union(*(known.get(v, weights.get(_operand_name(v), frozenset())) for v in read))
         if not terms and _operand_name(target) == OUT and isinstance(target, Component):
-            terms = frozenset(_unweighted_terms_writing(plan, target.index))
+            terms = frozenset(_find_unweighted_terms_of_component(plan, target.index))
         if _operand_name(target) in ("", COEFFICIENTS):
             known[target] = known.get(target, frozenset()) | terms
         found.append(terms)
@@ -93,7 +95,7 @@ class PolynomialRequest(Request):
     shared: ClassVar[str] = "all terms"  # products of components are shared between them
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
-        """The plan's calls; for graphs, forward."""
+        """Plan's calls; for graphs, forward."""
         return POLYNOMIAL_CALLS[:1] if shows == GRAPHS else POLYNOMIAL_CALLS
 
     def check_direction(self, stage: str, shows: str) -> None:
@@ -116,7 +118,7 @@ class PolynomialRequest(Request):
         return [(str(m), _terms_of_factors(self.plan, m.factors)) for m in self.form.monomials]
 
     def emission(self, backend: str | None = None) -> Emission:
-        """The emitted program."""
+        """Emitted program."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_polynomial(self.plan, strategy, self.elements > 1)
 
@@ -181,7 +183,7 @@ class PolynomialRequest(Request):
         return self.channels * (self.rows * sweep.operations + self.elements * sweep.once)
 
     def bytes(self, nodes: int | None = None) -> int:
-        """Return bytes of all operands and result."""
+        """Bytes of all operands and result."""
         shapes = [find_operand_shape(o, self.rows, self.channels, self.elements) for o in self.plan.operands]
         return self.dtype.itemsize * sum(map(prod, shapes))
 
@@ -202,7 +204,7 @@ REQUESTS: dict[str, type[Request]] = {OF_PATHS: Request, OF_MONOMIALS: Polynomia
 
 
 def make_request(plan: Plan, direction: str = "forward", **options: Any) -> Request:
-    """The request for a plan; raises `EmitError` for an unknown option."""
+    """Request for a plan; raises `EmitError` for an unknown option."""
     kind = REQUESTS[plan.maker.form]
     kind.check(options)
     made = kind(plan, direction, **options)
@@ -214,13 +216,13 @@ def make_request(plan: Plan, direction: str = "forward", **options: Any) -> Requ
 Inspected = nn.Module | Plan
 
 
-def _plan_in(subject: Any) -> Plan | None:
+def _plan_of_subject(subject: Any) -> Plan | None:
     found = subject if isinstance(subject, Plan) else getattr(subject, "plan", None)
     return found if isinstance(found, Plan) else None
 
 
 def resolve_request(subject: Inspected, **options: Unpack[DirectionOptions]) -> Request:
-    """The request of a product, linear layer, polynomial or plan, with ``auto`` resolved.
+    """Request of a product, linear layer, polynomial or plan, with ``auto`` resolved.
 
     Raises `TpgenError` for other subjects, unknown options and absent devices.
 
@@ -229,7 +231,7 @@ def resolve_request(subject: Inspected, **options: Unpack[DirectionOptions]) -> 
     'einsum'
     """
     _check_options(options)
-    plan = _plan_in(subject)
+    plan = _plan_of_subject(subject)
     if plan is None:
         raise _subject_error("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
     own = subject.inspection_options() if isinstance(subject, PlannedModule) else {}
@@ -257,7 +259,7 @@ def _suggest_alternative(subject: object) -> str:
     if isinstance(subject, str):
         return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
     modules = subject.named_modules() if isinstance(subject, nn.Module) else ()
-    held = [path for path, module in modules if path and _plan_in(module)]
+    held = [path for path, module in modules if path and _plan_of_subject(module)]
     if held:
         more = ", …" if len(held) > _SHOWN else ""
         return (

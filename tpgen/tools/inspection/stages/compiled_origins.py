@@ -37,13 +37,13 @@ def trace_joint(request: Request) -> TracedLines:
     pairs = []
     for node in graph.nodes:
         origins[node] = _joint_origin(node, origins)
-        pairs.append((_assignment_text(node), origins[node]))
+        pairs.append((_write_node_as_assignment(node), origins[node]))
     return pairs
 
 
 @remembered("joint graphs of products", entries=2)
 def trace_joint_graph_of_request(request: Request) -> fx.Graph:
-    """Return AOTAutograd's joint graph of a program."""
+    """AOTAutograd's joint graph of a program."""
     # imported here: it takes a second, and only this stage needs it
     from torch.fx.traceback import preserve_node_meta
 
@@ -69,19 +69,19 @@ def trace_joint_graph_of_request(request: Request) -> fx.Graph:
     return exported.graph
 
 
-def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:
+def _joint_origin(node: fx.Node, known_origins: dict[fx.Node, Origin]) -> Origin:
     if node.op in ("placeholder", "output"):
         return Origin(shared="signature")
     found = node.meta.get("custom", {}).get("tpgen")
     if found is not None:
         return found
     if "backward" in str(node.meta.get("partitioner_tag")):
-        return merge_origins([*(known[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
+        return merge_origins([*(known_origins[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
     # the copy that `trace_joint_graph_of_request` makes of the result; a further one would be unexplained
     return Origin(shared="output: assembled") if node.target is torch.ops.aten.clone.default else Origin()
 
 
-def _assignment_text(node: fx.Node) -> str:
+def _write_node_as_assignment(node: fx.Node) -> str:
     # fx's own format takes three times the room
     if node.op == "output":
         return f"return {node.args[0]}"
@@ -107,7 +107,7 @@ _RUNNER = Origin(shared="Inductor: imports, buffers and runner")
 def trace_inductor(request: Request) -> TracedLines:
     """Trace Inductor's code."""
     nodes = {node.name: node for node in request.emission().graph.nodes}
-    with _record_source_nodes() as comments:
+    with _record_nodes_of_inductor_sources() as comments:
         text = STAGES["inductor"].write(request)
     kernels = {name: _origin_of_comment(comment, nodes) for name, comment in comments.items()}
     pairs: list[tuple[str, Origin]] = []
@@ -135,7 +135,7 @@ def _origin_of_comment(text: str, nodes: dict[str, fx.Node]) -> Origin:
 
 
 @contextmanager
-def _record_source_nodes() -> Iterator[dict[str, str]]:
+def _record_nodes_of_inductor_sources() -> Iterator[dict[str, str]]:
     # by C++ kernel: on a CPU Inductor writes no comment on source nodes
     found: dict[str, str] = {}
     internals: list[Any] = [
@@ -161,7 +161,7 @@ def _record_source_nodes() -> Iterator[dict[str, str]]:
 def trace_kernel(request: Request, language: str, direction: str) -> TracedLines:
     """Pair lines of a kernel's C++ or CUDA with origins."""
     on_gpu = language == "cuda"
-    _require_kernel(request, on_device=not on_gpu)
+    _check_kernel_exists(request, on_device=not on_gpu)
     asked = replace(request, direction=direction)
     source = asked.cuda.source if on_gpu else asked.cpp
     lines = zip(source.text.rstrip("\n").split("\n"), source.line_paths, source.line_parts, strict=True)
@@ -190,17 +190,17 @@ _PTX = Origin(shared="PTX: declarations, labels and debug sections")
 
 def trace_sweep(request: Request) -> TracedLines:
     """Pair the kernel's statements with origins."""
-    _require_kernel(request)
+    _check_kernel_exists(request)
     return pair_lines_with_origins(request.sweep_lines, "title")
 
 
 def trace_placement(request: Request) -> TracedLines:
     """Pair lines of the kernel's placement with origins."""
-    _require_kernel(request)
+    _check_kernel_exists(request)
     return pair_lines_with_origins(request.placement_lines, "vectors, blocks, scratch")
 
 
-def _require_kernel(request: Request, on_device: bool = True) -> None:
+def _check_kernel_exists(request: Request, on_device: bool = True) -> None:
     if request.strategy != "kernel":
         why = f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
     elif request.direction != "forward":

@@ -22,12 +22,12 @@ _UNKNOWN = 90  # what kernels are shown for where there is no GPU
 
 
 def choose_shown_chip() -> Chip:
-    """The chip of the current GPU, else an H200."""
+    """Chip of the current GPU, else an H200."""
     return chip_of(_UNKNOWN if why_no_driver() else capability(torch.cuda.current_device()))
 
 
 def c_type_of(dtype: torch.dtype) -> str:
-    """The C name of a dtype; raises `BackendError` for unsupported dtypes."""
+    """C name of a dtype; raises `BackendError` for unsupported dtypes."""
     if dtype not in DTYPES:
         raise BackendError(f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}")
     return DTYPES[dtype]

@@ -36,7 +36,7 @@ class Stage:
         return bool(self.shows)
 
     def file(self, name: str, direction: str) -> str:
-        """The stage's file name."""
+        """Stage's file name."""
         part = f".{direction.replace('->', 'to').replace(' ', '_')}" if self.by_direction else ""
         return f"{name}{part}.{self.suffix}"
 
@@ -106,7 +106,7 @@ STAGES: dict[str, Stage] = {
 
 
 def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
-    """The text of a plan's stage for a direction (a polynomial's call).
+    """Text of a plan's stage for a direction (a polynomial's call).
 
     ``options``: strategy, dtype, device, rows; layout, backend (products); channels, elements (polynomials).  Raises
     `EmitError` for an unknown stage or direction.
@@ -132,7 +132,7 @@ def dump_files(
     directions: Iterable[str] = ("forward",),
     **options: Unpack[StageOptions],
 ) -> dict[str, str]:
-    """Return texts of stages and directions by file name; ``"all"`` means every direction.
+    """Texts of stages and directions by file name; ``"all"`` means every direction.
 
     >>> from tpgen.planner.presets import full
     >>> list(dump_files(full("1o", "1o"), ["plan", "form"], ["forward", "right"]))
@@ -156,7 +156,7 @@ def dump_files(
 
 
 def choose_default_stage(plan: Plan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
-    """The stage ``cpp`` for a kernel, ``code`` for a graph.
+    """Stage ``cpp`` for a kernel, ``code`` for a graph.
 
     >>> from tpgen.planner.presets import full
     >>> choose_default_stage(full("1o", "1o"), strategy="einsum")

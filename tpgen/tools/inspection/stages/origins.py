@@ -75,7 +75,7 @@ class TracedStage:
         return tuple(dict.fromkeys(o.shared for o in self.origins if o.shared and o != BLANK))
 
     def lines_of(self, instruction: int) -> tuple[int, ...]:
-        """Return numbers (from 1) of lines that serve an instruction."""
+        """Numbers (from 1) of lines that serve an instruction."""
         return tuple(n for n, origin in enumerate(self.origins, 1) if instruction in origin.instructions)
 
 
@@ -100,7 +100,7 @@ def find_node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
 
 
 def merge_origins(origins: Iterable[Origin]) -> Origin:
-    """Return all instructions of origins, else the first shared part.
+    """All instructions of origins, else the first shared part.
 
     >>> str(merge_origins([Origin((2,)), Origin(shared="streams"), Origin((0, 2))]))
     '0,2'
@@ -136,16 +136,16 @@ def trace_graph(request: Request) -> TracedLines:
 def trace_code(request: Request) -> TracedLines:
     """Trace the fx graph's Python source."""
     emission = request.emission()
-    return _trace_python(emission.code, emission.graph)
+    return _pair_python_lines_with_origins(emission.code, emission.graph)
 
 
 def trace_script(request: Request) -> TracedLines:
     """Trace TorchScript's code."""
     emission = request.emission()
-    return _trace_python(request.scripted(emission).code, emission.graph)
+    return _pair_python_lines_with_origins(request.scripted(emission).code, emission.graph)
 
 
-def _trace_python(code: str, graph: fx.Graph) -> list[tuple[str, Origin]]:
+def _pair_python_lines_with_origins(code: str, graph: fx.Graph) -> list[tuple[str, Origin]]:
     # a line has the origin of the node whose name the line assigns
     lines = code.strip().split("\n")
     given = {node.name: (node, origin) for node, origin in find_node_origins(graph).items()}

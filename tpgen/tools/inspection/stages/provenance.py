@@ -72,7 +72,7 @@ class Provenance:
     stages: dict[str, TracedStage]
 
     def stage(self, name: str) -> TracedStage:
-        """The stage ``name``; raises `EmitError` if unknown or not written here."""
+        """Stage ``name``; raises `EmitError` if unknown or not written here."""
         check_known("stage", [name], self.stages, EmitError)
         stage = self.stages[name]
         if stage.missing:
@@ -80,7 +80,7 @@ class Provenance:
         return stage
 
     def trace_back(self, stage: str, line: int) -> tuple[int, ...]:
-        """The instructions that a line (from 1) serves; empty for a shared line.
+        """Instructions that a line (from 1) serves; empty for a shared line.
 
         Raises `EmitError` for a missing stage or line.
         """
@@ -96,7 +96,7 @@ class Provenance:
         return {name: stage.lines_of(instruction) for name, stage in self.stages.items() if not stage.missing}
 
     def to_json(self) -> str:
-        """Return lines with origins as JSON."""
+        """Lines with origins as JSON."""
         stages = {
             name: {"missing": stage.missing}
             if stage.missing

@@ -59,7 +59,7 @@ class Request(Config):
     # --- directions -----------------------------------------------------------------------------------------------
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
-        """The plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
+        """Plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
         own = list_product_directions(self.plan)
         joint = tuple(joint for joint, form in JOINT.items() if form in own)
         left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[shows]
@@ -100,7 +100,7 @@ class Request(Config):
 
     @property
     def opened(self) -> tuple[str, ...]:
-        """Operands whose slots a kernel opens."""
+        """``out``, or operands whose gradients a kernel computes."""
         form: Form = self.form
         there = {operand.name for operand in form.operands if operand.dim or operand.name != "w"}
         return tuple(slot for slot in KERNELS["backward"] if slot in there) if self.direction in JOINT else form.opened
@@ -119,7 +119,7 @@ class Request(Config):
         return choose_strategy(self.computed, self)
 
     def emission(self, backend: str | None = None) -> Emission:
-        """The emitted program for a backend."""
+        """Emitted program for a backend."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
 
@@ -160,7 +160,7 @@ class Request(Config):
 
     @property
     def kernels(self) -> Any:
-        """The plan's kernel description."""
+        """Plan's kernel description."""
         return description_of_plan(self.computed, self.layouts)
 
     @property
@@ -243,7 +243,7 @@ class Request(Config):
         return self.plan.bias_numel * (self.plan.arguments.get("f_out") or 1)
 
     def bytes(self, nodes: int | None = None) -> int:
-        """Return bytes of inputs, weights and result; with ``nodes``, of a convolution.
+        """Bytes of inputs, weights and result; with ``nodes``, of a convolution.
 
         >>> from tpgen.planner.presets import channelwise
         >>> request = Request(channelwise("8x0e", "0e", "0e"), rows=100)
