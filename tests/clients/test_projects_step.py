@@ -96,7 +96,7 @@ def _neither_written_nor_served() -> Iterator[None]:
         raise AssertionError("the program of the first case does not hold")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Program, "of", refuse)
+        patch.setattr(Program, "build_from_example", refuse)
         patch.setattr(Loss, "forward", refuse)
         yield
 
