@@ -151,7 +151,7 @@ def test_descriptions() -> None:
     assert not read_description(found.per_row).plan.shared_weights
     with pytest.raises(PlanError, match="layout: give one name, or one for each of x1, out"):
         read_description(text.replace('["mul_ir","ir_mul"]', '["mul_ir"]'))
-    with pytest.raises(PlanError, match="'biases': must be true or false"):
+    with pytest.raises(PlanError, match=r"'biases\[0\]': must be true or false"):
         read_description(text.replace('"biases":[false', '"biases":[3'))
 
 

@@ -41,7 +41,7 @@ from tpgen.networks.outcome import (
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_program import WRITING, Program, is_transformed
+from tpgen.networks.step_program import WRITING, Program, is_followed_by_transforms
 from tpgen.nn.plain_tensors import count_writes
 
 When = Literal["auto"] | bool
@@ -86,7 +86,9 @@ class Calls:
         except InputError:  # an object that nobody sees into
             self._serve_wrapped_network(network)
             return network._call_impl(*args, **options)
-        kind = None if is_transformed(tensors) else self._find_or_add_kind_of_call(network, signature, tensors)
+        kind = (
+            None if is_followed_by_transforms(tensors) else self._find_or_add_kind_of_call(network, signature, tensors)
+        )
         if kind is None or kind.refused:
             if kind is not None and kind.is_of_objects:
                 self._serve_wrapped_network(network)

@@ -41,13 +41,13 @@ def simplify_graph(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def read_sizes_of_inputs(graph: fx.Graph) -> None:
-    """Replace sizes of intermediate tensors by those of the first inputs that have these."""
+def read_sizes_of_inputs(graph: fx.Graph, count: int) -> None:
+    """Replace sizes of intermediate tensors by those of the first of ``count`` inputs that have these."""
     inputs, found = list(graph.find_nodes(op="placeholder")), dict[str, fx.Node]()
     with graph.inserting_after(inputs[-1]) if inputs else nullcontext():
-        for x in inputs:
+        for x in inputs[:count]:
             for axis, size in enumerate(open_sizes(x.meta["val"])):
-                if size is not None and size not in found:
+                if size is not None and size.isidentifier() and size not in found:
                     found[size] = graph.call_function(_aten.sym_size.int, (x, axis))
                     found[size].meta["val"] = x.meta["val"].shape[axis]
     for node in graph.nodes:

@@ -270,14 +270,16 @@ def _without_autocast(tensors: Sequence[Tensor]) -> Iterator[None]:
         yield
 
 
-def is_transformed(tensors: Iterable[Tensor]) -> bool:
+def is_followed_by_transforms(tensors: Iterable[Tensor]) -> bool:
     """Whether `torch.func`, forward mode or a tracer follows operations on tensors."""
     return is_tracing() or has_tangents() or any(map(is_functorch_wrapped_tensor, tensors))
 
 
 def is_recorded(tensors: Sequence[Tensor]) -> bool:
     """Whether autograd, `torch.func`, forward mode or a tracer records operations on tensors."""
-    return is_transformed(tensors) or (torch.is_grad_enabled() and any(x.grad_fn is not None for x in tensors))
+    return is_followed_by_transforms(tensors) or (
+        torch.is_grad_enabled() and any(x.grad_fn is not None for x in tensors)
+    )
 
 
 class BuiltOnce:

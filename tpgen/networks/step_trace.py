@@ -151,7 +151,7 @@ def _trace_with_findings(
     inputs = _FakeInputs.make(slots.tensors(), tensors, list(call.known.values()), cotangents)
     with torch.no_grad(), open_lengths(list(call.codes.items())):
         graph = traced(lambda *given: call.compute(*given), inputs)
-    read_sizes_of_inputs(graph.graph)
+    read_sizes_of_inputs(graph.graph, len(graph.graph.find_nodes(op="placeholder")) - sum(map(len, cotangents)))
     simplify_graph(graph.graph)
     # a number may be a cotangent's size
     by_values = _reads_number_from_tensor if cotangents else _has_size_read_from_numbers

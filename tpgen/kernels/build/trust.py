@@ -49,7 +49,7 @@ def check_private(path: Path) -> None:
 def _check_that_parent_is_private(path: Path, parent: Path, user_id: int) -> None:
     status = parent.lstat()
     if status.st_uid not in (user_id, 0):
-        who = f"belongs to user_id {status.st_uid}"
+        who = f"belongs to user {status.st_uid}"
     elif _is_writable_by_others(status, user_id):
         who = f"can be written by others ({_mode_text(status)})"
     else:
