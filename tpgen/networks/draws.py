@@ -67,12 +67,17 @@ class Draw:
         return Finding(lambda source: [self.numbers(source)], lambda numbers: numbers, is_drawn=True)
 
 
+def set_generator(state: Tensor | None) -> None:
+    """Set torch's generator to a state, if given."""
+    if state is not None:
+        torch.set_rng_state(state)
+
+
 @contextmanager
 def generator_at(state: Tensor | None) -> Iterator[None]:
     """Run the block from a state of torch's generator, if given; restore the present state."""
     with torch.random.fork_rng(devices=[], enabled=state is not None):
-        if state is not None:
-            torch.set_rng_state(state)
+        set_generator(state)
         yield
 
 

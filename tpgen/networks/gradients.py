@@ -155,11 +155,11 @@ class ServedCall:
 
     @cached_property
     def places(self) -> list[int]:
-        """Places of sources."""
+        """Places of sources that require gradients."""
         return [n for n, x in enumerate(self.sources) if x.requires_grad and n in self.graphs.used]
 
     def is_unchanged(self, sources: Sequence[Tensor]) -> bool:
-        """Whether sources are unchanged."""
+        """Whether sources have the values that the call found."""
         known = zip(self.sources, sources, self._versions, strict=False)
         return all(x is y and (count_writes(x) == v or n in self.before) for n, (x, y, v) in enumerate(known))
 
@@ -237,7 +237,7 @@ def attach_graph(call: ServedCall, known: dict[int, Tensor], made: dict[int, Ten
 
 
 class _CallHolder(Tensor):
-    """A tensor of nothing that carries a call."""
+    """An empty tensor that holds a call."""
 
     call: ServedCall
 

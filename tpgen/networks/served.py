@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
 from logging import getLogger
@@ -124,25 +124,25 @@ class Calls:
         self, kind: CallKind, tensors: list[Tensor], call: ServedCall, found: BackwardPass
     ) -> Any:
         network, program = self._network, call.program
-        if not (program.is_unchanged() and call.is_unchanged([*program.slots.tensors(), *tensors])):
+        held: AbstractContextManager[None] = nullcontext()
+        sources = [*program.slots.tensors(), *tensors]
+        if not (program.is_unchanged() and call.is_unchanged(sources)):
             raise InputError(
                 f"{type(network).__name__} or a tensor given to it has changed since it was called, and a result of "
                 "that call is differentiated now: differentiate before you change it, or convert it with program=False"
             )
         kind.note_pass(found)
-        sources = _views_of_tensors_with_gradients(
-            [*program.slots.tensors(), *tensors], any(x.grad_fn is not None for x in tensors)
-        )
-        parameters, tensors = sources[: -len(tensors) or None], sources[len(sources) - len(tensors) :]
-        args, options = kind.signature.arguments(tensors)
+        if any(x.grad_fn is not None for x in tensors):  # a gradient by a source leaves out those computed from it
+            sources = [x.view_as(x) if x.requires_grad else x for x in sources]
+            held = _hold_stand_ins(program.slots, sources[: len(sources) - len(tensors)])
+        args, options = kind.signature.arguments(sources[len(sources) - len(tensors) :])
         with (
             bypassing_programs(),
             self._gate.calling(),
-            WRITING.lock,
             program.slots.restored(),
             restored_attributes(network),
             generator_at(call.generator),
-            program.slots.holding(parameters),
+            held,
         ):
             for n, x in call.before.items():
                 call.sources[n].data.copy_(x)
@@ -283,9 +283,10 @@ class Calls:
             announce(what)
 
 
-def _views_of_tensors_with_gradients(sources: Sequence[Tensor], connected: bool) -> list[Tensor]:
-    # of tensors that were computed from others, or from parameters: gradients by these leave out what the former do
-    return [x.view_as(x) if connected and x.requires_grad else x for x in sources]
+@contextmanager
+def _hold_stand_ins(slots: ParameterSlots, parameters: Sequence[Tensor]) -> Iterator[None]:
+    with WRITING.lock, slots.holding(parameters):
+        yield
 
 
 def _check_program_equals_network(program: Program, tensors: list[Tensor], outcome: tuple) -> None:

@@ -19,6 +19,7 @@ from tpgen.base.errors import DeployError, KernelError, TpgenError, first_line
 from tpgen.base.locks import ForkedLock, cached_property
 from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.networks.dependent import user_line
+from tpgen.networks.draws import set_generator
 from tpgen.networks.libraries import Library, RunLibrary, library_of
 from tpgen.networks.neutral_edges import EdgePadding
 from tpgen.networks.replays import CudaGraphs, ReplayedRun, on_gpu
@@ -218,10 +219,10 @@ class Program:
         generator = torch.get_rng_state() if self.written.draws else None
         ran = self._complete_inputs_and_run_library(inputs, len(tensors), refresh=False)
         if ran is not None and not self.written.confirms_findings(ran.outputs):
-            _restore_generator_if_given(generator)
+            set_generator(generator)
             ran = self._complete_inputs_and_run_library(inputs, len(tensors), refresh=True)
         if ran is None:
-            _restore_generator_if_given(generator)
+            set_generator(generator)
             return None
         return ran._replace(generator=generator)
 
@@ -255,11 +256,6 @@ class Program:
         except RuntimeError:  # of an index out of range, say: what the network says of the call is said by itself
             return None
         return None if made is None else ProgramRun(complete, made)
-
-
-def _restore_generator_if_given(state: Tensor | None) -> None:
-    if state is not None:
-        torch.set_rng_state(state)
 
 
 @contextmanager
