@@ -6,6 +6,7 @@ A number that is no count must equal the example's.
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import traceback
 from collections import Counter
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import SymInt, Tensor
 
@@ -26,7 +28,9 @@ from tpgen.networks.reach import OWN_CODE, TORCH_CODE
 from tpgen.networks.recording import Finding, Recording
 
 _aten = torch.ops.aten
-_BETWEEN = (TORCH_CODE, lengths.__file__, __file__)  # code and the operations that it asks for
+_NUMPY_CODE = f"{Path(np.__file__).parent}{os.sep}"
+# code and the operations that it asks for
+_BETWEEN = (TORCH_CODE, lengths.__file__, __file__, str(Path(__file__).with_name("arrays.py")), _NUMPY_CODE)
 # where an operation has one of these, torch knows its results without numbers
 _WITHOUT_NUMBERS = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
 _KNOWN = ("aten", "prim", "prims", "tpgen")  # namespaces of operations
@@ -53,6 +57,8 @@ class Dependent(DispatchMode):
         self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
+        if function is _aten.native_dropout.default:  # tpgen's code may call it for the network
+            return _record_dropout_as_finding(self, *args, **options)
         if draws_by_shape(function):
             return _record_draw_as_finding(self, function, *args, **options)
         rule = _RULES.get(function) or (_record_as_finding if _is_data_dependent(function) else None)
@@ -88,26 +94,37 @@ def _clone_tensors_in(values: Any) -> Any:
     return pytree.tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, values)
 
 
+def is_size(x: Any) -> bool:
+    """Whether an argument is a number that a trace may hold as an open size."""
+    return isinstance(x, SymInt) or (type(x) is int and x >= 0)
+
+
+def encode_size(size: Any) -> Tensor:
+    """Empty tensor with an axis of a size."""
+    return torch.empty((size, 0), dtype=torch.uint8)
+
+
 def _record_as_finding(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
     leaves, spec = pytree.tree_flatten((args, options))
-    places = [n for n, x in enumerate(leaves) if isinstance(x, Tensor)]
-    rest = [None if isinstance(x, Tensor) else int(x) if isinstance(x, SymInt) else x for x in leaves]
+    tensors = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor)}
+    sizes = {n: encode_size(x) for n, x in enumerate(leaves) if is_size(x)}
+    rest = [None if n in tensors or n in sizes else x for n, x in enumerate(leaves)]
 
-    def call_on_tensors(*tensors: Tensor) -> Any:
+    def call_on_tensors(*sources: Tensor) -> Any:
         whole = list(rest)
-        for n, x in zip(places, tensors, strict=True):
-            whole[n] = x
+        for n, x in zip((*tensors, *sizes), sources, strict=True):
+            whole[n] = x.shape[0] if n in sizes else x
         given, named = pytree.tree_unflatten(whole, spec)
         return function(*given, **named)
 
     def make_finding(made: Any) -> Finding:
         _, results = pytree.tree_flatten(made)
         return Finding(
-            lambda *tensors: pytree.tree_leaves(call_on_tensors(*tensors)),
-            lambda *tensors: pytree.tree_unflatten(list(tensors), results),
+            lambda *sources: pytree.tree_leaves(call_on_tensors(*sources)),
+            lambda *sources: pytree.tree_unflatten(list(sources), results),
         )
 
-    return mode.find(function, call_on_tensors, [leaves[n] for n in places], make_finding)
+    return mode.find(function, call_on_tensors, [*tensors.values(), *sizes.values()], make_finding)
 
 
 def _index_by_recorded_mask(
@@ -147,9 +164,7 @@ def _record_draw_as_finding(mode: Dependent, function: Any, *args: Any, **option
     return args[0].copy_(numbers) if function._schema.is_mutable else numbers
 
 
-def _record_dropout_as_finding(
-    mode: Dependent, _function: Any, x: Tensor, p: float, train: bool | None
-) -> tuple[Tensor, Tensor]:
+def _record_dropout_as_finding(mode: Dependent, x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     # the mask that torch draws outside of a trace
     if not train:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
@@ -167,7 +182,6 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.index_put_.default: _index_by_recorded_mask,
     _aten._index_put_impl_.default: _index_by_recorded_mask,
     _aten.masked_select.default: _select_by_recorded_mask,
-    _aten.native_dropout.default: _record_dropout_as_finding,
     _aten._local_scalar_dense.default: _record_number_as_finding,
 }
 
@@ -187,6 +201,12 @@ def _caller_location() -> str:
         frame = frame.f_back
     name = frame.f_code.co_filename
     return "" if name.startswith(OWN_CODE) else f"{name}:{frame.f_lineno}"
+
+
+def caller_line() -> str:
+    """Text of the user code's line that runs; "" for torch's and tpgen's own."""
+    place = _caller_location()
+    return _format_source_line(*place.rsplit(":", 1)) if place else ""
 
 
 def user_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from tpgen.base.errors import DeployError
 from tpgen.networks.recording import Finding
 
 _SIZES = ("size", "n")  # arguments that are a shape
-_UNFOLLOWED = "it takes random numbers in a way that programs do not follow: by a generator of its own, say"
+DRAWS_UNFOLLOWED = "it takes random numbers in a way that programs do not follow: by a generator of its own, say"
 
 
 def draws_by_shape(function: Any) -> bool:
@@ -48,7 +48,7 @@ class Draw:
         self._shape = like.shape if like is not None else self._named.pop(self._size)
         leaves = pytree.tree_leaves(self._named)
         if self._named.get("generator") is not None or any(isinstance(x, SymInt) for x in leaves):
-            raise DeployError(_UNFOLLOWED)
+            raise DeployError(DRAWS_UNFOLLOWED)
 
     def source(self) -> Tensor:
         """Tensor of shape (0, *shape of the numbers)."""
@@ -90,7 +90,7 @@ class GeneratorOrder:
     def check(self) -> None:
         """Raise `DeployError` if somebody else has used the generator."""
         if not torch.equal(self._state, torch.get_rng_state()):
-            raise DeployError(_UNFOLLOWED)
+            raise DeployError(DRAWS_UNFOLLOWED)
 
     def advance(self) -> None:
         """Note the state behind a draw."""

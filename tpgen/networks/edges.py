@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+import tpgen.kernels.runtime.ops  # noqa: F401  registers what graphs call
 from tpgen.form.call import Slot
 from tpgen.kernels.rows import EDGES, INDEX_DTYPES, RULES, RowIndex, RowRule
 from tpgen.kernels.runtime.call import FormCall

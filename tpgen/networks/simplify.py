@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
+from functools import partial, reduce
+from operator import add, mul
 from typing import Any
 
 import torch
@@ -42,7 +43,10 @@ def simplify_graph(graph: fx.Graph) -> None:
 
 
 def read_sizes_of_inputs(graph: fx.Graph, count: int) -> None:
-    """Replace sizes of intermediate tensors by those of the first of ``count`` inputs that have these."""
+    """Replace sizes of intermediate tensors by those of the first of ``count`` inputs that have these.
+
+    An input behind all that a size is computed from stays unread: a search for this input may need the size.
+    """
     inputs, found = list(graph.find_nodes(op="placeholder")), dict[str, fx.Node]()
     with graph.inserting_after(inputs[-1]) if inputs else nullcontext():
         for x in inputs[:count]:
@@ -50,12 +54,37 @@ def read_sizes_of_inputs(graph: fx.Graph, count: int) -> None:
                 if size is not None and size.isidentifier() and size not in found:
                     found[size] = graph.call_function(_aten.sym_size.int, (x, axis))
                     found[size].meta["val"] = x.meta["val"].shape[axis]
+    latest = {x: n for n, x in enumerate(inputs)}  # input behind each node
     for node in graph.nodes:
+        latest.setdefault(node, max(map(latest.__getitem__, node.all_input_nodes), default=-1))
         size = node.meta.get("val")
-        known = found.get(str(size.node.expr)) if isinstance(size, SymInt) else None
-        if known is not None and node is not known:
-            node.replace_all_uses_with(known)
+        if isinstance(size, SymInt) and node not in found.values():
+            with graph.inserting_before(node):
+                known = _compute_size(graph, size.node.expr, found)
+            if known is not None and latest.setdefault(known, _latest_input(known, latest)) <= latest[node]:
+                node.replace_all_uses_with(known)
     graph.eliminate_dead_code()
+
+
+def _latest_input(node: fx.Node, latest: dict[fx.Node, int]) -> int:
+    return max((latest[x] if x in latest else _latest_input(x, latest) for x in node.all_input_nodes), default=-1)
+
+
+def _compute_size(graph: fx.Graph, size: Any, known: dict[str, fx.Node]) -> Any:
+    # a sum or product of known sizes; None for any other
+    if size.is_Integer:
+        return int(size)
+    if str(size) not in known and (size.is_Add or size.is_Mul):
+        parts = [_compute_size(graph, part, known) for part in size.args]
+        if not any(part is None for part in parts):
+            known[str(size)] = reduce(partial(_insert_operation, graph, add if size.is_Add else mul), parts)
+    return known.get(str(size))
+
+
+def _insert_operation(graph: fx.Graph, operation: Callable[..., Any], first: Any, second: Any) -> fx.Node:
+    node = graph.call_function(operation, (first, second))
+    node.meta["val"] = operation(*(x.meta["val"] if isinstance(x, fx.Node) else x for x in (first, second)))
+    return node
 
 
 def rewrite(graph: fx.Graph, on_gpu: bool = False) -> None:

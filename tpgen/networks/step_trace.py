@@ -15,7 +15,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 
 from tpgen.base._torch import ConstantSource, pytree
 from tpgen.base.errors import DeployError, InputError, TpgenError
-from tpgen.networks.dependent import ASKS_FOR_NUMBER, Dependent, plain_words
+from tpgen.networks.arrays import ArrayFindings, FunctionNoted, UserFunctions
+from tpgen.networks.dependent import ASKS_FOR_NUMBER, plain_words
+from tpgen.networks.draws import DRAWS_UNFOLLOWED
 from tpgen.networks.functional import aliases, fake_mode, traced
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.neutral_edges import EdgePadding
@@ -127,12 +129,18 @@ def trace_evaluation(
     With ``cotangents`` of stages, ``evaluate`` takes these before its arguments, and returns results and the gradients
     of each stage.
     """
+    trace = partial(_trace_with_findings, evaluate, slots, signature, tensors, cotangents)
     try:
-        return _trace_with_findings(evaluate, slots, signature, tensors, cotangents, nullcontext)
+        return trace(nullcontext)
     except TpgenError:
         raise
     except Exception:  # torch knows no sizes that depend on numbers, or no conditions on such
-        return _trace_with_findings(evaluate, slots, signature, tensors, cotangents, Dependent)
+        functions = UserFunctions()
+        while True:
+            try:
+                return trace(partial(ArrayFindings, functions))
+            except FunctionNoted:
+                pass
 
 
 def _trace_with_findings(
@@ -154,6 +162,8 @@ def _trace_with_findings(
     read_sizes_of_inputs(graph.graph, len(graph.graph.find_nodes(op="placeholder")) - sum(map(len, cotangents)))
     simplify_graph(graph.graph)
     # a number may be a cotangent's size
+    if any(map(_draws_numbers, graph.graph.nodes)):
+        raise DeployError(DRAWS_UNFOLLOWED)
     by_values = _reads_number_from_tensor if cotangents else _has_size_read_from_numbers
     if finds is nullcontext and any(map(by_values, graph.graph.nodes)):
         raise _SizeOfNumbersError
@@ -270,6 +280,10 @@ def _has_size_read_from_numbers(node: fx.Node) -> bool:
 
 def _reads_number_from_tensor(node: fx.Node) -> bool:
     return not _BY_VALUES.isdisjoint(getattr(node.target, "tags", ()))
+
+
+def _draws_numbers(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def refuse_tensors_that_require_grad(tensors: Sequence[tuple[str, Tensor]]) -> None:
