@@ -20,10 +20,10 @@ from torch.overrides import TorchFunctionMode
 
 from tpgen.base._torch import disabled_modes, pytree, replaced_attribute
 from tpgen.base.errors import DeployError
-from tpgen.networks.dependent import Dependent, caller_line, encode_size, is_size
+from tpgen.networks.dependent import Dependent, caller_line
 from tpgen.networks.parts import attributes_of
 from tpgen.networks.reach import OWN_CODE, PLAIN_KINDS, TORCH_CODE
-from tpgen.networks.recording import Finding, Recording
+from tpgen.networks.recording import Finding, Recording, encode_size, is_size
 
 _FIXED_KINDS = (*PLAIN_KINDS, np.ndarray, np.generic, np.dtype, type, FunctionType, BuiltinFunctionType, np.ufunc)
 _FROM_ARRAYS = (torch.tensor, torch.as_tensor, torch.asarray)  # torch.from_numpy asks no mode
@@ -38,7 +38,7 @@ _WRITES = (
 )
 
 
-class FunctionNoted(BaseException):
+class FunctionNotedError(BaseException):
     """An example has met a user function, which the next attempt calls as a whole or follows."""
 
 
@@ -50,10 +50,9 @@ class UserFunctions:
     followed: set[CodeType] = field(default_factory=set)
 
     def note(self, code: CodeType) -> None:
-        """Take a function whole, or follow a function that was whole; begin again."""
+        """Take a function whole, or follow a function that was whole."""
         (self.followed if code in self.whole else self.whole).add(code)
         self.whole.difference_update(self.followed)
-        raise FunctionNoted
 
     def outermost(self) -> CodeType | None:
         """Code of the outermost function below the network that can be called as a whole, or None."""
@@ -108,24 +107,26 @@ class ArrayFindings(Dependent):
         code = self._functions.outermost()
         if code is not None:
             self._functions.note(code)
+            raise FunctionNotedError
 
-    def follow(self, code: CodeType | None, reason: str) -> None:
-        """Follow a function that cannot be called as a whole, or raise `DeployError`."""
+    def following(self, code: CodeType | None, reason: str) -> BaseException:
+        """What to raise where a function cannot be called as a whole: follow the function, or, without one, refuse."""
         if code is None:
-            raise DeployError(reason.format(line=caller_line()))
+            return DeployError(reason.format(line=caller_line()))
         self._functions.note(code)
+        return FunctionNotedError()
 
     def record(self, function: Any, args: Sequence[Any], options: dict[str, Any], code: CodeType | None = None) -> Any:
         """Results of a function of tensors and arrays, as a finding."""
         call = _NumpyCall.split(function, args, options)
         if not all(map(_is_fixed, call.leaves)):
-            self.follow(code, _NEEDS_ARRAY)
+            raise self.following(code, _NEEDS_ARRAY)
 
         def make_finding(made: Any) -> Finding:
             outcome = _Outcome.describe(made)
             if outcome is None:
-                self.follow(code, _NEEDS_ARRAY)
-            return Finding(partial(_find_by_numpy, call, outcome), outcome.restore)  # type: ignore[union-attr]
+                raise self.following(code, _NEEDS_ARRAY)
+            return Finding(partial(_find_by_numpy, call, outcome), outcome.restore)
 
         def run_example(*tensors: Tensor) -> Any:
             with disabled_modes(), _active_findings(None):
@@ -133,7 +134,7 @@ class ArrayFindings(Dependent):
                 made = call.run(copies)
                 changed = not all(map(_are_equal, copies, tensors))
             if changed:
-                self.follow(code, _WRITES)
+                raise self.following(code, _WRITES)
             return made
 
         name = getattr(function, "__qualname__", repr(function))
@@ -307,7 +308,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
     """Array of numpy in a trace: a ``tensor`` without a graph."""
 
     __slots__ = ("tensor",)
-    __class__ = property(lambda _: np.ndarray)  # type: ignore[assignment]  # what isinstance asks
+    __class__ = property(lambda _: np.ndarray)  # what isinstance asks
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, tensor: Tensor) -> None:
@@ -392,9 +393,12 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 _METHODS = frozenset(
-    "T all any argmax argmin argsort astype clip compress conj copy cumprod cumsum diagonal dot flatten imag max mean "
-    "min nonzero prod ravel real repeat reshape round searchsorted squeeze std sum swapaxes take trace transpose var "
-    "view".split()
+    (
+        *("T", "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "compress", "conj", "copy", "cumprod"),
+        *("cumsum", "diagonal", "dot", "flatten", "imag", "max", "mean", "min", "nonzero", "prod", "ravel", "real"),
+        *("repeat", "reshape", "round", "searchsorted", "squeeze", "std", "sum", "swapaxes", "take", "trace"),
+        *("transpose", "var", "view"),
+    )
 )
 
 

@@ -9,7 +9,6 @@ import linecache
 import os
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,19 +17,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import SymInt, Tensor
+from torch import Tensor
 
 from tpgen.base._torch import DispatchMode, has_kernel, pytree
 from tpgen.base.errors import DeployError
-from tpgen.networks import lengths
 from tpgen.networks.draws import Draw, GeneratorOrder, draws_by_shape
 from tpgen.networks.reach import OWN_CODE, TORCH_CODE
-from tpgen.networks.recording import Finding, Recording
+from tpgen.networks.recording import Finding, Recording, encode_size, is_size
 
 _aten = torch.ops.aten
-_NUMPY_CODE = f"{Path(np.__file__).parent}{os.sep}"
 # code and the operations that it asks for
-_BETWEEN = (TORCH_CODE, lengths.__file__, __file__, str(Path(__file__).with_name("arrays.py")), _NUMPY_CODE)
+_BETWEEN = (
+    *(TORCH_CODE, f"{Path(np.__file__).parent}{os.sep}"),
+    *(str(Path(__file__).with_name(f"{name}.py")) for name in ("arrays", "dependent", "lengths", "recording")),
+)
 # where an operation has one of these, torch knows its results without numbers
 _WITHOUT_NUMBERS = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
 _KNOWN = ("aten", "prim", "prims", "tpgen")  # namespaces of operations
@@ -43,7 +43,6 @@ class Dependent(DispatchMode):
     def __init__(self, program: Recording) -> None:
         super().__init__()
         self._program = program
-        self._count: Counter[str] = Counter()
         # of masks, which are kept, in each version
         self._columns: dict[tuple[int, int], tuple[Tensor, Sequence[Tensor]]] = {}
         self.order = GeneratorOrder()
@@ -70,16 +69,7 @@ class Dependent(DispatchMode):
         self, function: Any, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
     ) -> Any:
         """An operation's given finding; without one, compute and register the result."""
-        name, program = f"{function} at {_caller_location()}", self._program
-        self._count[name] += 1
-        name = f"{name}, {self._count[name]}"
-        if name in program.given:
-            program.sources[name] = _clone_tensors_in(sources)
-            return _clone_tensors_in(program.given[name])
-        made = compute(*sources)
-        if not program.traced:
-            program.sources[name], program.findings[name] = _clone_tensors_in(sources), finding(made)
-        return made
+        return self._program.find(f"{function} at {_caller_location()}", compute, sources, finding)
 
     def columns(self, mask: Tensor) -> Sequence[Tensor]:
         """Indices of a mask's true entries, by axis."""
@@ -87,21 +77,6 @@ class Dependent(DispatchMode):
         if key not in self._columns:
             self._columns[key] = mask, _record_as_finding(self, _aten.nonzero.default, mask).unbind(1)
         return self._columns[key][1]
-
-
-def _clone_tensors_in(values: Any) -> Any:
-    # the network may write into its own
-    return pytree.tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, values)
-
-
-def is_size(x: Any) -> bool:
-    """Whether an argument is a number that a trace may hold as an open size."""
-    return isinstance(x, SymInt) or (type(x) is int and x >= 0)
-
-
-def encode_size(size: Any) -> Tensor:
-    """Empty tensor with an axis of a size."""
-    return torch.empty((size, 0), dtype=torch.uint8)
 
 
 def _record_as_finding(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:

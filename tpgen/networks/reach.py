@@ -48,13 +48,16 @@ _FIXED = frozenset({*sys.stdlib_module_names, *_LIBRARIES, "builtins"})
 _PYTHON = sysconfig.get_path("stdlib")
 # where files of code begin: torch's, and ours
 TORCH_CODE, OWN_CODE = f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}"
-# code that runs beneath these writes kernels, and computes nothing of a network
-_BUILDERS = tuple(
-    f"{folder}{os.sep}"
-    for folder in (
-        Path(__file__).parents[1] / "kernels",
-        *(Path(torch.__file__).parent / name for name in ("_inductor", "_dynamo")),
-    )
+# code that runs beneath these writes kernels or imports, and computes nothing of a network
+_OTHER_WORK = (
+    "<frozen importlib",
+    *(
+        f"{folder}{os.sep}"
+        for folder in (
+            Path(__file__).parents[1] / "kernels",
+            *(Path(torch.__file__).parent / name for name in ("_inductor", "_dynamo")),
+        )
+    ),
 )
 _MOST = 20_000  # objects: with more it was no network's
 
@@ -85,7 +88,7 @@ def executed_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
     codes: dict[CodeType, dict[str, Any]] = {}
 
     def note_code_of_frame(frame: FrameType, _event: str, _argument: Any) -> None:  # none of the lines
-        if frame.f_code not in codes and not (is_library_code(frame.f_code) or _is_inside_kernel_build(frame)):
+        if frame.f_code not in codes and not (is_library_code(frame.f_code) or _is_inside_build_or_import(frame)):
             codes[frame.f_code] = frame.f_globals
 
     before = sys.gettrace()
@@ -97,9 +100,9 @@ def executed_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
             sys.settrace(before)
 
 
-def _is_inside_kernel_build(frame: FrameType | None) -> bool:
+def _is_inside_build_or_import(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename.startswith(_BUILDERS):
+        if frame.f_code.co_filename.startswith(_OTHER_WORK):
             return True
         frame = frame.f_back
     return False

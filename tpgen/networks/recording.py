@@ -7,6 +7,7 @@ confirmed finding.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import SymInt, Tensor
 
+from tpgen.base._torch import pytree
 from tpgen.base.remember import remembered
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
@@ -108,6 +110,16 @@ FINDINGS = {
 }
 
 
+def is_size(x: Any) -> bool:
+    """Whether an argument is a number that a trace may hold as an open size."""
+    return isinstance(x, SymInt) or (type(x) is int and x >= 0)
+
+
+def encode_size(size: Any) -> Tensor:
+    """Empty tensor with a first axis of this size, as a source of a finding."""
+    return torch.empty((size, 0), dtype=torch.uint8)
+
+
 class Recording:
     """Findings ``given`` to a program in a trace, and sources that modules name.
 
@@ -119,6 +131,7 @@ class Recording:
         self.findings = dict(findings or FINDINGS)
         self.given = {name: self.findings[name].made(*tensors) for name, tensors in given.items()}
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
+        self._count: Counter[str] = Counter()
 
     def groups(self, *source: Tensor, on_gpu: bool = False) -> Groups | None:
         """The source's given groups; None without any, or on a GPU unless ``on_gpu``."""
@@ -127,6 +140,25 @@ class Recording:
         known = self.sources.setdefault("groups", source)
         same = len(known) == len(source) and all(map(operator.is_, known, source))
         return self.given.get("groups") if same else None
+
+    def find(
+        self, name: str, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
+    ) -> Any:
+        """The given finding of a name's next use; without one, compute, and record any result of an example."""
+        self._count[name] += 1
+        name = f"{name}, {self._count[name]}"
+        if name in self.given:
+            self.sources[name] = _clone_tensors_in(sources)
+            return _clone_tensors_in(self.given[name])
+        made = compute(*sources)
+        if made is not None and not self.traced:
+            self.sources[name], self.findings[name] = _clone_tensors_in(sources), finding(made)
+        return made
+
+
+def _clone_tensors_in(values: Any) -> Any:
+    # the network may write into its own
+    return pytree.tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, values)
 
 
 _recording: ContextVar[Recording | None] = ContextVar("program that is recorded", default=None)

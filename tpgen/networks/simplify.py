@@ -43,31 +43,40 @@ def simplify_graph(graph: fx.Graph) -> None:
 
 
 def read_sizes_of_inputs(graph: fx.Graph, count: int) -> None:
-    """Replace sizes of intermediate tensors by those of the first of ``count`` inputs that have these.
+    """Replace sizes of intermediate tensors by those of the first ``count`` inputs, also sums and products of sizes.
 
     An input behind all that a size is computed from stays unread: a search for this input may need the size.
     """
-    inputs, found = list(graph.find_nodes(op="placeholder")), dict[str, fx.Node]()
+    inputs, known = list(graph.find_nodes(op="placeholder")), dict[str, fx.Node]()
+    latest = {x: n for n, x in enumerate(inputs)}  # input behind each node
     with graph.inserting_after(inputs[-1]) if inputs else nullcontext():
         for x in inputs[:count]:
             for axis, size in enumerate(open_sizes(x.meta["val"])):
-                if size is not None and size.isidentifier() and size not in found:
-                    found[size] = graph.call_function(_aten.sym_size.int, (x, axis))
-                    found[size].meta["val"] = x.meta["val"].shape[axis]
-    latest = {x: n for n, x in enumerate(inputs)}  # input behind each node
+                if size is not None and size.isidentifier() and size not in known:
+                    known[size] = graph.call_function(_aten.sym_size.int, (x, axis))
+                    known[size].meta["val"] = x.meta["val"].shape[axis]
+    computed = set(inputs[:count])  # from inputs by sizes alone
     for node in graph.nodes:
         latest.setdefault(node, max(map(latest.__getitem__, node.all_input_nodes), default=-1))
         size = node.meta.get("val")
-        if isinstance(size, SymInt) and node not in found.values():
+        if isinstance(size, SymInt):
             with graph.inserting_before(node):
-                known = _compute_size(graph, size.node.expr, found)
-            if known is not None and latest.setdefault(known, _latest_input(known, latest)) <= latest[node]:
-                node.replace_all_uses_with(known)
+                found = _compute_size(graph, size.node.expr, known)
+            if isinstance(found, fx.Node):
+                _note_latest_input(found, latest)
+            if computed.issuperset(node.all_input_nodes):
+                computed.add(node)
+                if not isinstance(found, fx.Node) or latest[node] < latest[found]:
+                    known[str(size.node.expr)] = node
+            elif found is not None and latest.get(found, -1) <= latest[node]:
+                node.replace_all_uses_with(found)
     graph.eliminate_dead_code()
 
 
-def _latest_input(node: fx.Node, latest: dict[fx.Node, int]) -> int:
-    return max((latest[x] if x in latest else _latest_input(x, latest) for x in node.all_input_nodes), default=-1)
+def _note_latest_input(node: fx.Node, latest: dict[fx.Node, int]) -> int:
+    if node not in latest:
+        latest[node] = max(_note_latest_input(x, latest) for x in node.all_input_nodes)
+    return latest[node]
 
 
 def _compute_size(graph: fx.Graph, size: Any, known: dict[str, fx.Node]) -> Any:

@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 
 from tpgen.base._torch import ConstantSource, pytree
 from tpgen.base.errors import DeployError, InputError, TpgenError
-from tpgen.networks.arrays import ArrayFindings, FunctionNoted, UserFunctions
+from tpgen.networks.arrays import ArrayFindings, FunctionNotedError, UserFunctions
 from tpgen.networks.dependent import ASKS_FOR_NUMBER, plain_words
 from tpgen.networks.draws import DRAWS_UNFOLLOWED
 from tpgen.networks.functional import aliases, fake_mode, traced
@@ -139,7 +139,7 @@ def trace_evaluation(
         while True:
             try:
                 return trace(partial(ArrayFindings, functions))
-            except FunctionNoted:
+            except FunctionNotedError:
                 pass
 
 

@@ -23,6 +23,7 @@ from tpgen.networks.conversion.postponed import (
     count_down_to_postpone,
     swap_tensors_if_unheld,
 )
+from tpgen.networks.recording import Finding, encode_size, recorded_program
 from tpgen.nn.autocast import is_autocasting
 from tpgen.nn.plain_tensors import are_plain, is_traced
 
@@ -91,8 +92,9 @@ class PostponedRows(Postponed):
     def _sum_before_last_layer(self, nodes: Tensor, count: Any) -> Tensor | None:
         product: Any = self.made.function
         hidden = self.made.operands[2].shape[1] + product.layer.adds
-        usual = are_plain(get_source_of_postponed_rows(self.made.operands[0]))
-        places, nodes, found = _find_nodes_with_edges(nodes, count) if usual else (None, nodes, count)
+        program, source = recorded_program(), get_source_of_postponed_rows(self.made.operands[0])
+        has_numbers = are_plain(source) or (program is not None and not program.traced)
+        places, nodes, found = _find_nodes_with_edges(nodes, count, has_numbers)
         known = _size_or_hint_of_symbol(found)
         late = plan_late_weights(product.program.plan, hidden, known)
         if late is None or not late.is_worth(_size_or_hint_of_symbol(nodes.shape[0]), known, hidden):
@@ -173,15 +175,29 @@ def _multiply_rows_by_factors(rows: Tensor, factors: Sequence[Tensor]) -> Tensor
     return reduce(torch.mul, factors, rows)
 
 
-def _find_nodes_with_edges(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, int]:
+def _find_nodes_with_edges(nodes: Tensor, count: Any, has_numbers: bool) -> tuple[Tensor | None, Tensor, Any]:
     # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
-    if not nodes.numel() or not is_index_in_range(nodes, count):
-        return None, nodes, count
-    have = nodes.new_zeros(count, dtype=torch.bool).index_fill_(0, nodes, True)
-    places = have.nonzero()[:, 0]
-    if len(places) > _MOST * count:
-        return None, nodes, count
-    return places, (have.cumsum(0) - 1).index_select(0, nodes), len(places)
+    def compute(nodes: Tensor, size: Tensor) -> list[Tensor] | None:
+        found = _list_nodes_with_edges(nodes, size) if has_numbers and nodes.numel() else None
+        return None if found is None or len(found[0]) > _MOST * len(size) else found
+
+    program, sources = recorded_program(), (nodes, encode_size(count))
+    found = (
+        program.find("nodes with edges", compute, sources, lambda _: _NODES_WITH_EDGES)
+        if program is not None
+        else compute(*sources)
+    )
+    return (None, nodes, count) if found is None else (*found, found[0].shape[0])
+
+
+def _list_nodes_with_edges(nodes: Tensor, size: Tensor) -> list[Tensor] | None:
+    if not is_index_in_range(nodes, len(size)):
+        return None
+    have = nodes.new_zeros(len(size), dtype=torch.bool).index_fill_(0, nodes, True)
+    return [have.nonzero()[:, 0], (have.cumsum(0) - 1).index_select(0, nodes)]
+
+
+_NODES_WITH_EDGES = Finding(_list_nodes_with_edges, lambda *found: found)
 
 
 def _are_weights_postponed(w: Any) -> bool:
