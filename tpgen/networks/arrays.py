@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import gc
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from tpgen.base._torch import disabled_modes, pytree, replaced_attribute
 from tpgen.base.errors import DeployError
 from tpgen.networks.dependent import Dependent, caller_line
 from tpgen.networks.parts import attributes_of
-from tpgen.networks.reach import OWN_CODE, PLAIN_KINDS, TORCH_CODE
-from tpgen.networks.recording import Finding, Recording, encode_size, is_size
+from tpgen.networks.reach import PLAIN_KINDS
+from tpgen.networks.recording import LEAST_SIZE, Finding, Recording, encode_count, encode_size, is_size
+from tpgen.networks.user_functions import FunctionNotedError, UserFunctions, relayed
 
-_FIXED_KINDS = (*PLAIN_KINDS, np.ndarray, np.generic, np.dtype, type, FunctionType, BuiltinFunctionType, np.ufunc)
+_FIXED_KINDS = (*PLAIN_KINDS, np.ndarray, np.generic, np.dtype, type, BuiltinFunctionType, np.ufunc)
+_OF_PYTHON = ("builtins", "functools")  # methods and calls with arguments hold others
 _FROM_ARRAYS = (torch.tensor, torch.as_tensor, torch.asarray)  # torch.from_numpy asks no mode
-_WITHOUT_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NEEDS_ARRAY = (
     "numpy needs the numbers of a tensor{line}: write this line as a function of tensors or arrays outside of the "
     "network, which a program calls as it is"
@@ -36,50 +35,6 @@ _WRITES = (
     "forward writes into an array of numpy{line}: do it in a function of tensors or arrays outside of the network, "
     "which a program calls as it is"
 )
-
-
-class FunctionNotedError(BaseException):
-    """An example has met a user function, which the next attempt calls as a whole or follows."""
-
-
-@dataclass(frozen=True)
-class UserFunctions:
-    """Code of user functions that a program calls ``whole``, and of those that a trace follows."""
-
-    whole: set[CodeType] = field(default_factory=set)
-    followed: set[CodeType] = field(default_factory=set)
-
-    def note(self, code: CodeType) -> None:
-        """Take a function whole, or follow a function that was whole."""
-        (self.followed if code in self.whole else self.whole).add(code)
-        self.whole.difference_update(self.followed)
-
-    def outermost(self) -> CodeType | None:
-        """Code of the outermost function below the network that can be called as a whole, or None."""
-        found: list[CodeType] = []
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not _is_method_of_module(frame):
-            code = frame.f_code
-            if code.co_filename.startswith(OWN_CODE) and code.co_filename != __file__:
-                found = found[:-1]  # the network itself is a function
-                break
-            if not code.co_filename.startswith((OWN_CODE, TORCH_CODE)):
-                found.append(code)
-            frame = frame.f_back
-        return next(filter(self._can_be_whole, reversed(found)), None)
-
-    def _can_be_whole(self, code: CodeType) -> bool:
-        plain = not (code.co_freevars or code.co_flags & _WITHOUT_FUNCTION or code in self.followed)
-        return plain and bool(_functions_of_code(code))
-
-
-def _is_method_of_module(frame: FrameType) -> bool:
-    code = frame.f_code
-    return code.co_argcount > 0 and isinstance(frame.f_locals.get(code.co_varnames[0]), nn.Module)
-
-
-def _functions_of_code(code: CodeType) -> list[FunctionType]:
-    return [x for x in gc.get_referrers(code) if isinstance(x, FunctionType) and x.__code__ is code]
 
 
 class ArrayFindings(Dependent):
@@ -95,7 +50,7 @@ class ArrayFindings(Dependent):
         self._stack.enter_context(replaced_attribute(torch, "from_numpy", _wrap_from_numpy))
         self._stack.enter_context(_active_findings(self))
         for code in self._functions.whole:
-            self._stack.enter_context(_relayed(code))
+            self._stack.enter_context(relayed(code, _record_or_call))
         return entered
 
     def __exit__(self, *raised: Any) -> None:
@@ -153,30 +108,6 @@ def _active_findings(findings: ArrayFindings | None) -> Iterator[None]:
         _findings.reset(before)
 
 
-@contextmanager
-def _relayed(code: CodeType) -> Iterator[None]:
-    # let the functions of a code go through the findings of this thread
-    functions = _functions_of_code(code)
-    for function in functions:
-        plain = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
-        plain.__kwdefaults__ = function.__kwdefaults__
-        function.__code__ = _code_that_calls(partial(_record_or_call, plain))
-    try:
-        yield
-    finally:
-        for function in functions:
-            function.__code__ = code
-
-
-def _code_that_calls(target: Callable[..., Any]) -> CodeType:
-    # code belongs to any globals: what it calls is a constant
-    def relay(*args: Any, **options: Any) -> Any:
-        return "target".__call__(*args, **options)  # type: ignore[operator]
-
-    code = relay.__code__
-    return code.replace(co_consts=tuple(target if x == "target" else x for x in code.co_consts))
-
-
 def _record_or_call(plain: FunctionType, *args: Any, **options: Any) -> Any:
     findings = _findings.get()
     if findings is None or not any(map(_holds_tensor, pytree.tree_leaves((args, options)))):
@@ -216,54 +147,63 @@ class _NumpyCall:
             sys.settrace(before)
 
 
-class _SourceKind(NamedTuple):
+class _Kind(NamedTuple):
+    """How a trace holds an argument or a result as a tensor."""
+
     encode: Callable[[Any], Tensor]
     restore: Callable[[Tensor], Any]
 
 
-_TENSOR = _SourceKind(lambda x: x, lambda x: x)
-_ARRAY = _SourceKind(lambda x: x.tensor, lambda x: x.detach().numpy()[()])  # without axes: a number of numpy
-_SIZE = _SourceKind(encode_size, lambda x: x.shape[0])
+_TENSOR = _Kind(lambda x: x, lambda x: x)
+_ARRAY = _Kind(lambda x: x.tensor, lambda x: x.detach().numpy()[()])  # without axes: a number of numpy
+_SIZE = _Kind(encode_size, lambda x: x.shape[0])
+_ARRAY_OF_RESULTS = _Kind(lambda x: _tensor_of_array(x), lambda x: TracedArray(x))
+_COUNT_OF_RESULTS = _Kind(encode_count, lambda x: x.shape[0] - LEAST_SIZE)
 
 
-def _source_kind(x: Any) -> _SourceKind | None:
+def _source_kind(x: Any) -> _Kind | None:
     if type(x) is TracedArray:
         return _ARRAY
     return _TENSOR if isinstance(x, Tensor) else _SIZE if is_size(x) else None
 
 
+def _result_kind(x: Any) -> _Kind | None:
+    if isinstance(x, Tensor):
+        return _TENSOR
+    return _ARRAY_OF_RESULTS if _holds_numbers(x) else _COUNT_OF_RESULTS if is_size(x) else None
+
+
 @dataclass(frozen=True)
 class _Outcome:
-    """Structure of a function's results, with None in the place of tensors and arrays."""
+    """Structure of a function's results, with None in the place of tensors, arrays and counts."""
 
     leaves: list[Any]
     spec: pytree.TreeSpec
-    are_arrays: dict[int, bool]  # by place
+    kinds: dict[int, _Kind]  # by place
 
     @staticmethod
     def describe(results: Any) -> _Outcome | None:
         """Description of results; None if a program cannot take these."""
         leaves, spec = pytree.tree_flatten(results)
-        places = {n: not isinstance(x, Tensor) for n, x in enumerate(leaves) if _holds_numbers(x)}
-        rest = [x for n, x in enumerate(leaves) if n not in places]
+        kinds = {n: kind for n, x in enumerate(leaves) if (kind := _result_kind(x)) is not None}
+        rest = [None if n in kinds else x for n, x in enumerate(leaves)]
         differentiable = any(isinstance(x, Tensor) and x.requires_grad for x in leaves)
-        if differentiable or not places or not all(isinstance(x, PLAIN_KINDS) for x in rest):
-            return None
-        return _Outcome([None if n in places else x for n, x in enumerate(leaves)], spec, places)
+        return (
+            None if differentiable or not all(isinstance(x, PLAIN_KINDS) for x in rest) else _Outcome(rest, spec, kinds)
+        )
 
     def tensors(self, results: Any) -> list[Tensor] | None:
         """Tensors of results with this structure, else None."""
-        found = _Outcome.describe(results)
-        if found is None or (found.spec, found.leaves, found.are_arrays) != (self.spec, self.leaves, self.are_arrays):
+        if _Outcome.describe(results) != self:
             return None
         leaves = pytree.tree_leaves(results)
-        return [_tensor_of_array(leaves[n]) if array else leaves[n] for n, array in self.are_arrays.items()]
+        return [kind.encode(leaves[n]) for n, kind in self.kinds.items()]
 
     def restore(self, *tensors: Tensor) -> Any:
         """Results of tensors, with a `TracedArray` for each array."""
         leaves = list(self.leaves)
-        for (n, array), x in zip(self.are_arrays.items(), tensors, strict=True):
-            leaves[n] = TracedArray(x) if array else x
+        for (n, kind), x in zip(self.kinds.items(), tensors, strict=True):
+            leaves[n] = kind.restore(x)
         return pytree.tree_unflatten(leaves, self.spec)
 
 
@@ -286,9 +226,12 @@ def _holds_numbers(x: Any) -> bool:
 
 def _is_fixed(x: Any) -> bool:
     # whether a call may keep an argument: it holds no tensors
+    if isinstance(x, FunctionType):
+        return x.__closure__ is None
     if isinstance(x, _FIXED_KINDS):
         return True
-    return hasattr(x, "__dict__") and all(isinstance(part, _FIXED_KINDS) for part in attributes_of(x))
+    plain = hasattr(x, "__dict__") and type(x).__module__ not in _OF_PYTHON
+    return plain and all(isinstance(part, _FIXED_KINDS) for part in attributes_of(x))
 
 
 def _are_equal(x: Tensor, y: Tensor) -> bool:

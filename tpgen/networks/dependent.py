@@ -23,7 +23,7 @@ from tpgen.base._torch import DispatchMode, has_kernel, pytree
 from tpgen.base.errors import DeployError
 from tpgen.networks.draws import Draw, GeneratorOrder, draws_by_shape
 from tpgen.networks.reach import OWN_CODE, TORCH_CODE
-from tpgen.networks.recording import Finding, Recording, encode_size, is_size
+from tpgen.networks.recording import LEAST_SIZE, Finding, Recording, encode_count, encode_size, is_size
 
 _aten = torch.ops.aten
 # code and the operations that it asks for
@@ -34,7 +34,6 @@ _BETWEEN = (
 # where an operation has one of these, torch knows its results without numbers
 _WITHOUT_NUMBERS = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
 _KNOWN = ("aten", "prim", "prims", "tpgen")  # namespaces of operations
-_LEAST = 2  # of sizes that are open
 
 
 class Dependent(DispatchMode):
@@ -123,7 +122,7 @@ def _record_number_as_finding(mode: Dependent, function: Any, x: Tensor) -> Any:
 
     def make_finding_of_number(value: Any) -> Finding:
         if type(value) is int and value >= 0:
-            return Finding(lambda x: _encode_count_as_tensor_size(function(x)), lambda sized: sized.shape[0] - _LEAST)
+            return Finding(lambda x: _count_as_tensors(function(x)), lambda sized: sized.shape[0] - LEAST_SIZE)
         fixed = not isinstance(value, int)  # else it hardly ever is that of the example
         line = _format_source_line(*_caller_location().rsplit(":", 1))
         return Finding(lambda x: [] if function(x) == value else None, lambda: value, fixed=fixed, line=line)
@@ -147,8 +146,8 @@ def _record_dropout_as_finding(mode: Dependent, x: Tensor, p: float, train: bool
     return x * (mask / (1 - p)), mask.bool()
 
 
-def _encode_count_as_tensor_size(count: int) -> list[Tensor] | None:
-    return [torch.zeros((), dtype=torch.uint8).expand(count + _LEAST)] if count >= 0 else None
+def _count_as_tensors(count: int) -> list[Tensor] | None:
+    return [encode_count(count)] if count >= 0 else None
 
 
 _RULES: dict[Any, Callable[..., Any]] = {

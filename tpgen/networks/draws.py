@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import SymInt, Tensor
 
@@ -79,6 +81,23 @@ def generator_at(state: Tensor | None) -> Iterator[None]:
     with torch.random.fork_rng(devices=[], enabled=state is not None):
         set_generator(state)
         yield
+
+
+def other_generators() -> tuple:
+    """States of the generators of Python and numpy, which programs do not follow."""
+    of_numpy: Any = np.random.get_state()
+    return random.getstate(), *(x.tobytes() if isinstance(x, np.ndarray) else x for x in of_numpy)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Restore the generators of Python and numpy behind the block."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
 
 
 class GeneratorOrder:

@@ -12,14 +12,20 @@ import torch
 from torch import SymInt, Tensor
 
 from tpgen.base._torch import replaced_attribute
+from tpgen.networks.arrays import TracedArray
+
+
+def _tensor_behind(x: Any) -> Any:
+    return x.tensor if type(x) is TracedArray else x
 
 
 def _len_or_symbolic_size(x: Any) -> Any:
+    x = _tensor_behind(x)
     return x.shape[0] if isinstance(x, Tensor) and x.dim() else len(x)
 
 
 def _int_or_symbolic_size(*x: Any, **base: Any) -> Any:
-    first: Any = x[0] if len(x) == 1 else None
+    first: Any = _tensor_behind(x[0]) if len(x) == 1 else None
     if isinstance(first, SymInt):
         return first
     counted = isinstance(first, Tensor) and not (first.is_floating_point() or first.is_complex())

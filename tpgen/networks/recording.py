@@ -22,6 +22,7 @@ from tpgen.base.remember import remembered
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 
+LEAST_SIZE = 2  # from which on sizes of inputs are open
 _ROUNDING = 64  # units in the last place of the longest vector: other pairs differ by whole lengths
 
 
@@ -118,6 +119,11 @@ def is_size(x: Any) -> bool:
 def encode_size(size: Any) -> Tensor:
     """Empty tensor with a first axis of this size, as a source of a finding."""
     return torch.empty((size, 0), dtype=torch.uint8)
+
+
+def encode_count(count: int) -> Tensor:
+    """Tensor whose first size is `LEAST_SIZE` more than a count, as a finding."""
+    return torch.zeros((), dtype=torch.uint8).expand(count + LEAST_SIZE)
 
 
 class Recording:

@@ -24,7 +24,7 @@ from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import bypassing_programs, must_run_eagerly
 from tpgen.networks.copies import copy_to_call
-from tpgen.networks.draws import generator_at
+from tpgen.networks.draws import generator_at, kept_generators
 from tpgen.networks.gate import Gate
 from tpgen.networks.gradients import BackwardPass, ServedCall
 from tpgen.networks.holders import held_networks
@@ -268,7 +268,7 @@ class Calls:
         args, options, tensors = kind.example()
         flags = [x.requires_grad for x in tensors]
         held = ParameterSlots(network, gradients=False).restored(parameters=True)
-        with bypassing_programs(), torch.set_grad_enabled(kind.grad), held:
+        with bypassing_programs(), kept_generators(), torch.set_grad_enabled(kind.grad), held:
             outcome = outcome_of(network, args, options)[1]
         return outcome, LeavesWithGraphs.classify_leaves(network, outcome, flags, tensors)
 

@@ -15,9 +15,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 
 from tpgen.base._torch import ConstantSource, pytree
 from tpgen.base.errors import DeployError, InputError, TpgenError
-from tpgen.networks.arrays import ArrayFindings, FunctionNotedError, UserFunctions
+from tpgen.networks.arrays import ArrayFindings
 from tpgen.networks.dependent import ASKS_FOR_NUMBER, plain_words
-from tpgen.networks.draws import DRAWS_UNFOLLOWED
+from tpgen.networks.draws import DRAWS_UNFOLLOWED, kept_generators, other_generators
 from tpgen.networks.functional import aliases, fake_mode, traced
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.neutral_edges import EdgePadding
@@ -31,6 +31,7 @@ from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.simplify import fold_constants, read_sizes_of_inputs, rewrite, simplify_graph
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.stages import GradientStage, GraphPart, returned_nodes, split, subgraph
+from tpgen.networks.user_functions import FunctionNotedError, UserFunctions
 
 _Finds = Callable[[Recording], AbstractContextManager[Any]]  # of operations that a program takes for findings
 _BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -153,7 +154,11 @@ def _trace_with_findings(
 ) -> TracedEvaluation:
     call = _TracedCall(evaluate, slots, signature, [x.requires_grad for x in tensors], finds)
     numbers = torch.default_generator.manual_seed(_SEED).get_state()  # which a network that seeds itself does not leave
-    call.run_example(tensors, cotangents)
+    with kept_generators():
+        others = other_generators()
+        call.run_example(tensors, cotangents)
+        if other_generators() != others:
+            raise DeployError(DRAWS_UNFOLLOWED)
     if finds is nullcontext and not torch.equal(numbers, torch.get_rng_state()):
         raise _RandomNumbersError
     inputs = _FakeInputs.make(slots.tensors(), tensors, list(call.known.values()), cotangents)

@@ -1,0 +1,98 @@
+"""Functions of user code that a trace calls as they are."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from torch import nn
+
+from tpgen.networks.reach import OWN_CODE, TORCH_CODE
+
+_INSIDE = tuple(str(Path(__file__).with_name(f"{name}.py")) for name in ("arrays", "user_functions"))
+_WITHOUT_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class FunctionNotedError(BaseException):
+    """An example has met a user function, which the next attempt calls as a whole or follows."""
+
+
+@dataclass(frozen=True)
+class UserFunctions:
+    """Code of user functions that a program calls ``whole``, and of those that a trace follows."""
+
+    whole: set[CodeType] = field(default_factory=set)
+    followed: set[CodeType] = field(default_factory=set)
+
+    def note(self, code: CodeType) -> None:
+        """Take a function whole, or follow a function that was whole."""
+        (self.followed if code in self.whole else self.whole).add(code)
+        self.whole.difference_update(self.followed)
+
+    def outermost(self) -> CodeType | None:
+        """Code of the outermost function below the network that can be called as a whole, or None."""
+        found: list[CodeType] = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not _is_method_of_module(frame):
+            code = frame.f_code
+            if code.co_filename.startswith(OWN_CODE) and code.co_filename not in _INSIDE:
+                found = found[:-1]  # the network itself is a function
+                break
+            if not code.co_filename.startswith((OWN_CODE, TORCH_CODE)):
+                found.append(code)
+            frame = frame.f_back
+        return next(filter(self._can_be_whole, reversed(found)), None)
+
+    def _can_be_whole(self, code: CodeType) -> bool:
+        plain = not (code.co_freevars or code.co_flags & _WITHOUT_FUNCTION or code in self.followed)
+        return plain and bool(_functions_of_code(code))
+
+
+def _is_method_of_module(frame: FrameType) -> bool:
+    code = frame.f_code
+    return code.co_argcount > 0 and isinstance(frame.f_locals.get(code.co_varnames[0]), nn.Module)
+
+
+def _functions_of_code(code: CodeType) -> list[FunctionType]:
+    return [x for x in gc.get_referrers(code) if isinstance(x, FunctionType) and x.__code__ is code]
+
+
+@contextmanager
+def relayed(code: CodeType, call: Callable[..., Any]) -> Iterator[None]:
+    """Let calls of a code's functions call ``call(function, *arguments)`` inside the block.
+
+    >>> def double(x):
+    ...     return 2 * x
+    >>> with relayed(double.__code__, lambda function, x: -function(x)):
+    ...     double(3)
+    -6
+    >>> double(3)
+    6
+    """
+    functions = _functions_of_code(code)
+    for function in functions:
+        plain = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
+        plain.__kwdefaults__ = function.__kwdefaults__
+        function.__code__ = _code_that_calls(partial(call, plain))
+    try:
+        yield
+    finally:
+        for function in functions:
+            function.__code__ = code
+
+
+def _code_that_calls(target: Callable[..., Any]) -> CodeType:
+    # code belongs to any globals: what it calls is a constant
+    def relay(*args: Any, **options: Any) -> Any:
+        return "target".__call__(*args, **options)  # type: ignore[operator]
+
+    code = relay.__code__
+    return code.replace(co_consts=tuple(target if x == "target" else x for x in code.co_consts))
