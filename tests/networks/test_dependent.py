@@ -244,6 +244,24 @@ def test_an_error_of_a_program_to_deploy_names_the_line() -> None:
     assert "subclass" not in str(found.value)
 
 
+class Counting(nn.Module):
+    """Counts rows into as many places as two tensors have rows."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        both = torch.cat([x, y])
+        counts = torch.bincount((both[:, 0] * 3).long(), minlength=both.shape[0])
+        return both / counts[: both.shape[0], None].clamp(1)
+
+
+def test_a_size_that_an_operation_is_given_is_open(interpreted: list[int]) -> None:  # noqa: F811
+    network = Counting()
+    step = tpgen.compile_step(network, torch.rand(20, 3), torch.rand(13, 3))
+    for sizes in ((20, 13), (7, 30), (40, 41)):
+        data = [torch.rand(n, 3) for n in sizes]
+        torch.testing.assert_close(step(*data), network(*data))
+        assert step._program.run_tensors(data) is not None, "the network serves"
+
+
 class Choosing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x if x.sum() > 1 else -x

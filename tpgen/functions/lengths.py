@@ -23,9 +23,9 @@ class RowsByLength:
     column
         lengths ``(edges, 1)`` with their graph.
     rows
-        maps lengths ``(n, 1)`` to rows ``(n, functions)``, in any dtype, differentiable to any order.
+        maps ``(n, 1)`` to ``(n, functions)``, differentiable to any order.
     start, end
-        interval of lengths in which ``rows`` is valid.
+        valid interval of lengths.
     ends
         whether rows vanish from ``end`` on.
     constants

@@ -38,7 +38,7 @@ _WRITES = (
 
 
 class ArrayFindings(Dependent):
-    """`Dependent` that also turns operations of numpy, and user functions that call numpy, into findings."""
+    """`Dependent` that also finds results of numpy, and of user functions that call numpy."""
 
     def __init__(self, functions: UserFunctions, program: Recording) -> None:
         super().__init__(program)
@@ -58,14 +58,14 @@ class ArrayFindings(Dependent):
         super().__exit__(*raised)
 
     def begin_again_by_function(self) -> None:
-        """Note the outermost user function around an operation of numpy, if any, and begin again."""
+        """Note any user function around an operation of numpy, and begin again."""
         code = self._functions.outermost()
         if code is not None:
             self._functions.note(code)
             raise FunctionNotedError
 
     def following(self, code: CodeType | None, reason: str) -> BaseException:
-        """What to raise where a function cannot be called as a whole: follow the function, or, without one, refuse."""
+        """Error that follows a function, or, without one, refuses."""
         if code is None:
             return DeployError(reason.format(line=caller_line()))
         self._functions.note(code)
@@ -258,40 +258,32 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         self.tensor = tensor.detach()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **options: Any) -> Any:
-        """Record an element-wise function."""
         if options.get("out") is not None or method == "at":
             _refuse(_WRITES)
         return _record(ufunc if method == "__call__" else getattr(ufunc, method), args, options)
 
     def __array_function__(self, function: Any, _types: Any, args: Any, options: Any) -> Any:
-        """Record any other function of numpy."""
         return _record(function, args, options)
 
-    def __array__(self, *_args: Any, **_options: Any) -> Any:
-        """Refuse to be an array of numbers: nobody would see what is computed of these."""
+    def __array__(self, *_args: Any, **_options: Any) -> Any:  # nobody would see what reads the numbers
         _refuse(_NEEDS_ARRAY)
 
     def __getattr__(self, name: str) -> Any:
-        """Record a method of arrays."""
         if name.startswith("__") or name not in _METHODS:
             raise AttributeError(f"an array that forward makes of a tensor has no {name} in a trace")
         method = getattr(np.ndarray, name)
         return partial(_record_method, method, self) if callable(method) else _record(getattr, (self, name), {})
 
     def __getitem__(self, index: Any) -> Any:
-        """Record the entries of an index."""
         return _record(np.ndarray.__getitem__, (self, index), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Refuse a write."""
         _refuse(_WRITES)
 
     def __iter__(self) -> Iterator[Any]:
-        """Entries along the first axis."""
         return (self[n] for n in range(len(self)))
 
     def __len__(self) -> int:
-        """Length of the first axis."""
         return int(self.tensor.shape[0])
 
     @property
@@ -311,7 +303,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of the entries, as numpy says it."""
+        """Type of the entries."""
         return np.dtype(str(self.tensor.dtype).removeprefix("torch."))
 
     def item(self) -> Any:

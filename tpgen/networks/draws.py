@@ -84,7 +84,7 @@ def generator_at(state: Tensor | None) -> Iterator[None]:
 
 
 def other_generators() -> tuple:
-    """States of the generators of Python and numpy, which programs do not follow."""
+    """States of the generators of Python and numpy."""
     of_numpy: Any = np.random.get_state()
     return random.getstate(), *(x.tobytes() if isinstance(x, np.ndarray) else x for x in of_numpy)
 

@@ -78,10 +78,9 @@ def inline_products(
     predicate
         ``(product, path) -> bool``: whether to inline.
     strategy
-        strategy of the inlined programs, by default each product's; ``einsum`` shares most, ``kernel`` nothing.
+        by default each product's; ``einsum`` shares most, ``kernel`` nothing.
     inputs
-        example with at least two rows, to share more.  The flat network then takes only batches of this form, with any
-        number of rows.
+        example with at least two rows, to share more; the flat network then takes batches of this form alone.
     """
     _check_graph_runs_on_inputs(graph_module, inputs)
     flat = _ProductInliner(graph_module, predicate, strategy).run()

@@ -98,20 +98,15 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
     The graph must be a chain of steps from one placeholder to the output; other values are constants.  Steps that are
     one-to-one on positive numbers only, as ``square``, invert to the positive number.
 
+    ``inverses`` precede `INVERSES`: ``(y, place, *constants) -> x`` in torch code, by function, class or path of a
+    module, or name, with the input's ``place`` among the arguments.
+
     Raises `InverseError` for a step without an inverse, and for an untraced function.
 
     >>> import torch
     >>> double = invert(fx.symbolic_trace(lambda x: torch.sin(x) + 1), {torch.sin: lambda y, place: torch.asin(y)})
     >>> double(torch.tensor(1.5)).sin()
     tensor(0.5000)
-
-    Parameters
-    ----------
-    graph_module
-        the traced function.
-    inverses
-        ``(y, place, *constants) -> x`` in torch code, by function, class or path of a module, or name; these precede
-        `INVERSES`.  ``place`` is the input's position among the arguments, ``constants`` are the others.
     """
     if not isinstance(graph_module, fx.GraphModule):
         raise InverseError(

@@ -1,7 +1,7 @@
 """Edges longer than any cutoff, which change no result: a program on a GPU then meets few sizes, and replays them.
 
-A step of dynamics changes the number of edges, and a CUDA graph serves one number.  `EdgePadding` adds edges, from an
-atom to its image `NEUTRAL_LENGTH` away, up to the next of 16 sizes in an octave.
+A CUDA graph serves one number of edges.  `EdgePadding` adds edges, from an atom to its image `NEUTRAL_LENGTH` away,
+up to the next of 16 sizes in an octave.
 """
 
 from __future__ import annotations

@@ -117,12 +117,12 @@ def is_size(x: Any) -> bool:
 
 
 def encode_size(size: Any) -> Tensor:
-    """Empty tensor with a first axis of this size, as a source of a finding."""
+    """Empty tensor with rows of this number."""
     return torch.empty((size, 0), dtype=torch.uint8)
 
 
 def encode_count(count: int) -> Tensor:
-    """Tensor whose first size is `LEAST_SIZE` more than a count, as a finding."""
+    """Tensor of `LEAST_SIZE` more rows than a count."""
     return torch.zeros((), dtype=torch.uint8).expand(count + LEAST_SIZE)
 
 
@@ -150,7 +150,7 @@ class Recording:
     def find(
         self, name: str, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
     ) -> Any:
-        """The given finding of a name's next use; without one, compute, and record any result of an example."""
+        """The given finding of a name's next use, else compute; an example records the result."""
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
         if name in self.given:

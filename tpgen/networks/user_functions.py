@@ -22,7 +22,7 @@ _WITHOUT_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASY
 
 
 class FunctionNotedError(BaseException):
-    """An example has met a user function, which the next attempt calls as a whole or follows."""
+    """Begin again: an example has met a user function."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class UserFunctions:
     followed: set[CodeType] = field(default_factory=set)
 
     def note(self, code: CodeType) -> None:
-        """Take a function whole, or follow a function that was whole."""
+        """Take a function whole, or follow one that was."""
         (self.followed if code in self.whole else self.whole).add(code)
         self.whole.difference_update(self.followed)
 
     def outermost(self) -> CodeType | None:
-        """Code of the outermost function below the network that can be called as a whole, or None."""
+        """Code of the outermost whole function below the network, or None."""
         found: list[CodeType] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not _is_method_of_module(frame):

@@ -24,6 +24,7 @@ from tpgen.networks.conversion.convert import conversion_report, convert, restor
 from tpgen.networks.conversion.late_weights import LateWeights
 from tpgen.networks.conversion.weight_nets import SequentialForWeights
 from tpgen.networks.conversion.weights import PostponedRows
+from tpgen.networks.signature import Signature
 from tpgen.networks.step import compile_step
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("float64")]
@@ -168,6 +169,23 @@ def test_nodes_without_rows_have_no_sums(monkeypatch: pytest.MonkeyPatch) -> Non
     given[2] = given[2] - NODES
     with pytest.raises((InputError, RuntimeError, IndexError)):
         network(*given)
+
+
+def test_a_program_leaves_out_nodes_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, summed = [], LateWeights.sum_by_node
+    monkeypatch.setattr(LateWeights, "sum_by_node", lambda self, *given: seen.append(given[-1]) or summed(self, *given))
+    stock, given = Convolution(by_index).eval(), arguments(tracked=False)
+    with torch.no_grad():
+        for used in (5, NODES):  # of the example
+            given[2] = torch.cat([torch.arange(used), torch.randint(0, used, (EDGES - used,))]) + NODES - used
+            step = compile_step(convert(deepcopy(stock), program=False), *given)
+            names = step._program.written.searches
+            assert bool(seen)
+            assert ("nodes with edges, 1" in names) == (used < NODES)
+            for other in (5, 8, NODES):
+                given[2] = torch.cat([torch.arange(other), torch.randint(0, other, (EDGES - other,))]) + NODES - other
+                torch.testing.assert_close(step(*given), stock(*given), rtol=1e-10, atol=1e-10)
+                assert step._program.run_tensors(Signature.split_call(given, {})[1]) is not None, "the network serves"
 
 
 def test_what_is_not_worth_it_is_computed_by_row(late: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,8 @@ def kernel_product(
     ``x1 (z, in1)``, ``x2 (z, in2)``, ``w (numel,)`` shared or ``(z, numel)``; the result is ``(z, out)``.  With int64
     ``elements (z,)``, ``w`` is ``(elements, numel)``, and row n has weights ``w[elements[n]]``.
 
-    Computed in the widest operand dtype; differentiable to any order.  ``description`` comes from `describe`.  Raises
-    `InputError` for tensors that do not fit, `BackendError` where no kernel can be built.
+    Differentiable to any order, in the widest operand dtype.  Raises `InputError` for tensors that do not fit,
+    `BackendError` where no kernel can be built.
 
     >>> from tpgen.planner.product import make_plan
     >>> text = describe(make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", False)]))
@@ -55,9 +55,9 @@ def kernel_product(
 def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Tensor:
     """Compute a linear layer by a generated kernel; row n has weights ``w[elements[n]]``.
 
-    ``x (rows, in)``, ``w (elements, numel)``, int64 ``elements (rows,)``; the result is ``(rows, out)``.
-    Differentiable to any order.  ``description`` is of a plan with ``shared_weights="element"``.  Raises `InputError`
-    for tensors that do not fit, and elements without weights.
+    ``x (rows, in)``, ``w (elements, numel)``, int64 ``elements (rows,)``; the result is ``(rows, out)``.  The plan of
+    ``description`` has ``shared_weights="element"``.  Raises `InputError` for tensors that do not fit, and elements
+    without weights.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> text = describe(make_linear_plan("2x0e", "3x0e", shared_weights="element"))
@@ -86,18 +86,12 @@ def kernel_conv(
 
     .. math:: \text{out}[n] = \sum_{e : \text{dst}[e] = n} x_1[\text{src}[e]] \otimes_{w[e]} x_2[e]
 
-    Args:
-        x1: node features ``(nodes, in1)``.
-        x2: edge attributes ``(edges, in2)``.
-        w: weights ``(numel,)`` shared or ``(edges, numel)``; None for a product without weights.
-        edge_src, edge_dst: rows of x1 and of the result for every edge, in any order; int64 or int32.
-        num_nodes: rows of the result.
-        description: string from `describe`.
-        elements: int64 row of w of each edge, for weights ``(elements, numel)``.
-        paired: whether two edges share a row of w: of n rows, edge e takes row e, or e - n from edge n on.
+    ``x1 (nodes, in1)``, ``x2 (edges, in2)``, ``w (numel,)`` shared or ``(edges, numel)``, int64 or int32 ``edge_src``
+    and ``edge_dst``; the result is ``(num_nodes, out)``.  With int64 ``elements (edges,)``, ``w`` is
+    ``(elements, numel)``.  With ``paired``, edges e and e + n share row e of n.
 
-    A node sums edges in order, for any number of threads.  Calls and derivatives check indices, unless the description
-    has ``check_index=False``.  Raises `InputError` for tensors that do not fit and indices out of range.
+    A node sums edges in order.  Indices are checked, unless the description has ``check_index=False``.  Raises
+    `InputError` for tensors that do not fit and indices out of range.
     """
     x1, x2, w = _in_common_dtype(x1, x2, w)
     _check_index("edge_src", edge_src)
@@ -127,9 +121,8 @@ def _with_sort_order_of_edges(
 def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> Tensor:
     """Compute the output ``(rows, out)`` of a polynomial by a generated kernel.
 
-    ``tensors`` are inputs and weights in plan order; ``index`` is each row's element, for weights with elements.
-    Differentiable up to order 9.  ``description`` is the plan's JSON text, ``call`` the text of `forward_call`; make
-    both outside of compiled or traced code.
+    ``tensors`` are inputs and weights in plan order, ``index`` is any element of each row, ``description`` the plan's
+    JSON text, ``call`` the text of `forward_call`.  Differentiable up to order 9.
     """
     dtype = next((x.dtype for x in tensors if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
     tensors = [given_numbers(f"tensors[{n}]", x, dtype) for n, x in enumerate(tensors)]

@@ -170,7 +170,7 @@ def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[Sw
     D[q, k]   += sum_w W[q, w] g[w, k]
     dx1, dx2   = the gradients of P at the cotangent D
 
-    If copies mix before the coupling, input 1 and the output change places.
+    Input 1 and the output change places if copies mix first.
     """
     near, far = sides.near, sides.far
     weight = (("w", 0),) if term.weighted else ()

@@ -41,21 +41,18 @@ class ClassSwap:
 
     Parameters
     ----------
-    module
-        stays the same object.
     cls
-        a subclass of the module's class, as a rule; the same class if attributes make the difference.
+        a subclass of the module's class, or the same class.
     now
-        report text on the code that computes, or a function of ``module`` and ``extra`` for text that may change; empty
-        if another module's row tells.
+        report text, or a function of ``module`` and ``extra``; empty if another row tells.
     extra
-        new attributes.  A module among these must add no key to the state_dict.
+        new attributes, which add no key to the state_dict.
     exact
-        function that writes constants of the stock module in float64, for proofs.
+        writes constants of the stock module in float64, for proofs.
     covers
-        names of children that the new class never calls.
+        children that the new class never calls.
     paired
-        whether module and holder can be restored together only.
+        whether module and holder are restored together.
     """
 
     module: nn.Module

@@ -1,6 +1,6 @@
 r"""Law of normalisation.
 
-For random signs, components (or norms of copies) have mean square
+With random signs, components have mean square
 
 .. math:: \mathrm{var}_{out}\; \frac{\sum_p w_p n_p}{\sum_p n_p} \quad\text{(element)}, \qquad
     \mathrm{var}_{out}\; \frac1P \sum_p w_p \quad\text{(path)}

@@ -1,8 +1,7 @@
 """The C++ runtime: operators, and tables of built kernels.
 
-``tpgen_native::form`` runs built kernels on fitting tensors of the CPU or one GPU, without tracer, transform or mode.
-For other calls and faults the operator returns nothing, and Python takes over.  ``form.few`` takes few tensors without
-lists; ``form.named``, for compiled programs, raises at faults.
+``tpgen_native::form`` runs built kernels on fitting plain tensors, else returns nothing, and Python takes over.
+``form.few`` takes few tensors without lists; ``form.named``, for compiled programs, raises at faults.
 """
 
 from __future__ import annotations

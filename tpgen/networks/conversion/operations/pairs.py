@@ -1,9 +1,7 @@
 """Pairs of opposite edges: a net of lengths runs once, on the mean row of both edges.
 
-Each edge gets half of the gradient, so gradients by single edges change; sums over pairs, forces, stress, gradients of
-parameters and their derivatives do not.
-
-Code that computes rows of edges marks the tensor (`mark_edge_pairs`); nets look for the mark on the input.
+Each edge gets half of the gradient: sums over pairs, such as forces, stay.  Code that computes rows of edges marks the
+tensor (`mark_edge_pairs`) for nets.
 """
 
 from __future__ import annotations
