@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tpgen.networks import functional
 from tpgen.networks.named import _replace_row_view_by_strides
-from tpgen.networks.simplify import rewrite, simplify_graph
-from tpgen.networks.step_trace import _clone_results_that_view_inputs, _shorten_group_sources
+from tpgen.networks.simplify import read_sizes_of_inputs, rewrite, simplify_graph
+from tpgen.networks.stages import returned_nodes, subgraph
+from tpgen.networks.step_trace import _clone_results_that_view_inputs, _FakeInputs, _shorten_group_sources
 
 aten = torch.ops.aten
 
@@ -136,6 +138,22 @@ def test_rows_that_a_kernel_takes_as_one_are_computed_as_rows(rows: Callable[[Te
     made.recompile()
     x = torch.randn(7, 3)
     torch.testing.assert_close(made(x), rows(x).view(1, -1), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("order", [lambda x, y: x + y, lambda x, y: y + x])
+def test_a_size_is_read_from_no_later_input(order: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def function(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+        rows = x.sin()[1:]
+        return [torch.zeros(rows.shape[0]), order(rows, y), torch.zeros(torch.cat([x, z]).sin().shape[0])]
+
+    inputs = _FakeInputs.make([], [torch.rand(6), torch.rand(5), torch.rand(7)], [], [])
+    graph = functional.traced(lambda _parameters, given, *_: function(*given), inputs)
+    read_sizes_of_inputs(graph.graph, 3)
+    first, _, last = returned_nodes(graph)
+    assert subgraph(graph, [first]).takes == (0,)  # though y has as many rows
+    part = subgraph(graph, [last])
+    assert part.takes in ((0, 2), (1, 2))
+    assert not part.graph.graph.find_nodes(op="call_function", target=aten.sin.default)
 
 
 def test_results_that_stand_in_memory_of_inputs_are_copied() -> None:

@@ -27,9 +27,10 @@ from tpgen.networks.recording import LEAST_SIZE, Finding, Recording, encode_coun
 
 _aten = torch.ops.aten
 # code and the operations that it asks for
+_HERE = ("arrays.py", "dependent.py", "lengths.py", "recording.py", "user_functions.py")
 _BETWEEN = (
     *(TORCH_CODE, f"{Path(np.__file__).parent}{os.sep}"),
-    *(str(Path(__file__).with_name(f"{name}.py")) for name in ("arrays", "dependent", "lengths", "recording")),
+    *(str(Path(__file__).with_name(name)) for name in _HERE),
 )
 # where an operation has one of these, torch knows its results without numbers
 _WITHOUT_NUMBERS = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
