@@ -22,16 +22,12 @@ from torch import Tensor
 from tpgen.base._torch import DispatchMode, has_kernel, pytree
 from tpgen.base.errors import DeployError
 from tpgen.networks.draws import Draw, GeneratorOrder, draws_by_shape
-from tpgen.networks.reach import OWN_CODE, TORCH_CODE
+from tpgen.networks.reach import FINDING_CODE, OWN_CODE, TORCH_CODE
 from tpgen.networks.recording import LEAST_SIZE, Finding, Recording, encode_count, encode_size, is_size
 
 _aten = torch.ops.aten
 # code and the operations that it asks for
-_HERE = ("arrays.py", "dependent.py", "lengths.py", "recording.py", "user_functions.py")
-_BETWEEN = (
-    *(TORCH_CODE, f"{Path(np.__file__).parent}{os.sep}"),
-    *(str(Path(__file__).with_name(name)) for name in _HERE),
-)
+_BETWEEN = (TORCH_CODE, f"{Path(np.__file__).parent}{os.sep}", *FINDING_CODE)
 # where an operation has one of these, torch knows its results without numbers
 _WITHOUT_NUMBERS = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
 _KNOWN = ("aten", "prim", "prims", "tpgen")  # namespaces of operations
@@ -144,7 +140,7 @@ def _record_dropout_as_finding(mode: Dependent, x: Tensor, p: float, train: bool
     if not train:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     mask = _record_draw_as_finding(mode, _aten.bernoulli_.float, torch.empty_like(x), 1 - p)
-    return x * (mask / (1 - p)), mask.bool()
+    return x * (mask / (1 - p) if p < 1 else mask), mask.bool()
 
 
 def _count_as_tensors(count: int) -> list[Tensor] | None:

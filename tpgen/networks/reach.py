@@ -48,6 +48,10 @@ _FIXED = frozenset({*sys.stdlib_module_names, *_LIBRARIES, "builtins"})
 _PYTHON = sysconfig.get_path("stdlib")
 # where files of code begin: torch's, and ours
 TORCH_CODE, OWN_CODE = f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}"
+FINDING_CODE = tuple(  # files whose code runs between a network and the operations that are findings
+    str(Path(__file__).with_name(f"{name}.py"))
+    for name in ("array_findings", "arrays", "dependent", "lengths", "recording", "user_functions")
+)
 # code that runs beneath these writes kernels or imports, and computes nothing of a network
 _OTHER_WORK = (
     "<frozen importlib",

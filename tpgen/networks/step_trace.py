@@ -15,7 +15,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 
 from tpgen.base._torch import ConstantSource, pytree
 from tpgen.base.errors import DeployError, InputError, TpgenError
-from tpgen.networks.arrays import ArrayFindings
+from tpgen.networks.array_findings import ArrayFindings
+from tpgen.networks.arrays import OTHER_NUMBERS, noted_arrays, refuse_arrays_in_attributes
 from tpgen.networks.dependent import ASKS_FOR_NUMBER, plain_words
 from tpgen.networks.draws import DRAWS_UNFOLLOWED, kept_generators, other_generators
 from tpgen.networks.functional import aliases, fake_mode, traced
@@ -26,7 +27,7 @@ from tpgen.networks.reach import Reach, executed_code
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import Finding, Recording, recording
 from tpgen.networks.replays import on_gpu
-from tpgen.networks.results import flatten, leaf_constants, unflatten
+from tpgen.networks.results import are_equal_results, flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.simplify import fold_constants, read_sizes_of_inputs, rewrite, simplify_graph
 from tpgen.networks.sizes import InputSizes
@@ -130,13 +131,13 @@ def trace_evaluation(
     With ``cotangents`` of stages, ``evaluate`` takes these before its arguments, and returns results and the gradients
     of each stage.
     """
-    trace = partial(_trace_with_findings, evaluate, slots, signature, tensors, cotangents)
+    functions = UserFunctions()
+    trace = partial(_trace_with_findings, evaluate, slots, signature, tensors, cotangents, functions)
     try:
         return trace(nullcontext)
     except TpgenError:
         raise
     except Exception:  # torch knows no sizes that depend on numbers, or no conditions on such
-        functions = UserFunctions()
         while True:
             try:
                 return trace(partial(ArrayFindings, functions))
@@ -150,6 +151,7 @@ def _trace_with_findings(
     signature: Signature,
     tensors: Sequence[Tensor],
     cotangents: Sequence[Sequence[Tensor]],
+    functions: UserFunctions,
     finds: _Finds,
 ) -> TracedEvaluation:
     call = _TracedCall(evaluate, slots, signature, [x.requires_grad for x in tensors], finds)
@@ -159,11 +161,20 @@ def _trace_with_findings(
         call.run_example(tensors, cotangents)
         if other_generators() != others:
             raise DeployError(DRAWS_UNFOLLOWED)
+    functions.results.append([x.nan_to_num() if isinstance(x, Tensor) else x for x in call.leaves])
+    if functions.have_arrays and not are_equal_results(functions.results[0], functions.results[-1]):
+        raise DeployError(OTHER_NUMBERS)
     if finds is nullcontext and not torch.equal(numbers, torch.get_rng_state()):
         raise _RandomNumbersError
     inputs = _FakeInputs.make(slots.tensors(), tensors, list(call.known.values()), cotangents)
-    with torch.no_grad(), open_lengths(list(call.codes.items())):
+    with (
+        torch.no_grad(),
+        open_lengths([x for x in call.codes.items() if x[0] not in functions.whole]),
+        noted_arrays() as lines,
+    ):
         graph = traced(lambda *given: call.compute(*given), inputs)
+    if finds is nullcontext and lines:
+        raise _ArraysError
     read_sizes_of_inputs(graph.graph, len(graph.graph.find_nodes(op="placeholder")) - sum(map(len, cotangents)))
     simplify_graph(graph.graph)
     # a number may be a cotangent's size
@@ -200,6 +211,7 @@ class _TracedCall:
     # of the example
     findings: dict[str, Finding] = field(default_factory=dict)
     known: dict[str, list[Tensor]] = field(default_factory=dict)  # in the order of the call: one may need another
+    leaves: list[Any] = field(default_factory=list)
     written: Sequence[int] = ()  # buffers
     codes: Any = None
     ahead: Reads = field(default_factory=Reads)
@@ -222,7 +234,8 @@ class _TracedCall:
             reading(slots.modules, kept=True) as self.ahead,
             executed_code() as self.codes,
         ):
-            self.findings, self.known = _run_example(evaluate, signature, tensors, self.finds)
+            self.findings, self.known, self.leaves = _run_example(evaluate, signature, tensors, self.finds)
+        refuse_arrays_in_attributes(slots.modules)
         self.reach = Reach(self.codes, slots.modules)
         for kind in {type(x) for x, _ in objects_with_dicts(*signature.arguments(tensors))} - {dict}:
             self.reach.add(f"the class {kind.__name__} of an argument", kind)
@@ -272,6 +285,10 @@ class _TracedCall:
 
 class _SizeOfNumbersError(Exception):
     """A trace took a size from numbers, which Inductor may refuse."""
+
+
+class _ArraysError(Exception):
+    """A trace met arrays of numpy, of which the network may catch the error."""
 
 
 class _RandomNumbersError(Exception):
@@ -338,13 +355,14 @@ class _FakeInputs(NamedTuple):
 
 def _run_example(
     evaluate: Evaluate, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
-) -> tuple[dict[str, Finding], dict[str, list[Tensor]]]:
+) -> tuple[dict[str, Finding], dict[str, list[Tensor]], list[Any]]:
     # evaluate once, as what is written at a first call must not be traced; findings, and those of this call
     args, options = signature.arguments(_detach_with_gradient_flags(tensors, [x.requires_grad for x in tensors]))
     with recording(Recording({})) as program, finds(program), torch.enable_grad():
-        evaluate(*args, **options)
+        leaves = flatten(evaluate(*args, **options))[0]
     found = {name: program.findings[name].find(*(x.detach() for x in of)) for name, of in program.sources.items()}
-    return program.findings, {name: tensors for name, tensors in found.items() if tensors is not None}
+    known = {name: tensors for name, tensors in found.items() if tensors is not None}
+    return program.findings, known, [x.detach() if isinstance(x, Tensor) else x for x in leaves]
 
 
 def _detach_with_gradient_flags(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import inspect
 import sys
@@ -9,15 +10,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
-from tpgen.networks.reach import OWN_CODE, TORCH_CODE
+from tpgen.networks.reach import FINDING_CODE, OWN_CODE, PLAIN_KINDS, TORCH_CODE, is_library_code
 
-_INSIDE = tuple(str(Path(__file__).with_name(f"{name}.py")) for name in ("arrays", "user_functions"))
+_LIBRARIES = ("numpy", "scipy", "torch", "tpgen")
+_STATELESS = (*PLAIN_KINDS, ModuleType, BuiltinFunctionType, type, np.ndarray, np.generic, np.ufunc, Tensor)
+_WRITES_ELSEWHERE = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")
 _WITHOUT_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -25,12 +28,15 @@ class FunctionNotedError(BaseException):
     """Begin again: an example has met a user function."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class UserFunctions:
     """Code of user functions that a program calls ``whole``, and of those that a trace follows."""
 
     whole: set[CodeType] = field(default_factory=set)
     followed: set[CodeType] = field(default_factory=set)
+    kept: dict[int, tuple] = field(default_factory=dict)  # what a program keeps of each call, in order
+    have_arrays: bool = False
+    results: list[list[Any]] = field(default_factory=list)  # of examples, first without findings
 
     def note(self, code: CodeType) -> None:
         """Take a function whole, or follow one that was."""
@@ -43,7 +49,7 @@ class UserFunctions:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not _is_method_of_module(frame):
             code = frame.f_code
-            if code.co_filename.startswith(OWN_CODE) and code.co_filename not in _INSIDE:
+            if code.co_filename.startswith(OWN_CODE) and code.co_filename not in FINDING_CODE:
                 found = found[:-1]  # the network itself is a function
                 break
             if not code.co_filename.startswith((OWN_CODE, TORCH_CODE)):
@@ -53,7 +59,8 @@ class UserFunctions:
 
     def _can_be_whole(self, code: CodeType) -> bool:
         plain = not (code.co_freevars or code.co_flags & _WITHOUT_FUNCTION or code in self.followed)
-        return plain and bool(_functions_of_code(code))
+        functions = _functions_of_code(code) if plain else []
+        return bool(functions) and not any(_keeps_state(function, set()) for function in functions)
 
 
 def _is_method_of_module(frame: FrameType) -> bool:
@@ -63,6 +70,19 @@ def _is_method_of_module(frame: FrameType) -> bool:
 
 def _functions_of_code(code: CodeType) -> list[FunctionType]:
     return [x for x in gc.get_referrers(code) if isinstance(x, FunctionType) and x.__code__ is code]
+
+
+def _keeps_state(function: FunctionType, seen: set[CodeType]) -> bool:
+    # whether a function, or one that it names, may write what a network reads
+    code, names = function.__code__, function.__globals__
+    if code in seen or is_library_code(code) or str(names.get("__name__", "")).split(".")[0] in _LIBRARIES:
+        return False
+    seen.add(code)
+    steps = list(dis.get_instructions(code))
+    if any(step.opname in _WRITES_ELSEWHERE for step in steps):
+        return True
+    found = [names[x.argval] for x in steps if x.opname == "LOAD_GLOBAL" and x.argval in names]
+    return any(_keeps_state(x, seen) if isinstance(x, FunctionType) else not isinstance(x, _STATELESS) for x in found)
 
 
 @contextmanager
