@@ -1,4 +1,4 @@
-"""Results of numpy as findings: of single operations, and of user functions that a program calls as they are."""
+"""Results of numpy, and of user functions that call numpy, as findings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.dtype
 
 
 class ArrayFindings(Dependent):
-    """`Dependent` that also finds results of numpy, and of user functions that call numpy."""
+    """`Dependent` that also finds results of numpy."""
 
     def __init__(self, functions: UserFunctions, program: Recording) -> None:
         super().__init__(program)
@@ -61,7 +61,7 @@ class ArrayFindings(Dependent):
             raise self._refused  # the network may have caught the error
 
     def begin_again_by_function(self) -> None:
-        """Note any user function around an operation of numpy, and begin again."""
+        """Begin again if a user function can be called whole."""
         self._functions.have_arrays = True
         code = self._functions.outermost()
         if code is not None:
@@ -69,7 +69,7 @@ class ArrayFindings(Dependent):
             raise FunctionNotedError
 
     def refusal(self, error: DeployError) -> DeployError:
-        """Refuse the program by an error, unless a user function around can be called whole."""
+        """Refuse, unless a user function can be called whole."""
         self.begin_again_by_function()
         self._refused = self._refused or error
         return error
@@ -124,7 +124,7 @@ def _record_or_call(plain: FunctionType, *args: Any, **options: Any) -> Any:
 
 
 class _Kind(NamedTuple):
-    """How a trace holds an argument or a result as a tensor."""
+    """How a tensor holds an argument or a result."""
 
     name: str
     encode: Callable[[Any], Tensor]
@@ -184,7 +184,7 @@ def _close_slices(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class _NumpyCall:
-    """Call of a function: leaves of the arguments, with None for each source: a tensor, an array or a size."""
+    """Call of a function: leaves of the arguments, with None for each source."""
 
     function: Any
     leaves: list[Any]
@@ -198,7 +198,7 @@ class _NumpyCall:
     def split(
         function: Any, args: Sequence[Any], options: dict[str, Any], containers: tuple[type, ...]
     ) -> _NumpyCall | None:
-        """Call of arguments; None if a program cannot keep what is no source, nor in containers."""
+        """Call of arguments; None if a program cannot keep these."""
         given = _open_slices((*args, *options.values()))
         leaves, spec = pytree.tree_flatten(given, is_leaf=lambda x: type(x) not in containers)
         kinds = {n: kind for n, x in enumerate(leaves) if (kind := _source_kind(x)) is not None}
@@ -210,13 +210,13 @@ class _NumpyCall:
         return _NumpyCall(function, rest, spec, tuple(options), sources, kinds, asks)
 
     def kept_text(self) -> tuple:
-        """Text of all that a program keeps of the call, to compare."""
+        """All that a program keeps of the call, to compare."""
         rest = [(type(x), x.tobytes(), x.shape, x.dtype) if is_array(x) else (type(x), repr(x)) for x in self.leaves]
         kinds = [(n, kind.name) for n, kind in self.kinds.items()]
         return str(self.spec), self.names, str(rest), str(kinds), getattr(self.function, "__qualname__", "")
 
     def run(self, sources: Sequence[Tensor], may_view: bool = True) -> tuple[Any] | None:
-        """Result as a tuple, without the modes of a trace; None if the function writes into, or views, an argument."""
+        """Result as a tuple; None if the function writes into, or views, an argument."""
         with disabled_modes(), active_findings(None), torch.enable_grad():
             copies = [x.detach().clone().requires_grad_(asks) for x, asks in zip(sources, self.asks, strict=True)]
             leaves = [_read_only(x) if isinstance(x, np.ndarray) else x for x in self.leaves]
@@ -232,7 +232,7 @@ class _NumpyCall:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Structure of a function's results, with None in the place of tensors, arrays and counts."""
+    """Structure of results, with None for tensors, arrays and counts."""
 
     leaves: list[Any]
     spec: pytree.TreeSpec

@@ -1,4 +1,4 @@
-"""Arrays of numpy in a trace, which are tensors."""
+"""Arrays of numpy in a trace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _findings: ContextVar[Any] = ContextVar("findings that follow arrays of numpy", 
 
 @contextmanager
 def active_findings(findings: Any) -> Iterator[None]:
-    """Let ``findings`` record what this thread computes of arrays inside the block; None: nobody."""
+    """Let ``findings``, if any, record arrays of this thread."""
     before = _findings.set(findings)
     try:
         yield
@@ -67,12 +67,12 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def may_view(self) -> bool:
-        """Whether the array may be a view of a tensor of the network."""
+        """Whether the array may view a tensor."""
         return bool(self._versions)
 
     @property
     def tensor(self) -> Tensor:
-        """Tensor without a graph; `DeployError` if the array may be a view of a tensor that was written to."""
+        """Tensor without a graph; `DeployError` if a viewed tensor was written to."""
         if any(x._version != version for x, version in self._versions):
             _refuse(WRITES)
         return self._tensor
@@ -133,7 +133,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         return np.dtype(str(self._tensor.dtype).removeprefix("torch."))
 
     def item(self) -> Any:
-        """Number of an array with one entry."""
+        """The only entry."""
         return tensor_to_ask(self).item()
 
     def __bool__(self) -> bool:
@@ -150,7 +150,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def tensor_to_ask(array: TracedArray) -> Tensor:
-    """Tensor of an array whose numbers Python reads, unless a user function around can be called whole."""
+    """Tensor of an array whose numbers Python reads."""
     findings = _findings.get()
     if findings is not None:
         findings.begin_again_by_function()
@@ -158,7 +158,7 @@ def tensor_to_ask(array: TracedArray) -> Tensor:
 
 
 def is_array(x: Any) -> bool:
-    """Whether an object is a plain array or number of numpy that a tensor can hold."""
+    """Whether a tensor can hold a plain array or number."""
     if type(x) is TracedArray:
         return False
     return (type(x) is np.ndarray or isinstance(x, np.generic)) and x.dtype.kind in "biufc"
@@ -183,7 +183,7 @@ def _refuse(reason: str) -> None:
 
 
 class ArrayMode(TorchFunctionMode):
-    """Function mode that turns arrays of tensors into traced arrays, and these into tensors."""
+    """Turn tensors into traced arrays and back."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple = (), options: dict[str, Any] | None = None
@@ -215,7 +215,7 @@ def _tensor_of_traced_array(function: Any, array: TracedArray, *_args: Any, **op
 
 
 def wrap_from_numpy(from_numpy: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
-    """`torch.from_numpy` that takes traced arrays."""
+    """`torch.from_numpy` for traced arrays."""
     return lambda x: _shared_tensor(x) if type(x) is TracedArray else from_numpy(x)
 
 
@@ -228,7 +228,7 @@ def _shared_tensor(array: TracedArray) -> Tensor:
 
 
 def refuse_arrays_in_attributes(modules: Iterable[nn.Module]) -> None:
-    """Make traced arrays in attributes of modules plain, and raise `DeployError` if any."""
+    """Refuse arrays in attributes."""
     found = [(m, name, x) for m in modules for name, x in vars(m).items() if type(x) is TracedArray]
     for module, name, x in found:
         setattr(module, name, x.tensor.numpy())
@@ -238,7 +238,7 @@ def refuse_arrays_in_attributes(modules: Iterable[nn.Module]) -> None:
 
 @contextmanager
 def noted_arrays() -> Iterator[list[str]]:
-    """Lines of user code that ask for an array of a tensor inside the block."""
+    """Lines of user code that ask for arrays."""
     lines: list[str] = []
 
     def wrap_numpy(numpy: Callable[..., Any]) -> Callable[..., Any]:

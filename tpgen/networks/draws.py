@@ -1,4 +1,4 @@
-"""Random draws of a call, such as dropout's: inputs of a program, drawn in the order of the network."""
+"""Random draws of a call, in the order of the network."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Draw:
         return torch.empty((0, *sizes), dtype=torch.uint8)
 
     def numbers(self, source: Tensor) -> Tensor:
-        """Draw numbers of a `source`'s shape."""
+        """Draw the numbers."""
         shape = source.shape[1:]
         if self._like is not None:
             return self._function(torch.empty(shape, **self._like), **self._named)

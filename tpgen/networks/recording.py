@@ -1,7 +1,6 @@
 """Findings: data-dependent inputs of a program, such as edge pairs and species of rows.
 
-In a trace, modules name a finding's source tensors to the active `Recording`; each call then finds anew, or reuses a
-confirmed finding.
+In a trace, modules name sources to the active `Recording`; each call finds anew, or reuses a confirmed finding.
 """
 
 from __future__ import annotations

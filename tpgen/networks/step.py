@@ -25,8 +25,7 @@ def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None =
     sizes, and returns detached results; of a dict only ``outputs``.  Parameters stay the network's, later changes
     included.
 
-    Other constants or dict keys raise `InputError`.  The network computes calls beyond the program, such
-    as sizes below 2.  Raises `DeployError` if the network computes by NumPy.
+    Other constants or dict keys raise `InputError`.  The network computes calls beyond the program.
 
     >>> class Energy(nn.Module):
     ...     def forward(self, data):

@@ -30,8 +30,8 @@ def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, *
     The resulting module returns the values of ``loss``; ``backward()`` passes the computed gradients through autograd,
     as optimisers and `torch.nn.parallel.DistributedDataParallel` expect.
 
-    Other constants or dict keys raise `InputError`.  The network computes calls beyond the program, such
-    as sizes below 2.  Raises `DeployError` if the network computes by NumPy or writes into its buffers.
+    Other constants or dict keys raise `InputError`.  The network computes calls beyond the program.  Raises
+    `DeployError` for a network that no program can compute.
 
     >>> def loss(network, x, y):
     ...     return (network(x) - y).square().mean()

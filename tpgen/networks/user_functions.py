@@ -25,12 +25,12 @@ _WITHOUT_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASY
 
 
 class FunctionNotedError(BaseException):
-    """Begin again: an example has met a user function."""
+    """An example has met a user function: begin again."""
 
 
 @dataclass
 class UserFunctions:
-    """Code of user functions that a program calls ``whole``, and of those that a trace follows."""
+    """Code of user functions: called ``whole``, or followed."""
 
     whole: set[CodeType] = field(default_factory=set)
     followed: set[CodeType] = field(default_factory=set)

@@ -200,10 +200,8 @@ def explain_network(
 ) -> NetworkExplanation:
     """Explain each product, linear layer and polynomial in a call ``network(*inputs, **keywords)``.
 
-    The call has gradients, and a backward pass unless the network differentiates by itself (forces).  Buffers,
-    gradients and random numbers are restored.
-
-    Operations and bytes are sums over a product's calls.  ``measure`` times products and other code.
+    A backward pass follows unless the network differentiates by itself.  Buffers, gradients and random numbers are
+    restored.  ``measure`` times products and other code.
 
     Explains a converted copy of a stock network.  Raises `TpgenError` if the network fails.
     """

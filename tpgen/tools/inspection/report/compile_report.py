@@ -54,8 +54,7 @@ def compile_report(
 ) -> CompileReport:
     """Compile a module with torch's backends; report graphs, guards, times, gradients and kernels.
 
-    A failed section gives a reason.  Buffers and random numbers are restored.  Dynamo is reset: the process compiles
-    earlier code again.
+    Buffers and random numbers are restored.  Dynamo is reset: the process compiles earlier code again.
 
     Raises `ReportError` for a wrong module, failing inputs, unknown sections, and ``repeats < 1``.
 
@@ -66,9 +65,9 @@ def compile_report(
     sections
         names of `SECTIONS`; None: all.
     varied
-        arguments of other shapes, for recompilations; None: more and fewer rows, unless an input holds integers.
+        arguments of other shapes; None: more and fewer rows, unless an input holds integers.
     inductor
-        whether to compile with Inductor (seconds to minutes).
+        whether to compile with Inductor.
     repeats
         timings per backend.
     threads
