@@ -65,7 +65,7 @@ class ArrayFindings(Dependent):
         self._functions.have_arrays = True
         code = self._functions.outermost()
         if code is not None:
-            self._functions.note(code)
+            self._functions.take_whole_or_follow(code)
             raise FunctionNotedError
 
     def refusal(self, error: DeployError) -> DeployError:
@@ -78,19 +78,20 @@ class ArrayFindings(Dependent):
         # the error that follows a function, or, without one, refuses
         if code is None:
             return self.refusal(DeployError(reason.format(line=caller_line())))
-        self._functions.note(code)
+        self._functions.take_whole_or_follow(code)
         return FunctionNotedError()
 
     def record(self, function: Any, args: Sequence[Any], options: dict[str, Any], code: CodeType | None = None) -> Any:
-        """Results of a function of tensors and arrays, as a finding."""
+        """Results of a function, as a finding."""
         name = getattr(function, "__qualname__", repr(function))
         call = _NumpyCall.split(function, args, options, (tuple, _Slice) if code else (tuple, list, _Slice))
         if call is None:
             raise self._following(code, NEEDS_NUMBERS)
         self._calls += 1
-        if self._program.traced and self._functions.kept.get(self._calls) != call.kept_text():
+        kept = call.kept()
+        if self._program.traced and self._functions.kept.get(self._calls) != kept:
             raise self._following(code, NEEDS_NUMBERS)
-        self._functions.kept[self._calls] = call.kept_text()
+        self._functions.kept[self._calls] = kept
 
         def make_finding(made: Any) -> Finding:
             outcome = _Outcome.describe(made)
@@ -209,11 +210,11 @@ class _NumpyCall:
         asks = [x.requires_grad for x in sources.values()]
         return _NumpyCall(function, rest, spec, tuple(options), sources, kinds, asks)
 
-    def kept_text(self) -> tuple:
+    def kept(self) -> tuple:
         """All that a program keeps of the call, to compare."""
         rest = [(type(x), x.tobytes(), x.shape, x.dtype) if is_array(x) else (type(x), repr(x)) for x in self.leaves]
         kinds = [(n, kind.name) for n, kind in self.kinds.items()]
-        return str(self.spec), self.names, str(rest), str(kinds), getattr(self.function, "__qualname__", "")
+        return self.spec, self.names, rest, kinds, getattr(self.function, "__qualname__", "")
 
     def run(self, sources: Sequence[Tensor], may_view: bool = True) -> tuple[Any] | None:
         """Result as a tuple; None if the function writes into, or views, an argument."""

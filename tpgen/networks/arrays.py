@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -176,7 +176,7 @@ def _record_method(method: Any, *args: Any, **options: Any) -> Any:
     return _record(method, args, options)
 
 
-def _refuse(reason: str) -> None:
+def _refuse(reason: str) -> NoReturn:
     error = DeployError(reason.format(line=caller_line()))
     findings = _findings.get()
     raise error if findings is None else findings.refusal(error)

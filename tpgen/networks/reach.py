@@ -116,7 +116,7 @@ class Reach:
     """Places, objects and tensors that functions reach, except the modules' parameters and buffers."""
 
     def __init__(self, codes: Mapping[CodeType, dict[str, Any]], modules: Iterable[nn.Module]) -> None:
-        self._codes = {code: names for code, names in codes.items() if not _are_globals_of_library(names)}
+        self._codes = {code: names for code, names in codes.items() if not are_globals_of_library(names)}
         self._names = {name for code in self._codes for name in _names_in_code(code)}
         self._own = {id(module) for module in modules}
         self._seen: dict[int, Any] = {}
@@ -125,7 +125,7 @@ class Reach:
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self._pending: list[tuple[str, Any]] = []
         for code, table in self._codes.items():
-            for name in _names_of_globals_read(code):
+            for name in names_of_globals_read(code):
                 self._record_and_queue_place(f"the global {name}", table, name)
         self._follow_pending_objects()
 
@@ -263,7 +263,8 @@ def is_library_code(code: CodeType) -> bool:
     return file.startswith(_PYTHON) and not any(name in file for name in ("site-packages", "dist-packages"))
 
 
-def _are_globals_of_library(names: Mapping[str, Any]) -> bool:
+def are_globals_of_library(names: Mapping[str, Any]) -> bool:
+    """Whether globals belong to a library."""
     home = str(names.get("__name__", ""))
     return home.split(".")[0] in _FIXED - {"__main__"} or home.startswith("namedtuple_")
 
@@ -273,5 +274,6 @@ def _names_in_code(code: CodeType) -> Iterator[str]:
     yield from (x for x in code.co_consts if isinstance(x, str) and x.isidentifier())
 
 
-def _names_of_globals_read(code: CodeType) -> list[str]:
+def names_of_globals_read(code: CodeType) -> list[str]:
+    """Globals that code reads."""
     return list(dict.fromkeys(x.argval for x in dis.get_instructions(code) if x.opname in ("LOAD_GLOBAL", "LOAD_NAME")))

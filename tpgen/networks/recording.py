@@ -149,7 +149,7 @@ class Recording:
     def find(
         self, name: str, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
     ) -> Any:
-        """The given finding of a name's next use, else compute; an example records the result."""
+        """The given finding of a name's next use, else compute and record."""
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
         if name in self.given:

@@ -161,8 +161,9 @@ def _trace_with_findings(
         call.run_example(tensors, cotangents)
         if other_generators() != others:
             raise DeployError(DRAWS_UNFOLLOWED)
-    functions.results.append([x.nan_to_num() if isinstance(x, Tensor) else x for x in call.leaves])
-    if functions.have_arrays and not are_equal_results(functions.results[0], functions.results[-1]):
+    leaves = [x.nan_to_num() if isinstance(x, Tensor) else x for x in call.leaves]
+    functions.results = functions.results or leaves
+    if functions.have_arrays and not are_equal_results(functions.results, leaves):
         raise DeployError(OTHER_NUMBERS)
     if finds is nullcontext and not torch.equal(numbers, torch.get_rng_state()):
         raise _RandomNumbersError

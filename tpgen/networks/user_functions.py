@@ -16,9 +16,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from tpgen.networks.reach import FINDING_CODE, OWN_CODE, PLAIN_KINDS, TORCH_CODE, is_library_code
+from tpgen.networks.reach import (
+    FINDING_CODE,
+    OWN_CODE,
+    PLAIN_KINDS,
+    TORCH_CODE,
+    are_globals_of_library,
+    is_library_code,
+    names_of_globals_read,
+)
 
-_LIBRARIES = ("numpy", "scipy", "torch", "tpgen")
 _STATELESS = (*PLAIN_KINDS, ModuleType, BuiltinFunctionType, type, np.ndarray, np.generic, np.ufunc, Tensor)
 _WRITES_ELSEWHERE = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")
 _WITHOUT_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -36,9 +43,9 @@ class UserFunctions:
     followed: set[CodeType] = field(default_factory=set)
     kept: dict[int, tuple] = field(default_factory=dict)  # what a program keeps of each call, in order
     have_arrays: bool = False
-    results: list[list[Any]] = field(default_factory=list)  # of examples, first without findings
+    results: list[Any] | None = None  # of the first example, without findings
 
-    def note(self, code: CodeType) -> None:
+    def take_whole_or_follow(self, code: CodeType) -> None:
         """Take a function whole, or follow one that was."""
         (self.followed if code in self.whole else self.whole).add(code)
         self.whole.difference_update(self.followed)
@@ -75,13 +82,12 @@ def _functions_of_code(code: CodeType) -> list[FunctionType]:
 def _keeps_state(function: FunctionType, seen: set[CodeType]) -> bool:
     # whether a function, or one that it names, may write what a network reads
     code, names = function.__code__, function.__globals__
-    if code in seen or is_library_code(code) or str(names.get("__name__", "")).split(".")[0] in _LIBRARIES:
+    if code in seen or is_library_code(code) or are_globals_of_library(names):
         return False
     seen.add(code)
-    steps = list(dis.get_instructions(code))
-    if any(step.opname in _WRITES_ELSEWHERE for step in steps):
+    if any(step.opname in _WRITES_ELSEWHERE for step in dis.get_instructions(code)):
         return True
-    found = [names[x.argval] for x in steps if x.opname == "LOAD_GLOBAL" and x.argval in names]
+    found = [names[name] for name in names_of_globals_read(code) if name in names]
     return any(_keeps_state(x, seen) if isinstance(x, FunctionType) else not isinstance(x, _STATELESS) for x in found)
 
 

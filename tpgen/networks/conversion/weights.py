@@ -177,24 +177,29 @@ def _multiply_rows_by_factors(rows: Tensor, factors: Sequence[Tensor]) -> Tensor
 
 def _find_nodes_with_edges(nodes: Tensor, count: Any, has_numbers: bool) -> tuple[Tensor | None, Tensor, Any]:
     # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
-    def compute(nodes: Tensor, size: Tensor) -> list[Tensor] | None:
-        found = _list_nodes_with_edges(nodes, size) if has_numbers and nodes.numel() else None
-        return None if found is None or len(found[0]) > _MOST * len(size) else found
-
-    program, sources = recorded_program(), (nodes, encode_size(count))
-    found = (
-        program.find("nodes with edges", compute, sources, lambda _: _NODES_WITH_EDGES)
-        if program is not None
-        else compute(*sources)
-    )
+    found: Any = None
+    if has_numbers and nodes.numel() and is_index_in_range(nodes, count):
+        have = _which_nodes_have_edges(nodes, count)
+        found = _number_nodes(have, nodes) if int(have.sum()) <= _MOST * count else None
+    program = recorded_program()
+    if program is not None:
+        sources = nodes, encode_size(count)
+        found = program.find("nodes with edges", lambda *_: found, sources, lambda _: _NODES_WITH_EDGES)
     return (None, nodes, count) if found is None else (*found, found[0].shape[0])
+
+
+def _which_nodes_have_edges(nodes: Tensor, count: int) -> Tensor:
+    return nodes.new_zeros(count, dtype=torch.bool).index_fill_(0, nodes, True)
+
+
+def _number_nodes(have: Tensor, nodes: Tensor) -> list[Tensor]:
+    return [have.nonzero()[:, 0], (have.cumsum(0) - 1).index_select(0, nodes)]
 
 
 def _list_nodes_with_edges(nodes: Tensor, size: Tensor) -> list[Tensor] | None:
     if not is_index_in_range(nodes, len(size)):
         return None
-    have = nodes.new_zeros(len(size), dtype=torch.bool).index_fill_(0, nodes, True)
-    return [have.nonzero()[:, 0], (have.cumsum(0) - 1).index_select(0, nodes)]
+    return _number_nodes(_which_nodes_have_edges(nodes, len(size)), nodes)
 
 
 _NODES_WITH_EDGES = Finding(_list_nodes_with_edges, lambda *found: found)
