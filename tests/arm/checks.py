@@ -14,8 +14,10 @@ import torch
 
 from tests.kernels.test_compilers import _no_kernel_is_known, older, test_instruction_sets  # noqa: F401  run here too
 from tests.machine import needs_compiler
-from tests.networks.deployment.test_runtime import KERNELS, elsewhere, test_operators_without_python_compute_the_same  # noqa: F401
-from tpgen.networks.deployment import runtime
+from tests.networks.deployment.test_runtime import test_operators_without_python_compute_the_same  # noqa: F401
+from tests.networks.deployment.test_runtime import (
+    test_what_cannot_run_says_why_at_the_first_call as check_what_cannot_run,
+)
 from tpgen.networks.deployment.deploy import deploy
 from tpgen.networks.deployment.runtime import list_processor_features
 from tpgen.nn.modules import build_module, list_open_sizes
@@ -65,8 +67,5 @@ def test_the_features_of_the_processor_are_known() -> None:
 
 
 def test_kernels_for_another_processor_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "list_processor_features", lambda: [*list_processor_features(), "xop"])
-    runtime.write_runtime(KERNELS[:1], tmp_path)
-    said, results, _ = elsewhere(tmp_path)
-    assert said[0].startswith("tpgen: built for a processor with xop; deploy on the machine")
-    assert set(results) == {None}
+    wanted = "tpgen: built for a processor with xop; deploy on the machine"
+    check_what_cannot_run("a feature", wanted, tmp_path, monkeypatch)
