@@ -1,5 +1,5 @@
-// Runs generated kernels on threads that ThreadSanitizer sees.  The OpenMP runtime is not instrumented, so the entry that
-// kernels ask of it stands here: threads that are made, and joined.  The kernels' text is as it is.
+// Runs generated kernels on threads that ThreadSanitizer sees.  The OpenMP runtime is not instrumented, so the entries that
+// kernels ask of it stand here: threads that are made, and joined, as many as there are cores.  The kernels' text is as it is.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +22,9 @@ extern "C" void GOMP_parallel(void (*run)(void*), void* closure, unsigned, unsig
   for (int n = 1; n < threads; ++n) pthread_join(made[n], 0);
   pthread_barrier_destroy(&start);
 }
+
+extern "C" int omp_get_max_threads() { return threads; }
+extern "C" int omp_get_num_procs() { return threads; }
 
 enum { TURNS = 4 };
 typedef long long i64;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -79,16 +80,33 @@ def test_every_compiler_gives_the_same_bits_on_any_threads(plan, cxx: str) -> No
     assert identical(*(on_threads(n, lambda: all_slots(product, given)) for n in (1, 2)))
 
 
-def test_threads_are_those_of_torch(cxx: str) -> None:
-    text = f"""{header_text("threads")}
-extern "C" __attribute__((visibility("default"))) int {ENTRY}(void*, void*, void*, void*, void*, void*, void*, void*, long long) {{
+def threads_at_work(cxx: str, tasks: int, work: int) -> list[int]:
+    """How many of 1, 2, 3 and 64 threads of torch run, where work of 1,000 is worth them."""
+    text = f"""typedef long long i64;
+{header_text("threads")}
+extern "C" __attribute__((visibility("default"))) int {ENTRY}(void*, void*, void*, i64 tasks, i64 work) {{
   int count = 0; int* const p = &count;
-  on_threads(true, [=]() {{ __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }});
+  on_threads(tasks, work, 1000, [=]() {{ __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }});
   return count;
 }}
-"""  # noqa: E501
+"""
     count = build.load_kernel(text)
-    assert [on_threads(n, lambda: count(*[0] * 9)) for n in (1, 2, 3)] == [1, 2, 3]
+    return [on_threads(n, lambda: count(0, 0, 0, tasks, work)) for n in (1, 2, 3, 64)]
+
+
+def test_threads_are_those_of_torch(cxx: str) -> None:
+    assert threads_at_work(cxx, 10, 4 * 64 * 1000 + 1) == [1, 2, 3, 64]
+
+
+@pytest.mark.parametrize("tasks, work", [(1, 10**9), (10, 1000)])
+def test_no_thread_is_woken_without_work(tasks: int, work: int, cxx: str) -> None:
+    assert threads_at_work(cxx, tasks, work) == [1, 1, 1, 1]
+
+
+def test_threads_without_a_core_are_woken_for_much_work_alone(cxx: str) -> None:
+    cores = len(os.sched_getaffinity(0))
+    for work in (1001, 8001, 12_000, 4 * 64 * 1000):
+        assert threads_at_work(cxx, 10, work) == [n if work > 4 * n * 1000 or n <= cores else 1 for n in (1, 2, 3, 64)]
 
 
 # -- instruction sets --------------------------------------------------------------------------------------------------

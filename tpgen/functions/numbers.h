@@ -20,7 +20,7 @@ static inline void give(real* p, vec v, i64 n) {
 // call f(from, to) for blocks of items, each of which stands for some numbers
 template <class F> static void in_blocks(i64 count, i64 block, i64 each, F f) {
   i64 next = 0; i64* const taken = &next;
-  on_threads(count * each > WORTH_THREADS, [=]() __attribute__((always_inline)) {
+  on_threads((count + block - 1) / block, count * each, WORTH_THREADS, [=]() __attribute__((always_inline)) {
     for (i64 at; (at = __atomic_fetch_add(taken, block, __ATOMIC_RELAXED)) < count;) f(at, least(at + block, count));
   });
 }

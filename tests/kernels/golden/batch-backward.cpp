@@ -1,7 +1,7 @@
 // batch schedule: tiles of 4 rows, 4 lanes of float64
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens x1, x2, w
-// prelude 6b55317de308
+// prelude a300df57f491
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2, num* P, num* D, const num* weights, num* a_w) {
   for (int u0 = 0; u0 < 2; u0 += 2) {
@@ -73,7 +73,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   for (i64 m = 0; m < 6; ++m) weights[m] = widen(w[m]);
   const Room<num> sums_room((blocks + 1) * 8); num* const sums = sums_room.at; if (!sums) return 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 18 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 18, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(100); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_x2 = scratch + 24;

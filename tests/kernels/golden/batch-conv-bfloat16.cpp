@@ -1,7 +1,7 @@
 // batch schedule: tiles of 8 rows, 8 lanes of bfloat16
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens out with x1 @ src, out @ dst
-// prelude d7a61416ec6c
+// prelude 76b64593de49
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
   for (int u0 = 0; u0 < 2; u0 += 2) {
@@ -50,7 +50,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const Room<num> weights_room(8); num* const weights = weights_room.at; if (!weights) return 1;
   for (i64 m = 0; m < 6; ++m) weights[m] = widen(w[m]);
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 18 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 18, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(112); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_x2 = scratch + 48;

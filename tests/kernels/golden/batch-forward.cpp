@@ -2,7 +2,7 @@
 //   path 0: 1x0e x 2x1o -> 2x1o (uvw); matrix products, 3 non-zeros
 //   path 1: 2x1o x 2x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens out
-// prelude f4e9a1662f66
+// prelude 522646cf143e
 // path 0: 1x0e x 2x1o -> 2x1o (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
   for (int u0 = 0; u0 < 1; u0 += 1) {
@@ -65,7 +65,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const Room<num> weights_room(16); num* const weights = weights_room.at; if (!weights) return 1;
   for (i64 m = 0; m < 16; ++m) weights[m] = widen(w[m]);
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 38 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 38, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(448); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_x2 = scratch + 112;

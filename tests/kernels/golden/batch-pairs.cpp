@@ -3,7 +3,7 @@
 //   path 1: 4x1o x 4x1o -> 3x1e (u<vw); matrix products, 6 non-zeros
 //   path 2: 4x1o x 4x1o -> 2x0e (uuw); matrix products, 3 non-zeros
 // opens w
-// prelude 6b55317de308
+// prelude a300df57f491
 // path 0: 4x1o x 4x1o -> 6x0e (uvu<v)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w) {
   static const int pair_a[] = {0, 0, 0, 1, 1, 2};
@@ -94,7 +94,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
   const Room<num> sums_room((blocks + 1) * 32); num* const sums = sums_room.at; if (!sums) return 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 73 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 73, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(236); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_x2 = scratch + 48;

@@ -1,7 +1,7 @@
 // batch schedule: tiles of 16 rows, 16 lanes of float32
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens w
-// prelude f4e9a1662f66
+// prelude 522646cf143e
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w, real* const* q_w) {
   for (int u0 = 0; u0 < 2; u0 += 2) {
@@ -52,7 +52,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const i64 span = 896;
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 18 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 18, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(320); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_x2 = scratch + 96;

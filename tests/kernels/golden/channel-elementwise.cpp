@@ -1,7 +1,7 @@
 // channel schedule: 4 lanes of float64, 0 tables
 //   path 0: 16x1o x 16x1o -> 16x1e (uuu); x1[16], x2[16], out[16]; 6 non-zeros
 // opens x1
-// prelude d9604a219b0c
+// prelude 6d1681c7c4f8
 static void tabulate(int n, num* T) {
 }
 static void row(const real* x2, const real* w, const real* out, real* d_x1) {
@@ -37,7 +37,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const i64 span = 112;
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 144 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 144, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(1); num* const scratch = scratch_room.at;
     for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;) {
       if (!scratch) { *failed = 1; continue; }

@@ -1,8 +1,8 @@
 --- channel-forward
 +++ this
 @@ -5 +5 @@
--// prelude 436ee0b4dcbf
-+// prelude acb5360302db
+-// prelude 413564619554
++// prelude d1fd29122cf3
 @@ -13 +13 @@
 -    const num* x = t_x2 + (1 + v * 3) * W;
 +    const num* x = t_x2 + (1 + v * 1) * W;

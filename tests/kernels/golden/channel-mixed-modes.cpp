@@ -3,7 +3,7 @@
 //   path 1: 16x1o x 16x1o -> 16x1e (uvv); 6 non-zeros
 //   path 2: 16x1o x 16x1o -> 16x1e (uvu); 6 non-zeros
 // opens out
-// prelude f4e9a1662f66
+// prelude 522646cf143e
 // path 0: 16x1o x 16x1o -> 256x0e (uvuv)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, const num* weights) {
   for (int u = 0; u < 16; ++u) {
@@ -98,7 +98,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const Room<num> weights_room(512); num* const weights = weights_room.at; if (!weights) return 1;
   for (i64 m = 0; m < 512; ++m) weights[m] = widen(w[m]);
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 912 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 912, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(6400); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_x2 = scratch + 768;

@@ -2,7 +2,7 @@
 //   path 0: 6x1o x 1x1o -> 6x0e (uvu); x1[6] staged, w[6] staged, out[6] staged; 3 non-zeros
 //   path 1: 20x0e x 1x1o -> 20x1o (uvu); x1[20] staged, w[20] staged, out[20] staged; 3 non-zeros
 // opens out
-// prelude 5cf4c027f259
+// prelude f15ca25cff87
 static void tabulate(int n, num* T, const real* const* p_x2, num* t_x2) {
   for (int r = 0; r < W; ++r) {
     for (int e = 0; e < 3; ++e) t_x2[e * W + r] = r < n ? widen(p_x2[r][e]) : 0;
@@ -74,7 +74,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const i64 span = 120;
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 133 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 133, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(232); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_w = scratch + 48;

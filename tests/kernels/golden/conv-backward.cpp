@@ -1,7 +1,7 @@
 // channel schedule: 4 lanes of float64, 1 tables
 //   path 0: 16x1o x 1x1o -> 16x0e (uvu); x1[16], w[16], out[16]; 3 non-zeros
 // opens x1, x2, w with x1 @ src, out @ dst
-// prelude d9604a219b0c
+// prelude 6d1681c7c4f8
 static void tabulate(int n, num* T, const real* const* p_x2, num* t_x2) {
   for (int r = 0; r < W; ++r) {
     for (int e = 0; e < 3; ++e) t_x2[e * W + r] = r < n ? widen(p_x2[r][e]) : 0;
@@ -79,7 +79,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const i64 span = 196;
   const i64 blocks = rows / span + 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 83 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 83, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(132); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const a_x1 = scratch + 48;

@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens x1, w
-// prelude f346cd2b3483
+// prelude 0d3802b546bb
 // matrices.h
 static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, const num* weights, num* a_w, num* s_x1, num* s_out, num* a_x1) {
   for (i64 r = 0; r < n; ++r) stage<3, 6, 1>(p_x1 + r * 34 + 16, s_x1 + 0 * (i64)R + r * 24);
@@ -33,7 +33,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   keep_flipped<6, 4>(w + 512, 0.408248290463863, weights + 512);
   const Room<num> sums_room((blocks + 1) * 544); num* const sums = sums_room.at; if (!sums) return 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 615, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(5760); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_out = scratch + 2304;

@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens x1, w with w @ element
-// prelude 79b6b956004e
+// prelude 1297f19ae9a3
 // matrices.h
 static void tile(int n, const i64* at, const real* p_x1, const real* p_out, real* q_x1, num* a_w, bool fresh, num* s_x1, num* s_out, num* a_x1, num* weights) {
   for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + at[r] * 34 + 0, s_x1 + 0 * (i64)R + r * 16);
@@ -41,7 +41,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const i64 blocks = t.count;
   const Room<num> sums_room((blocks + 1) * 536); num* const sums = sums_room.at; if (!sums) return 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 615, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(12984); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_out = scratch + 3840;

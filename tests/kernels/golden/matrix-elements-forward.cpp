@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens out with w @ element
-// prelude 3daf239be89d
+// prelude bb1777fd43a2
 // matrices.h
 static void tile(int n, const i64* at, const real* p_x1, real* q_out, num* s_x1, num* a_out, num* weights) {
   for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + at[r] * 34 + 0, s_x1 + 0 * (i64)R + r * 16);
@@ -33,7 +33,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const Tasks t = make_tasks(tasks, (const i64*)element.at, rows, elements, span);
   const i64 blocks = t.count;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 615, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(14432); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const a_out = scratch + 6144;

@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens out
-// prelude 3daf239be89d
+// prelude bb1777fd43a2
 // matrices.h
 static void tile(int n, const real* p_x1, real* q_out, const num* weights, num* s_x1, num* a_out) {
   for (i64 r = 0; r < n; ++r) stage<1, 6, 3>(p_x1 + r * 34 + 16, s_x1 + 0 * (i64)R + r * 48);
@@ -26,7 +26,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   keep<16, 32>(w + 0, 0.25f, weights + 0);
   keep<6, 4>(w + 512, 0.4082483f, weights + 512);
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 615, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(9216); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const a_out = scratch + 4608;

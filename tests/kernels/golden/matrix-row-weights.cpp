@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens x1, w, out
-// prelude 532b65615c2e
+// prelude a6ae6bba50ae
 // matrices.h
 static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, real* q_out, const real* p_w, real* q_w, num* s_x1, num* s_out, num* a_x1, num* a_out, num* s_w) {
   for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + r * 34 + 0, s_x1 + 0 * (i64)R + r * 16);
@@ -50,7 +50,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const i64 span = 96;
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {
+  on_threads(blocks, rows * 615, 65536, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(18944); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_out = scratch + 3840;

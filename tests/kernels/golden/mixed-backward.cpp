@@ -8,7 +8,7 @@
 // a x b x v -> out[0] 1x0e | 1 paths, 3 entries, independent couplings
 // y x y -> out[0] 1x0e | 1 paths, 3 entries, independent couplings
 // a b y u v out.1 -> a b y u v
-// prelude f2c2eca51208
+// prelude 8cada4393721
 // indices.h
 // order.h
 // tasks.h
@@ -171,7 +171,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   for (i64 m = 0; m < rows * 3; ++m) s_x_y[m] = 0;
   int fault = 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * vectors * 457 > 131072, [=]() __attribute__((always_inline)) {
+  on_threads(t.count * 1, rows * vectors * 457, 131072, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(11 * W); num* const scratch = scratch_room.at;
     num* const x_u = scratch + 0 * W;
     num* const x_v = scratch + 2 * W;

@@ -8,7 +8,7 @@
 // a x b x v -> out[0] 1x0e | 1 paths, 3 entries, independent couplings
 // y x y -> out[0] 1x0e | 1 paths, 3 entries, independent couplings
 // a b y u v -> out
-// prelude f2c2eca51208
+// prelude 8cada4393721
 // indices.h
 // order.h
 // tasks.h
@@ -88,7 +88,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const Tasks t = make_tasks(tasks, index, rows, elements, 64);
   int fault = 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * vectors * 221 > 131072, [=]() __attribute__((always_inline)) {
+  on_threads(t.count * vectors, rows * vectors * 221, 131072, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(7 * W); num* const scratch = scratch_room.at;
     num* const x_u = scratch + 0 * W;
     num* const x_v = scratch + 2 * W;

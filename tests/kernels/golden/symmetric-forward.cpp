@@ -5,7 +5,7 @@
 // x x x x w0_2 -> out[0] 1x0e | 1 paths, 3 entries, chained couplings
 // x x w1_1 -> out[1] 1x1o | 1 paths, 3 entries, chained couplings
 // x w0_2 w1_1 -> out
-// prelude 72d2aa9edc22
+// prelude 966394caed3b
 // indices.h
 // order.h
 // tasks.h
@@ -38,7 +38,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const Tasks t = make_tasks(tasks, index, rows, elements, 64);
   int fault = 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * vectors * 90 > 131072, [=]() __attribute__((always_inline)) {
+  on_threads(t.count * vectors, rows * vectors * 90, 131072, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(4 * W); num* const scratch = scratch_room.at;
     num* const x_w0_2 = scratch + 0 * W;
     num* const x_w1_1 = scratch + 1 * W;

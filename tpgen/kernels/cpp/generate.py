@@ -151,8 +151,8 @@ def _write_parallel_loop_over_row_blocks(w: Writer, p: Placement, text: Schedule
         areas.append(f"real* const second_w = (real*)(scratch + {held});")
     if "weights" in p.scratch:
         areas.append("i64 held = -1;  // the element whose weights stand there")
-    worth, size = f"rows * {p.blocks.touched} > {WORTH_THREADS}", str(max(held + p.pair_gradient_size, 1))
-    with block_for_each_task(w, worth, size, areas, "blocks"):
+    shared, size = f"rows * {p.blocks.touched}, {WORTH_THREADS}", str(max(held + p.pair_gradient_size, 1))
+    with block_for_each_task(w, "blocks", shared, size, areas):
         if p.sums_weights and not p.by_element:
             w.line(f"num* const a_w = sums + b * {p.block_sums}; clear(a_w, {p.block_sums});")
         text.write_loop_over_rows_of_block()

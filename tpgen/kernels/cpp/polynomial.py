@@ -185,9 +185,9 @@ class _PolynomialText:
         # threads loop over tasks: rows of an element; all channels if a result is summed over channels
         groups = "1" if self.at.whole_rows else "vectors"
         moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read, *self.at.opened))
-        worth = f"rows * vectors * {self.sweep.operations + _MOVED * moved} > {_WORTH}"
+        shared = f"rows * vectors * {self.sweep.operations + _MOVED * moved}, {_WORTH}"
         size = f"{max(1, sum(self.at.scratch.values()))} * W"
-        with block_for_each_task(self.w, worth, size, self._thread_declarations(), f"t.count * {groups}"):
+        with block_for_each_task(self.w, f"t.count * {groups}", shared, size, self._thread_declarations()):
             self.w.line(f"const i64 e = t.element[b / {groups}], from = t.begin[b / {groups}];")
             end = "t.first[e + 1]"
             self.w.line(f"const i64 to = {end if self.at.open_weights else f'least({end}, from + {self.at.span})'};")

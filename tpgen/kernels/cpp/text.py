@@ -166,10 +166,10 @@ def scratch_area_declarations(sizes: Mapping[str, int], unit: str = "") -> list[
 
 
 @contextmanager
-def block_for_each_task(w: Writer, worth: str, size: str, declared: Iterable[str], count: str) -> Iterator[None]:
-    """Write a loop of threads over ``count`` tasks ``b``: one unless ``worth``, each with scratch of ``size``."""
+def block_for_each_task(w: Writer, count: str, shared: str, size: str, declared: Iterable[str]) -> Iterator[None]:
+    """Write a loop over ``count`` tasks ``b``; ``shared``: operations, and how many threads are worth."""
     w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
-    with w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
+    with w.block(f"on_threads({count}, {shared}, [=]() __attribute__((always_inline))", "});"):
         w.line(f"const Room<num> scratch_room({size}); num* const scratch = scratch_room.at;")
         for line in declared:
             w.line(line)
