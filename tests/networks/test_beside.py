@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -14,11 +15,10 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.machine import needs_compiler
-from tests.networks.served import Field, compare, given, twins
-from tpgen.networks import libraries, served
+from tests.networks.served import Field, compare, given, kind_of, twins
+from tpgen.networks import comparison, libraries, served
 from tpgen.networks.beside import ProgramBuilder
 from tpgen.networks.kinds import ENOUGH_CALLS
-from tpgen.networks.served import Calls
 
 
 class Decides(nn.Module):
@@ -62,7 +62,8 @@ def test_a_process_says_why_it_failed() -> None:
 def test_a_program_that_another_process_compiled_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("TPGEN_PROGRAM")
-    monkeypatch.setattr(served, "LONGEST_CALL", float("inf"))
+    monkeypatch.setattr(served, "LONGEST_CALL", inf)
+    monkeypatch.setattr(comparison, "SHARE_OF_NETWORK", inf)
     stock, own = twins(when="auto")
     for _ in range(ENOUGH_CALLS):
         own(given())
@@ -72,16 +73,26 @@ def test_a_program_that_another_process_compiled_is_found(tmp_path: Path, monkey
 
     monkeypatch.setattr(libraries, "_compile_graph", refuse)
     tpgen.ready(own)
-    calls: Calls = vars(own)["_tpgen_calls"]
-    ((kind,),) = calls._kinds.values()
-    assert kind.program is not None, kind.refused
+    assert kind_of(own).program is not None, kind_of(own).refused
     compare(stock, own)
+
+    # one like it takes these libraries at once, and calls for a process where one is gone
+    begun: list[Any] = []
+    monkeypatch.setattr(served, "ProgramBuilder", lambda *of: begun.append(of))
+    for _ in range(2):
+        _, like = twins(when="auto")
+        for _ in range(ENOUGH_CALLS):
+            like(given())
+        assert (kind_of(like).program is None) == bool(begun), kind_of(like).refused
+        for file in (tmp_path / "kernels").glob("*.pt2"):
+            file.write_bytes(b"")
+    assert len(begun) == 1
 
 
 _OF_A_SCRIPT = """
 import torch
 import tpgen
-from tpgen.networks import libraries, served
+from tpgen.networks import comparison, libraries, served
 
 FACTOR = 2.0
 
@@ -99,7 +110,7 @@ class Net(torch.nn.Module):
 def refuse(*_):
     raise AssertionError("compiled here")
 
-libraries._compile_graph = refuse
+libraries._compile_graph, comparison.SHARE_OF_NETWORK = refuse, float("inf")
 network, x = Net(), torch.linspace(0, 1, 5)
 served.serve(network, "auto")
 for _ in range(10):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.served import Field, assert_same, calls_of, compare, given, kind_of, twins
+from tpgen.networks import comparison
 from tpgen.networks import served as module
 from tpgen.networks.kinds import ENOUGH_CALLS
 from tpgen.networks.served import serve
@@ -54,6 +55,7 @@ def builders(monkeypatch: pytest.MonkeyPatch) -> list[_Builder]:
     monkeypatch.delenv("TPGEN_PROGRAM")
     monkeypatch.setattr(module, "ProgramBuilder", _Builder)
     monkeypatch.setattr(module, "LONGEST_CALL", inf)  # however busy the machine is
+    monkeypatch.setattr(comparison, "SHARE_OF_NETWORK", inf)  # what nobody compiles is slow
     monkeypatch.setattr(_Builder, "begun", [])
     return _Builder.begun
 

@@ -29,6 +29,7 @@ from tpgen.networks.sizes import InputSizes
 from tpgen.networks.stages import GraphPart
 
 _only_cached: ContextVar[bool] = ContextVar("programs are taken from the cache", default=False)
+_taken: ContextVar[list[str] | None] = ContextVar("names of libraries that programs take", default=None)
 
 RunLibrary = Callable[[list[Tensor]], "list[Tensor] | None"]
 Library = tuple[RunLibrary, InputSizes]  # and the conditions on its inputs
@@ -42,9 +43,23 @@ _OPTIONS = {
 }
 
 
+class NotCachedError(DeployError):
+    """A library is not in the cache."""
+
+
+@contextmanager
+def names_of_libraries() -> Iterator[list[str]]:
+    """Collect the names of the libraries that programs take in the block."""
+    token = _taken.set(names := list[str]())
+    try:
+        yield names
+    finally:
+        _taken.reset(token)
+
+
 @contextmanager
 def only_cached() -> Iterator[None]:
-    """Forbid compilation inside the block: uncached programs raise `DeployError`."""
+    """Forbid compilation inside the block: uncached programs raise `NotCachedError`."""
     token = _only_cached.set(True)
     try:
         yield
@@ -70,6 +85,8 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
         held = sizes.and_also(conditions_of(loader.get_metadata()))
         if held.hold(inputs):
             break
+    if (names := _taken.get()) is not None:
+        names.append(key)
     return (lambda given: loader.boxed_run([x.contiguous() for x in given])), held  # it does not look at strides
 
 
@@ -78,7 +95,7 @@ def _find_or_compile_cache_entry(key: str, graph: fx.GraphModule, inputs: tuple)
     with entry.hold_lock():
         if not entry.is_intact():
             if _only_cached.get():
-                raise DeployError("the program is not in the cache of kernels")
+                raise NotCachedError("the program is not in the cache of kernels")
             announce("compiles a network as one program, once for this machine: some half a minute")
             built = entry.new_file(cache.PROGRAM)
             try:

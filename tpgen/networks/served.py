@@ -23,13 +23,15 @@ from tpgen.kernels.build.build import count_cores
 from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import bypassing_programs, must_run_eagerly
+from tpgen.networks.comparison import refuse_slower_program
 from tpgen.networks.copies import copy_to_call
 from tpgen.networks.draws import generator_at, kept_generators
 from tpgen.networks.gate import Gate
 from tpgen.networks.gradients import BackwardPass, ServedCall
 from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import CallKind
-from tpgen.networks.libraries import only_cached
+from tpgen.networks.known_programs import are_libraries_cached, program_record, record_libraries
+from tpgen.networks.libraries import NotCachedError, names_of_libraries, only_cached
 from tpgen.networks.outcome import (
     LeavesWithGraphs,
     StateBefore,
@@ -211,8 +213,11 @@ class Calls:
     def _is_program_wanted(self, network: nn.Module, kind: CallKind) -> bool:
         return not _has_module_or_global_hooks(network) and (self.when is True or kind.seconds < LONGEST_CALL)
 
+    def _builds_by_itself(self) -> bool:
+        return self.when == "auto" and os.environ.get("TPGEN_PROGRAM") != "0"
+
     def _begin_build_or_put_off(self, network: nn.Module, kind: CallKind) -> None:
-        if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
+        if self.when == "auto" and not self._builds_by_itself():
             kind.refuse("TPGEN_PROGRAM=0 asks for none")
         elif self.when == "auto" and torch.are_deterministic_algorithms_enabled():
             kind.refuse("torch.use_deterministic_algorithms asks for equal bits, of a program too")
@@ -224,7 +229,11 @@ class Calls:
             self._announce_once(_BUILDS.format("traces", type(network).__name__, "once"))
             self._build_and_check_program(network, kind)
         else:
-            self._build_in_background(network, kind)
+            if are_libraries_cached(program_record(network, kind)):
+                self._announce_once(_BUILDS.format("takes", type(network).__name__, "from the cache"))
+                self._build_and_check_program(network, kind, only_cached)
+            if kind.program is None and not kind.refused:
+                self._build_in_background(network, kind)
 
     def _build_in_background(self, network: nn.Module, kind: CallKind) -> None:
         args, options, _ = kind.example()
@@ -251,16 +260,20 @@ class Calls:
             try:
                 requests, (outcome, graphs) = kind.requests, self._run_example_for_outcome(network, kind)
                 args, options, tensors = kind.example()
-                with how():
+                with how(), names_of_libraries() as names:
                     program = build(network, kind.grad, args, options, requests)
                 if not program.serves:
                     raise DeployError("its program does not compile")
                 if on_gpu((*network.parameters(), *tensors)):
                     _check_program_equals_network(program, tensors, outcome)
+                elif self._builds_by_itself():
+                    refuse_slower_program(program, network, requests, args, options)
                 kind.drop()
                 kind.adopt(program, graphs, requests)
+                record_libraries(program_record(network, kind), names)
             except Exception as error:
-                self._refuse_program_and_log(network, kind, str(error))
+                if not isinstance(error, NotCachedError) or kind.builder is not None:
+                    self._refuse_program_and_log(network, kind, str(error))
                 return
         _log.info("a program serves calls of %s", type(network).__name__)
 

@@ -71,6 +71,16 @@ class GradientPrograms:
         except RuntimeError:
             return None
 
+    def run_all(self, ran: ProgramRun, cotangents: Sequence[Sequence[Tensor]]) -> None:
+        """Run all stages behind a run."""
+        known = self.kept(ran, {})
+        for n, of in enumerate(self.written.stages):
+            known |= dict(zip(self.cotangents[n], cotangents[n], strict=True))
+            made = self.run(n, known)
+            if made is None:
+                return
+            known |= dict(zip(of.saves, made[len(of.places) :], strict=True))
+
 
 @dataclass(frozen=True, eq=False)
 class Program:

@@ -28,10 +28,11 @@ from tpgen.kernels.build.trust import check_private, resolve_parents, make_priva
 
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
 KERNEL, RUNTIME, CUBIN, PROGRAM = ".so", ".runtime", ".cubin", ".pt2"
+LIBRARY_NAMES = ".libraries"  # names of the libraries of a program
 _REFUSAL = ".refused"  # what the compiler said of a source that it refuses
 _LOCK = ".lock"
 Made = TypeVar("Made")
-_SUFFIXES = (KERNEL, RUNTIME, CUBIN, PROGRAM, ".cpp", ".cu", ".o", ".sha256", ".choice.json", _REFUSAL, _LOCK)
+_SUFFIXES = (KERNEL, RUNTIME, CUBIN, PROGRAM, ".cpp", ".cu", ".o", ".sha256", ".choice.json", LIBRARY_NAMES, _REFUSAL, _LOCK)
 _NEW = ".new-"
 # every name that is given here, so that nothing else is ever counted or removed
 _CACHE_FILE = re.compile(rf"({re.escape(_NEW)})?([0-9a-f]{{32}})({'|'.join(map(re.escape, _SUFFIXES))})(?(1)-\w+)")

@@ -1,0 +1,41 @@
+"""Programs that an earlier process built, by what is known of calls before a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import chain
+
+import torch
+from torch import nn
+
+from tpgen._version import __version__
+from tpgen.kernels.build.cache import LIBRARY_NAMES, PROGRAM, Entry, current_directory, key_of, write_atomically
+from tpgen.kernels.build.trust import read_own
+from tpgen.networks.kinds import CallKind
+
+
+def program_record(network: nn.Module, kind: CallKind) -> Entry:
+    """Cache entry that names the libraries of a network's program."""
+    tensors = chain(network.named_parameters(), network.named_buffers())
+    call = kind.signature.spec, kind.signature.constants, kind.signature.beside, kind.grad, kind.requests
+    known = (
+        *(f"{name} {type(x).__module__}.{type(x).__qualname__} {x.training}" for name, x in network.named_modules()),
+        *(f"{name} {x.dtype} {tuple(x.shape)} {x.requires_grad}" for name, x in tensors),
+    )
+    return Entry(current_directory(), key_of(__version__, torch.__version__, *known, repr(call)))
+
+
+def are_libraries_cached(record: Entry) -> bool:
+    """Whether all libraries that a record names are in the cache."""
+    try:
+        names = read_own(record.file_with_suffix(LIBRARY_NAMES)).decode().split()
+    except OSError:
+        return False
+    return bool(names) and all(Entry(record.directory, name, PROGRAM).library.exists() for name in names)
+
+
+def record_libraries(record: Entry, names: Iterable[str]) -> None:
+    """Write a record, if the cache can be written."""
+    with suppress(OSError):
+        write_atomically(record.file_with_suffix(LIBRARY_NAMES), "\n".join(names))
