@@ -14,7 +14,11 @@ from tpgen.networks import functional
 from tpgen.networks.named import _replace_row_view_by_strides
 from tpgen.networks.simplify import read_sizes_of_inputs, rewrite, simplify_graph
 from tpgen.networks.stages import returned_nodes, subgraph
-from tpgen.networks.step_trace import _clone_results_that_view_inputs, _FakeInputs, _shorten_group_sources
+from tpgen.networks.step_trace import (
+    _clone_graph_results_that_view_inputs,
+    _drop_group_sources_known_by_species,
+    _FakeInputs,
+)
 
 aten = torch.ops.aten
 
@@ -123,7 +127,7 @@ def test_species_that_the_graph_looks_up_itself_are_not_compared(changed: float,
         return [table * 2, rows + changed if changed else rows, table, numbers]
 
     made = make_fx(sources)(torch.randn(4, 3), torch.tensor([2, 0]))
-    assert _shorten_group_sources(made.graph, 1, 3) == left
+    assert _drop_group_sources_known_by_species(made.graph, 1, 3) == left
     assert len(made.graph.output_node().args[0]) == 1 + left
 
 
@@ -163,7 +167,7 @@ def test_results_that_stand_in_memory_of_inputs_are_copied() -> None:
 
     made, x = make_fx(strained_sources)(torch.randn(5, 3)), torch.randn(5, 3)
     simplify_graph(made.graph)
-    _clone_results_that_view_inputs(made.graph, 2)
+    _clone_graph_results_that_view_inputs(made.graph, 2)
     made.recompile()
     first, _, source = made(x)
     assert source is x

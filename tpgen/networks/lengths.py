@@ -12,11 +12,11 @@ import torch
 from torch import SymInt, Tensor
 
 from tpgen.base._torch import replaced_attribute
-from tpgen.networks.arrays import TracedArray, tensor_to_ask
+from tpgen.networks.arrays import TracedArray, tensor_read_by_python
 
 
 def _tensor_behind(x: Any) -> Any:
-    return tensor_to_ask(x) if type(x) is TracedArray else x
+    return tensor_read_by_python(x) if type(x) is TracedArray else x
 
 
 def _len_or_symbolic_size(x: Any) -> Any:

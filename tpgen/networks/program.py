@@ -14,7 +14,7 @@ from tpgen.base._torch import ConstantSource, pytree, with_small_sizes
 from tpgen.base.errors import DeployError, first_line
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.copies import copy_of
-from tpgen.networks.dependent import plain_words, user_line
+from tpgen.networks.dependent import explain_data_dependent_errors, user_line_of_error
 from tpgen.networks.edges import find_rows
 from tpgen.networks.functional import fake_mode, texts_as_long_as_graphs, traced
 from tpgen.networks.products import products_by_kernels
@@ -56,7 +56,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
     try:
         given, spec = pytree.tree_flatten(list(inputs))
         mode = fake_mode()
-        with with_small_sizes(few_alike), texts_as_long_as_graphs(), plain_words():
+        with with_small_sizes(few_alike), texts_as_long_as_graphs(), explain_data_dependent_errors():
             with torch.no_grad():
                 graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _fake_inputs(mode, given))
             if not few_alike:
@@ -78,8 +78,9 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         raise DeployError(f"{type(network).__name__} cannot be written as one program: {error}") from error
     except Exception as error:
         raise DeployError(
-            f"{type(network).__name__} cannot be written as one program: {first_line(error)}{user_line(error)}; take "
-            "what depends on values, such as a search for neighbours, out of forward and give its result as an input"
+            f"{type(network).__name__} cannot be written as one program: {first_line(error)}"
+            f"{user_line_of_error(error)}; take what depends on values, such as a search for neighbours, out of "
+            "forward and give its result as an input"
         ) from error
 
 
