@@ -32,7 +32,7 @@ class RecordedRun(NamedTuple):
 
 
 class RunRecorder(Protocol):
-    """Records runs."""
+    """Records a function's run on tensors, to be repeated."""
 
     def stream(self) -> int:
         """The current stream."""
@@ -78,7 +78,7 @@ class CudaGraphs:
 
 @dataclass(eq=False)
 class ReplayedRun:
-    """A run, recorded after three calls in a row of equal sizes; the first ``parameters`` inputs are not copied."""
+    """Function of tensors, recorded after three calls of equal sizes; the first ``parameters`` inputs are not copied."""
 
     run: TensorRun
     parameters: int

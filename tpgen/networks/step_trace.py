@@ -23,7 +23,7 @@ from tpgen.networks.functional import aliases, fake_mode, traced
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.neutral_edges import EdgePadding
 from tpgen.networks.objects import objects_with_dicts
-from tpgen.networks.reach import Reach, executed_code
+from tpgen.networks.reach import ReachableState, record_executed_code
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import ComputedInput, Recording, recording
 from tpgen.networks.replays import on_gpu
@@ -233,14 +233,14 @@ class _CallToTrace:
             held,
             slots.restored() as self.written,
             reading(slots.modules, kept=True) as self.ahead,
-            executed_code() as self.codes,
+            record_executed_code() as self.codes,
         ):
             self.findings, self.known, self.leaves = _find_computed_inputs(evaluate, signature, tensors, self.finds)
         refuse_traced_arrays_in_attributes(slots.modules)
-        self.reach = Reach(self.codes, slots.modules)
+        self.reach = ReachableState(self.codes, slots.modules)
         for kind in {type(x) for x, _ in objects_with_dicts(*signature.arguments(tensors))} - {dict}:
-            self.reach.add(f"the class {kind.__name__} of an argument", kind)
-        self.ahead.follow(self.reach, slots.modules)
+            self.reach.record_reachable_from(f"the class {kind.__name__} of an argument", kind)
+        self.ahead.watch_reachable_values(self.reach, slots.modules)
 
     def compute_outputs(
         self,
@@ -278,10 +278,10 @@ class _CallToTrace:
         return found
 
     def record_values_to_watch(self, graph: fx.GraphModule) -> None:
-        self.ahead.settle_objects(self.reach)
-        self.reads.follow(self.reach, self.slots.modules)
+        self.ahead.drop_objects_changed_by_hooks(self.reach)
+        self.reads.watch_reachable_values(self.reach, self.slots.modules)
         refuse_tensors_that_require_grad(self.reads.tensors() if self.slots.gradients else ())
-        self.reads.keep(graph)
+        self.reads.watch_graph_constants(graph)
 
 
 class _SizeOfNumbersError(Exception):
