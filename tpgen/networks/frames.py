@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 _REARRANGING = ("flatten", "unsqueeze", "squeeze", "reshape", "view", "unflatten", "expand")
 
 
-def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
+def remove_neutral_reshapes(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
     """Remove, in place, reshapes and broadcasts of tpgen programs that change no shape at example inputs.
 
     All operands of a product then have one number of rows.
@@ -29,7 +29,7 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
         if "tpgen" not in node.meta:
             continue
         if node.target is torch.broadcast_tensors:
-            rows.join([origin.get(n, n) for n in node.args])
+            rows.unite_equal_row_counts([origin.get(n, n) for n in node.args])
         source = _operand_of_reshape_without_effect(node, seen.shapes)
         if source is None:
             continue
@@ -38,7 +38,7 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
             node.replace_all_uses_with(origin[node])
     for node in module.graph.nodes:
         if "tpgen" in node.meta and node.target == "size" and node.args[1:] == (0,):
-            node.args = (rows.first(node.args[0]), 0)
+            node.args = (rows.find_first_matrix(node.args[0]), 0)
 
 
 @contextmanager
@@ -97,17 +97,17 @@ class _MatricesByRowCount:
         self.order = position_of_node
         self.parent: dict[fx.Node, fx.Node] = {}
 
-    def join(self, operands: Sequence[Any]) -> None:
-        """Unite operands with equal numbers of rows."""
+    def unite_equal_row_counts(self, operands: Sequence[Any]) -> None:
+        """Unite matrices of equal row counts among operands."""
         shapes = {n: self.shapes.get(n, ()) for n in operands}
         matrices = [n for n, shape in shapes.items() if len(shape) == 2 and shape[0] > 1]
-        roots = sorted({self.first(n) for n in matrices}, key=self.order.__getitem__)
+        roots = sorted({self.find_first_matrix(n) for n in matrices}, key=self.order.__getitem__)
         for root in roots[1:]:
             if self.shapes[root][0] == self.shapes[roots[0]][0]:
                 self.parent[root] = roots[0]
 
-    def first(self, node: Any) -> Any:
-        """The earliest matrix with equal rows."""
+    def find_first_matrix(self, node: Any) -> Any:
+        """Earliest matrix with as many rows."""
         while node in self.parent:
             node = self.parent[node]
         return node

@@ -21,7 +21,7 @@ from tpgen.base.progress import announce
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.build.processor import cpu_features
-from tpgen.networks.edges import find_rows
+from tpgen.networks.edges import fuse_gathers_and_sums
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
@@ -58,7 +58,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
     ``saved`` are further inputs, without conditions.
     """
     graph, key = program.graph, ""
-    find_rows(graph.graph)
+    fuse_gathers_and_sums(graph.graph)
     products_by_kernels(graph.graph)
     call_by_name(graph.graph)
     graph.recompile()

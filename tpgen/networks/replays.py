@@ -78,7 +78,7 @@ class CudaGraphs:
 
 @dataclass(eq=False)
 class ReplayedRun:
-    """Function of tensors, recorded after three calls of equal sizes; the first ``parameters`` inputs are not copied."""
+    """Function of tensors, recorded after three calls of equal sizes; the first ``parameters`` inputs stay in place."""
 
     run: TensorRun
     parameters: int

@@ -29,7 +29,7 @@ from tpgen.networks.recording import ComputedInput, Recording, recording
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.simplify import fold_constants, read_sizes_of_inputs, rewrite, simplify_graph
+from tpgen.networks.simplify import expand_library_calls, fold_constants, read_sizes_of_inputs, simplify_graph
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.stages import GradientStage, GraphPart, returned_nodes, split, subgraph
 from tpgen.networks.user_functions import FunctionNotedError, UserFunctions
@@ -189,7 +189,7 @@ def _trace_with_computed_inputs(
     searches, gpu = call.make_sourced_inputs(graph), on_gpu((*slots.tensors(), *tensors))
     results = [x.meta["val"] for x in returned_nodes(graph)[: call.results]]
     padding = EdgePadding.read_from_trace(signature, inputs.given, results) if gpu else None
-    rewrite(graph.graph, gpu)
+    expand_library_calls(graph.graph, gpu)
     call.record_values_to_watch(graph)
     if gpu:  # a CUDA graph records no copies from a CPU
         fold_constants(graph)
