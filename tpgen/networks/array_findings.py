@@ -1,4 +1,4 @@
-"""Results of numpy, and of user functions that call numpy, as inputs of a program."""
+"""Results of numpy and of user functions as inputs of a program."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.dtype
 
 
 class NumpyResultMode(DataDependentMode):
-    """`DataDependentMode` that also makes results of numpy calls inputs of the traced program."""
+    """`DataDependentMode` that also makes numpy results program inputs."""
 
     def __init__(self, functions: UserFunctions, program: Recording) -> None:
         super().__init__(program)
@@ -61,7 +61,7 @@ class NumpyResultMode(DataDependentMode):
             raise self._refused  # the network may have caught the error
 
     def restart_if_function_is_opaque(self) -> None:
-        """Raise `FunctionNotedError`, which restarts the trace, if the running user function can run untraced."""
+        """Raise `FunctionNotedError` if the running user function can run untraced."""
         self._functions.have_arrays = True
         code = self._functions.find_outermost_opaque_candidate()
         if code is not None:
@@ -69,12 +69,12 @@ class NumpyResultMode(DataDependentMode):
             raise FunctionNotedError
 
     def restart_or_keep_error(self, error: DeployError) -> DeployError:
-        """Restart the trace if the running user function can run untraced; else return the error, to raise."""
+        """As `restart_if_function_is_opaque`; else return the error."""
         self.restart_if_function_is_opaque()
         self._refused = self._refused or error
         return error
 
-    def _make_restart_or_refusal(self, code: CodeType | None, reason: str) -> BaseException:
+    def _make_restart_or_deploy_error(self, code: CodeType | None, reason: str) -> BaseException:
         # the error that follows a function, or, without one, refuses
         if code is None:
             return self.restart_or_keep_error(DeployError(reason.format(line=running_user_line())))
@@ -84,23 +84,23 @@ class NumpyResultMode(DataDependentMode):
     def record_call_as_input(
         self, function: Any, args: Sequence[Any], options: dict[str, Any], code: CodeType | None = None
     ) -> Any:
-        """Call a numpy or user function on example values; the results become inputs of the traced program."""
+        """Call a function on example values; results become program inputs."""
         name = getattr(function, "__qualname__", repr(function))
         call = _FlattenedCall.from_arguments(
             function, args, options, (tuple, _SliceAsTuple) if code else (tuple, list, _SliceAsTuple)
         )
         if call is None:
-            raise self._make_restart_or_refusal(code, NEEDS_NUMBERS)
+            raise self._make_restart_or_deploy_error(code, NEEDS_NUMBERS)
         self._calls += 1
         kept = call.constants_to_compare()
         if self._program.traced and self._functions.kept.get(self._calls) != kept:
-            raise self._make_restart_or_refusal(code, NEEDS_NUMBERS)
+            raise self._make_restart_or_deploy_error(code, NEEDS_NUMBERS)
         self._functions.kept[self._calls] = kept
 
         def make_computed_input(example_result: Any) -> ComputedInput:
             structure = _ResultStructure.from_results(example_result)
             if structure is None:
-                raise self._make_restart_or_refusal(code, NEEDS_NUMBERS)
+                raise self._make_restart_or_deploy_error(code, NEEDS_NUMBERS)
             return ComputedInput(partial(_call_and_encode_results, call, structure), structure.decode_results)
 
         def run_example_twice(*sources: Tensor) -> Any:
@@ -110,9 +110,9 @@ class NumpyResultMode(DataDependentMode):
                 self._refused = self._refused or DeployError(f"{name} fails: {first_line(error)}")
                 raise
             if found is None or again is None:
-                raise self._make_restart_or_refusal(code, WRITES)
+                raise self._make_restart_or_deploy_error(code, WRITES)
             if not _are_results_equal_bitwise(found, again):  # such as a function that counts its calls
-                raise self._make_restart_or_refusal(code, NEEDS_NUMBERS)
+                raise self._make_restart_or_deploy_error(code, NEEDS_NUMBERS)
             return found
 
         sources = list(call.sources.values())
@@ -203,7 +203,7 @@ class _FlattenedCall:
     def from_arguments(
         function: Any, args: Sequence[Any], options: dict[str, Any], containers: tuple[type, ...]
     ) -> _FlattenedCall | None:
-        """Flatten a call's arguments; None if one can be no constant of a program."""
+        """Flatten arguments; None if one can be no constant of a program."""
         given = _replace_slices_by_tuples((*args, *options.values()))
         leaves, spec = pytree.tree_flatten(given, is_leaf=lambda x: type(x) not in containers)
         kinds = {n: kind for n, x in enumerate(leaves) if (kind := _find_argument_encoding(x)) is not None}
@@ -215,7 +215,7 @@ class _FlattenedCall:
         return _FlattenedCall(function, rest, spec, tuple(options), sources, kinds, asks)
 
     def constants_to_compare(self) -> tuple:
-        """Structure and constants of the call, equal for equal calls."""
+        """Structure and constants of the call."""
         rest = [
             (type(x), x.tobytes(), x.shape, x.dtype) if is_numeric_array(x) else (type(x), repr(x)) for x in self.leaves
         ]
@@ -223,7 +223,7 @@ class _FlattenedCall:
         return self.spec, self.names, rest, kinds, getattr(self.function, "__qualname__", "")
 
     def call_on_copies(self, source_tensors: Sequence[Tensor], may_view: bool = True) -> tuple[Any] | None:
-        """Call on copies; return the result as a tuple, or None if the function writes into, or views, an argument."""
+        """Call on copies; the result as a tuple, or None if the function writes into, or views, an argument."""
         with disabled_modes(), active_array_recorder(None), torch.enable_grad():
             copies = [
                 x.detach().clone().requires_grad_(asks) for x, asks in zip(source_tensors, self.asks, strict=True)
@@ -268,7 +268,7 @@ class _ResultStructure:
         return [kind.encode(leaves[n]) for n, kind in self.kinds.items()]
 
     def decode_results(self, *tensors: Tensor) -> Any:
-        """Rebuild results from tensors, with a `TracedArray` for each array."""
+        """Rebuild results from tensors, with `TracedArray` for arrays."""
         leaves = list(self.leaves)
         for (n, kind), x in zip(self.kinds.items(), tensors, strict=True):
             leaves[n] = kind.decode(x)

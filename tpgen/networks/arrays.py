@@ -42,7 +42,7 @@ _recorder: ContextVar[Any] = ContextVar("recorder of calls of numpy", default=No
 
 @contextmanager
 def active_array_recorder(recorder: Any) -> Iterator[None]:
-    """Let ``recorder`` take numpy calls on this thread's traced arrays inside the block; None: refuse these."""
+    """Let ``recorder`` take this thread's numpy calls on traced arrays inside the block."""
     before = _recorder.set(recorder)
     try:
         yield
@@ -51,12 +51,12 @@ def active_array_recorder(recorder: Any) -> Iterator[None]:
 
 
 def current_array_recorder() -> Any:
-    """This thread's recorder of numpy calls, or None."""
+    """This thread's recorder, or None."""
     return _recorder.get()
 
 
 class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """Proxy of a numpy array, or number, in a trace: calls of numpy on these are recorded."""
+    """Proxy of a numpy array, or number, in a trace."""
 
     __slots__ = ("_tensor", "_versions", "is_number")
     __hash__ = None  # type: ignore[assignment]
@@ -162,7 +162,7 @@ def tensor_read_by_python(array: TracedArray) -> Tensor:
 
 
 def is_numeric_array(x: Any) -> bool:
-    """Whether a value is a plain numpy array or number of a type that tensors have."""
+    """Whether a tensor can hold a plain numpy array or number."""
     if type(x) is TracedArray:
         return False
     return (type(x) is np.ndarray or isinstance(x, np.generic)) and x.dtype.kind in "biufc"
@@ -187,7 +187,7 @@ def _raise_deploy_error(reason: str) -> NoReturn:
 
 
 class TracedArrayMode(TorchFunctionMode):
-    """Makes ``tensor.numpy()`` give a `TracedArray`, and ``torch.tensor`` and the like take one."""
+    """Makes ``tensor.numpy()`` give a `TracedArray`, and `torch.tensor` take one."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple = (), options: dict[str, Any] | None = None
@@ -232,7 +232,7 @@ def _tensor_of_same_memory(array: TracedArray) -> Tensor:
 
 
 def refuse_traced_arrays_in_attributes(modules: Iterable[nn.Module]) -> None:
-    """Raise `DeployError` if a module's attribute is a traced array."""
+    """Raise `DeployError` if a module has one."""
     found = [(m, name, x) for m in modules for name, x in vars(m).items() if type(x) is TracedArray]
     for module, name, x in found:
         setattr(module, name, x.tensor.numpy())
@@ -242,7 +242,7 @@ def refuse_traced_arrays_in_attributes(modules: Iterable[nn.Module]) -> None:
 
 @contextmanager
 def record_lines_that_call_numpy() -> Iterator[list[str]]:
-    """Record lines of user code that call ``Tensor.numpy`` inside the block."""
+    """Record lines of user code that call ``Tensor.numpy``."""
     lines: list[str] = []
 
     def wrap_numpy_method(numpy: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,6 @@
-"""Data-dependent operations, such as `nonzero` and ``item``, as findings: inputs of a program.
+"""Data-dependent operations, such as `nonzero`, as inputs of a program."""
 
-A number that is no count must equal the example's.
-"""
+# A number that is no count must equal the example's.
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _KNOWN = ("aten", "prim", "prims", "tpgen")  # namespaces of operations
 
 
 class DataDependentMode(DispatchMode):
-    """Dispatch mode that makes results of data-dependent operators, as ``nonzero``, inputs of the traced program."""
+    """Makes results of data-dependent operators, as ``nonzero``, inputs of the traced program."""
 
     def __init__(self, program: Recording) -> None:
         super().__init__()
@@ -68,7 +67,7 @@ class DataDependentMode(DispatchMode):
         sources: Sequence[Tensor],
         make_input: Callable[[Any], ComputedInput],
     ) -> Any:
-        """The program's input in place of an operation's result; without one, the computed result."""
+        """Program input in place of an operation's result; without one, the computed result."""
         return self._program.get_or_compute(
             f"{operation} at {_file_and_line_of_user_code()}", compute, sources, make_input
         )
@@ -189,13 +188,13 @@ def _file_and_line_of_user_code() -> str:
 
 
 def running_user_line() -> str:
-    """Source text of the user code's line that runs; "" for torch's and tpgen's own."""
+    """Source text of the running line of user code, or ""."""
     place = _file_and_line_of_user_code()
     return _format_source_line(*place.rsplit(":", 1)) if place else ""
 
 
 def user_line_of_error(error: BaseException) -> str:
-    """Source text of the last line of user code in an error's traceback, or ""."""
+    """Source text of an error's last line of user code, or ""."""
     found = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -222,7 +221,7 @@ _SAID = {  # what torch says of values, and plain words
 
 @contextmanager
 def explain_data_dependent_errors() -> Iterator[None]:
-    """Turn torch's errors of data-dependent code into a `DeployError` that names the line."""
+    """Turn torch's errors of data-dependent code into `DeployError`."""
     try:
         yield
     except Exception as error:

@@ -20,7 +20,7 @@ DRAWS_UNFOLLOWED = "it takes random numbers in a way that programs do not follow
 
 
 def draws_numbers_of_known_shape(function: Any) -> bool:
-    """Whether an operator draws random numbers, of a tensor's or an argument's shape.
+    """Whether an operator draws random numbers of a tensor's or an argument's shape.
 
     >>> aten = torch.ops.aten
     >>> draws_numbers_of_known_shape(aten.bernoulli_.float), draws_numbers_of_known_shape(aten.rand.default)
@@ -39,7 +39,7 @@ def _names_of_tensor_arguments(function: Any) -> list[str]:
 
 
 class RandomDraw:
-    """Random operation of a call: operator, arguments and shape of the numbers."""
+    """Random operation of a call: operator, arguments, shape."""
 
     def __init__(self, function: Any, args: Sequence[Any], options: dict[str, Any]) -> None:
         names = [x.name for x in function._schema.arguments]
@@ -65,7 +65,7 @@ class RandomDraw:
         return self._function(**{self._size: shape if self._size == "size" else shape[0]}, **self._named)
 
     def as_computed_input(self) -> ComputedInput:
-        """Program input whose numbers each call draws."""
+        """Input whose numbers each call draws."""
         return ComputedInput(lambda source: [self.draw_numbers(source)], lambda numbers: numbers, is_drawn=True)
 
 
@@ -101,16 +101,16 @@ def kept_generators() -> Iterator[None]:
 
 
 class GeneratorUseCheck:
-    """Checks that only recorded draws have used torch's random generator."""
+    """Checks that only recorded draws use torch's random generator."""
 
     def __init__(self) -> None:
         self._state = torch.get_rng_state()
 
     def check_generator_unused(self) -> None:
-        """Raise `DeployError` if the generator's state has changed since the last note."""
+        """Raise `DeployError` if the state has changed since the last note."""
         if not torch.equal(self._state, torch.get_rng_state()):
             raise DeployError(DRAWS_UNFOLLOWED)
 
     def note_generator_state(self) -> None:
-        """Note the generator's present state."""
+        """Note the present state."""
         self._state = torch.get_rng_state()

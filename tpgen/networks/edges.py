@@ -37,7 +37,7 @@ class _RuleMatch(NamedTuple):
 
 
 def fuse_gathers_and_sums(graph: fx.Graph) -> None:
-    """Fuse gathers before and sums after product calls into the calls, as row rules."""
+    """Fuse gathers before and sums after product calls into the calls."""
     for node in graph.find_nodes(op="call_function", target=_form):
         call = FormCall.from_arguments(*node.args, **node.kwargs)
         if not kernels_of(call.description).description.any_level:
@@ -49,7 +49,9 @@ def _fuse_gathers_and_sums_into_call(graph: fx.Graph, node: fx.Node, call: FormC
     known = {index.rule: index for index in call.indices}
     dtype = call.tensors[0].meta["val"].dtype  # type: ignore[attr-defined]
     taken = [rule for rule in EDGES if not kernels_of(call.description).unsupported_rules((rule,), dtype, "cpu")]
-    found = [x for rule in taken if rule not in known if (x := _match_row_rule(node, call, rule)) is not None]
+    found = [
+        x for rule in taken if rule not in known if (x := _match_gathers_and_sums_of_rule(node, call, rule)) is not None
+    ]
     if not found:
         return
     gathered = {slot: x for each in found for slot, x in each.gathered.items()}
@@ -84,7 +86,7 @@ def _reads_only_metadata(node: fx.Node) -> bool:
     return node.target is _aten.new_zeros.default or bool(node.target is _aten.sym_size.int and node.args[1] == 0)
 
 
-def _match_row_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _RuleMatch | None:
+def _match_gathers_and_sums_of_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _RuleMatch | None:
     # how a rule finds all rows of its operand in a call; None where it does not
     given: dict[Slot, Any] = {
         slot: _match_gather(x)

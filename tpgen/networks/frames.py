@@ -16,10 +16,8 @@ _REARRANGING = ("flatten", "unsqueeze", "squeeze", "reshape", "view", "unflatten
 
 
 def remove_neutral_reshapes(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Remove, in place, reshapes and broadcasts of tpgen programs that change no shape at example inputs.
-
-    All operands of a product then have one number of rows.
-    """
+    """Remove, in place, reshapes and broadcasts of tpgen programs that change no shape at example inputs."""
+    # all operands of a product then have one number of rows
     seen = _ShapeRecorder(module)
     seen.run(*inputs)
     order = {node: n for n, node in enumerate(module.graph.nodes)}
@@ -107,7 +105,7 @@ class _MatricesByRowCount:
                 self.parent[root] = roots[0]
 
     def find_first_matrix(self, node: Any) -> Any:
-        """Earliest matrix with as many rows."""
+        """Earliest matrix with as many rows as ``node``."""
         while node in self.parent:
             node = self.parent[node]
         return node

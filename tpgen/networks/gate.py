@@ -29,7 +29,7 @@ class Gate:
 
     @contextmanager
     def writing(self) -> Iterator[bool]:
-        """Hold the lock for a trace; wait up to a second for calls; yield whether the trace may begin."""
+        """Hold the lock for a trace, after up to a second; yield whether the trace may begin."""
         with self._changed:
             free = self._changed.wait_for(lambda: not (self._calls or self._writer), timeout=1.0)
             self._writer = get_ident() if free else self._writer

@@ -77,7 +77,7 @@ def add_pass_to_requests(requests: Requests, backward_pass: BackwardPass) -> Req
 
 
 def with_gradients(network: nn.Module, requests: Requests) -> Evaluate:
-    """Make a function from cotangents and the network's arguments to outcome and gradients of each request."""
+    """Make a function from cotangents and arguments to outcome and gradients of each request."""
 
     def call_and_differentiate(cotangents: Sequence[Sequence[Tensor]], *args: Any, **options: Any) -> tuple[Any, ...]:
         outcome, _, gradients = _call_and_compute_gradients(network, requests, args, options, cotangents)
@@ -139,7 +139,7 @@ def are_plain_cotangents(cotangents: Iterable[Tensor]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ServedCall:
-    """A call that a program has computed, with all that its gradients need."""
+    """A call that a program has computed, with all that gradients need."""
 
     program: Program
     requests: Requests  # that the program serves
@@ -177,7 +177,7 @@ class ServedCall:
     def run_gradient_stage(
         self,
         stage: int,
-        known: dict[int, Tensor],
+        stage_inputs: dict[int, Tensor],
         cotangents: Sequence[Tensor | None],
         shapes_and_dtypes: Sequence[Any],
     ) -> tuple[dict[int, Tensor], dict[int, Tensor]] | None:
@@ -193,14 +193,14 @@ class ServedCall:
             for x, (shape, dtype) in zip(cotangents, shapes_and_dtypes, strict=True)
         )
         more = dict(zip(numbers, filled, strict=True))
-        made = programs.run(stage, known | more)
+        made = programs.run(stage, stage_inputs | more)
         if made is None:
             return None
         given = {n for n, x in zip(numbers, cotangents, strict=True) if x is not None}
         rows = zip(self.differentiated_sources(stage), made, of.depends, strict=False)
         found = {n: x for n, x, depends in rows if not (depends and given.isdisjoint(depends))}  # zeros depend on none
         kept = more | dict(zip(of.saves, made[len(of.places) :], strict=True))
-        return clone_tensors_that_share_memory(found, (known | kept).values()), kept
+        return clone_tensors_that_share_memory(found, (stage_inputs | kept).values()), kept
 
     def differentiated_sources(self, stage: int) -> list[int]:
         """Numbers of the sources whose gradients a stage returns."""
@@ -236,13 +236,13 @@ def find_inputs_of_running_grad() -> list[Tensor]:
 
 
 def attach_graph(call: ServedCall, stage_inputs: dict[int, Tensor], results: dict[int, Tensor]) -> list[Tensor]:
-    """Make ``results`` differentiable to any order by the call's sources; gradient programs read ``stage_inputs``."""
+    """Make ``results`` differentiable by the call's sources, to any order; stages read ``stage_inputs``."""
     own, sources = (
         clone_tensors_that_share_memory(results, stage_inputs.values()),
         [call.sources[n] for n in call.places],
     )
     with torch.enable_grad():
-        *found, _ = _ResultsOfServedCall.apply(call, list(own.values()), stage_inputs, *sources)
+        *found, _ = _ResultsOfProgramCall.apply(call, list(own.values()), stage_inputs, *sources)
     within = {n: ref(x) for n, x in zip(results, found, strict=True) if n in call.graphs.within}
     found[0].grad_fn.within = within
     return found
@@ -254,13 +254,13 @@ class _CallHolder(Tensor):
     call: ServedCall
 
 
-class _ResultsOfServedCall(torch.autograd.Function):
+class _ResultsOfProgramCall(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, call: ServedCall, results: list[Tensor], stage_inputs: dict[int, Tensor], *_sources: Tensor
     ) -> tuple[Tensor, ...]:
         # the last result leads gradients of gradients here; the call is freed with what is saved
-        """Return results, and an empty link that leads gradients of gradients back here."""
+        """Return results, and a link for gradients of gradients."""
         ctx.set_materialize_grads(False)
         link, holder = torch.zeros(()), _CallHolder()
         holder.call = call
@@ -271,7 +271,7 @@ class _ResultsOfServedCall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        """Gradients by the call's sources, by programs or else by the network."""
+        """Gradients by sources, by programs or else by the network."""
         inner = ctx.inner.pop(current_pass(), [])
         link, holder, *saved = ctx.saved_tensors
         call = holder.call
@@ -321,7 +321,7 @@ def _compute_gradients_by_programs(
     if made is None or not again:
         return made and made[0]
     found, kept = made
-    return dict(zip(found, _GradientsOfServedCall.apply(ctx.inner, kept, list(found.values()), link), strict=True))
+    return dict(zip(found, _GradientsOfProgramCall.apply(ctx.inner, kept, list(found.values()), link), strict=True))
 
 
 def _compute_gradients_by_network(
@@ -363,7 +363,7 @@ def _differentiate_by_sources(
     return dict(zip(places, found, strict=True))
 
 
-class _GradientsOfServedCall(torch.autograd.Function):
+class _GradientsOfProgramCall(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -372,7 +372,7 @@ class _GradientsOfServedCall(torch.autograd.Function):
         gradients: list[Tensor],
         _link: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Return the gradients."""
+        """Return ``gradients``."""
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*stage_inputs.values())
         ctx.inner, ctx.numbers = inner_passes, list(stage_inputs)

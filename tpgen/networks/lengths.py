@@ -60,7 +60,7 @@ def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[N
     places = {id(names): names for _, names in codes}
     uses: dict[tuple[int, str], bool] = {}
     for code, names in codes:
-        for name, called in _list_len_and_int_uses(code):
+        for name, called in _list_len_and_int_reads_with_is_called(code):
             uses[id(names), name] = called and uses.get((id(names), name), name not in names)
     opened = [(places[place], name) for (place, name), called in uses.items() if called]
     for names, name in opened:
@@ -75,7 +75,7 @@ def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[N
             del names[name]
 
 
-def _list_len_and_int_uses(code: CodeType) -> Iterator[tuple[str, bool]]:
+def _list_len_and_int_reads_with_is_called(code: CodeType) -> Iterator[tuple[str, bool]]:
     # names that a function reads, and whether it calls what they say: `int` may be asked for as a class
     if _REPLACEMENTS.keys().isdisjoint(code.co_names):
         return

@@ -1,8 +1,7 @@
-"""Edges longer than any cutoff, which change no result: a program on a GPU then meets few sizes, and replays them.
+"""Edges longer than any cutoff, which change no result."""
 
-A CUDA graph serves one number of edges.  `EdgePadding` adds edges, from an atom to its image `NEUTRAL_LENGTH` away,
-up to the next of 16 sizes in an octave.
-"""
+# A CUDA graph serves one number of edges.  `EdgePadding` adds edges, from an atom to its image `NEUTRAL_LENGTH` away,
+# up to the next of 16 sizes in an octave: a program on a GPU then meets few sizes, and replays them.
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def padded_size(edges: int) -> int:
 
 @dataclass(frozen=True)
 class EdgePadding:
-    """Adds neutral edges to a call's tensors, and removes their rows from results."""
+    """Pads a call's tensors by edges beyond any cutoff, and removes their rows from results."""
 
     edges: Mapping[int, _EdgeTensorKind]  # tensors of edges, by their number
     positions: int

@@ -26,7 +26,7 @@ _OURS = (*FIXED, "tpgen.networks.")
 
 
 def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -> tuple[Any, tuple]:
-    """Call; return the result, and result and side effects as an outcome for `apply_outcome`.
+    """Call; return the result, and an outcome of result and side effects for `apply_outcome`.
 
     >>> def add(data):
     ...     data["y"] = 2 * data["x"]
@@ -52,14 +52,14 @@ class StateBefore:
 
     @staticmethod
     def copy_state(call: Any, args: tuple, options: dict[str, Any]) -> StateBefore:
-        """Copy this state."""
+        """Copy arguments' contents and modules' attributes."""
         held, (_, tensors) = objects_with_dicts(args, options), Signature.split_call(args, options)
         parameters = ParameterSlots(call, gradients=False).tensors() if isinstance(call, nn.Module) else []
         places = {id(x): Given(n) for n, x in enumerate([*parameters, *tensors])}
         return StateBefore(held, [dict(names) for _, names in held], places, _attributes_of_modules_and_copies(call))
 
     def collect_outcome(self, result: Any) -> tuple:
-        """The call's result and side effects, as for `apply_outcome`."""
+        """The call's result and side effects for `apply_outcome`."""
         whole = next((n for n, (x, _) in enumerate(self.held) if x is result), None)
         changes = [_changed_entries(now, was) for (_, now), was in zip(self.held, self.contents, strict=True)]
         pairs = zip(self.held, self.contents, strict=True)
@@ -151,7 +151,7 @@ class LeavesWithGraphs:
     def classify_leaves(
         network: nn.Module, outcome: tuple, required_grad: Sequence[bool], tensors: Sequence[Tensor]
     ) -> LeavesWithGraphs:
-        """Classify an outcome's leaves; ``required_grad`` tells which tensors required gradients before the call."""
+        """Classify leaves; ``required_grad`` holds the tensors' flags before the call."""
         leaves, spec = flatten(outcome)
         live = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad}
         nodes = {n: set(nodes_behind(x.grad_fn)) for n, x in live.items() if x.grad_fn is not None}
@@ -174,7 +174,7 @@ class LeavesWithGraphs:
 
 
 def nodes_behind(node: Any, ends: Iterable[Any] = ()) -> Iterator[Any]:
-    """Nodes of autograd's graph that a pass through ``node`` reaches before any of the ``ends``."""
+    """Autograd nodes that a pass through ``node`` reaches before any of the ``ends``."""
     seen, pending = {node, *ends}, [node]
     while pending:
         for found, _ in pending.pop().next_functions:

@@ -183,7 +183,7 @@ def _compile_wrapper_on_another_thread() -> Iterator[None]:
         here = get_ident()  # what other threads compile meanwhile is theirs
 
         def wrap_build(build: Callable[[Any], None]) -> Callable[[Any], None]:
-            def build_or_submit(self: Any) -> None:
+            def build_or_submit_to_thread(self: Any) -> None:
                 made = self.get_target_file_path()
                 if get_ident() != here:
                     return build(self)
@@ -194,7 +194,7 @@ def _compile_wrapper_on_another_thread() -> Iterator[None]:
                         unit.result()
                 return build(self)
 
-            return build_or_submit
+            return build_or_submit_to_thread
 
         with _torch.replaced_attribute(_torch.CppBuilder, "build", wrap_build):
             yield

@@ -33,7 +33,7 @@ class BackwardPassListener(Protocol):
 def watch_passes(
     listener: BackwardPassListener, network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]
 ) -> None:
-    """Tell ``listener`` of backward passes that reach leaves."""
+    """Tell ``listener`` of backward passes that reach result leaves."""
     edges = list(map(_gradient_edge_of, (*tensors, *own_leaves(leaves))))
     for n, x in enumerate(leaves):
         if isinstance(x, Tensor) and x.grad_fn is not None:

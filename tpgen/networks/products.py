@@ -1,7 +1,6 @@
-"""Matrix products as kernels of linear layers.
+"""Matrix products as kernels of linear layers."""
 
-``x W`` is a linear layer of scalars; ``g Wᵀ`` and ``xᵀ g`` are its gradients.
-"""
+# ``x W`` is a linear layer of scalars; ``g Wᵀ`` and ``xᵀ g`` are its gradients.
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _is_inside_build_or_import(frame: FrameType | None) -> bool:
 
 
 class ReachableState:
-    """Dict entries, objects and tensors that code can read, except modules' parameters and buffers."""
+    """Dict entries, objects and tensors that code can read, without modules' parameters and buffers."""
 
     def __init__(self, codes: Mapping[CodeType, dict[str, Any]], modules: Iterable[nn.Module]) -> None:
         self._codes = {code: names for code, names in codes.items() if not are_globals_of_library(names)}

@@ -1,4 +1,4 @@
-"""Values that a network's code reads in a trace; a program is valid while these are unchanged."""
+"""Values that a network's code reads in a trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith("_glo
 
 
 class Reads:
-    """Module attributes that code has read, and objects reachable from these; watched for changes."""
+    """Module attributes that code has read, and objects reachable from these."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, str], RecordedEntry] = {}

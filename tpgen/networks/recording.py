@@ -1,7 +1,6 @@
-"""Findings: data-dependent inputs of a program, such as edge pairs and species of rows.
+"""Computed inputs of programs, such as edge pairs and species of rows."""
 
-In a trace, modules name sources to the active `Recording`; each call finds anew, or reuses a confirmed finding.
-"""
+# In a trace, modules name sources to the active `Recording`; each call computes anew, or reuses a confirmed value.
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def _compute_edge_pair_tensors(edge_index: Tensor, vectors: Tensor) -> list[Tens
 
 
 def opposite_vectors_mismatch(pairs: EdgePairs, _edge_index: Tensor, vectors: Tensor) -> Tensor:
-    """How far paired edge vectors are from opposites beyond rounding; positive for a mismatch."""
+    """Deviation of paired vectors from opposites beyond rounding; positive for a mismatch."""
     first, second = (vectors.detach().index_select(0, edges) for edges in (pairs.first, pairs.second))
     return (first + second).abs().amax() - _ROUNDING * torch.finfo(vectors.dtype).eps * first.abs().amax()
 
@@ -90,7 +89,7 @@ def _make_edge_pairs_from_tensors(
 
 
 class ComputedInput(NamedTuple):
-    """Program input that each call computes eagerly, and the object built of these tensors for modules.
+    """Program input that each call computes eagerly, and the object built of these tensors.
 
     ``mismatch(object, *sources)`` is positive for a wrong reuse.  ``fixed`` inputs depend on parameters alone;
     ``is_drawn`` ones are random.
@@ -126,17 +125,17 @@ def encode_count(count: int) -> Tensor:
 
 
 class Recording:
-    """Computed inputs of a program in a trace, and source tensors that modules name.
+    """A program's computed inputs in a trace, and the tensors that modules name as sources.
 
-    ``findings`` are the inputs of a trace by name; None in the example call that discovers these.
+    ``computed_inputs`` are those of a trace by name; None in the example call that discovers these.
     """
 
     def __init__(
-        self, given: Mapping[str, Sequence[Tensor]], findings: Mapping[str, ComputedInput] | None = None
+        self, input_tensors: Mapping[str, Sequence[Tensor]], computed_inputs: Mapping[str, ComputedInput] | None = None
     ) -> None:
-        self.traced = findings is not None  # else it is an example's call, which says what there is to find
-        self.findings = dict(findings or FINDINGS)
-        self.given = {name: self.findings[name].build_object(*tensors) for name, tensors in given.items()}
+        self.traced = computed_inputs is not None  # else it is an example's call, which says what there is to find
+        self.findings = dict(computed_inputs or FINDINGS)
+        self.given = {name: self.findings[name].build_object(*tensors) for name, tensors in input_tensors.items()}
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
         self._count: Counter[str] = Counter()
 
@@ -155,7 +154,7 @@ class Recording:
         sources: Sequence[Tensor],
         make_input: Callable[[Any], ComputedInput],
     ) -> Any:
-        """The given object of a name's next use, else compute and record this input."""
+        """Program input of a name's next use; without one, compute and record."""
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
         if name in self.given:

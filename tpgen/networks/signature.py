@@ -146,7 +146,7 @@ def _flatten_arguments(args: tuple, options: dict[str, Any]) -> tuple[list[Any],
 def _collect_leaves(
     values: Iterable[Any], leaves: list[Any], nodes_in_preorder: list[Any], seen: set[int], around: tuple[Any, ...] = ()
 ) -> bool:
-    """Collect leaves and containers; False at an unknown or shared object."""
+    # False at an unknown or shared object
     for x in values:
         kind = type(x)
         if isinstance(x, (Tensor, Enum)) or kind in _PLAIN:

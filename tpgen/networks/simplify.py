@@ -45,7 +45,7 @@ def simplify_graph(graph: fx.Graph) -> None:
 def read_sizes_of_inputs(graph: fx.Graph, count: int) -> None:
     """Replace sizes of intermediate tensors by those of the first ``count`` inputs, also sums and products of sizes.
 
-    No later input is read: a search for this input may need the size.
+    No later input is read: computing this input may need the size.
     """
     inputs, known = list(graph.find_nodes(op="placeholder")), dict[str, fx.Node]()
     latest = {x: n for n, x in enumerate(inputs)}  # input behind each node

@@ -57,7 +57,7 @@ class InputSizes:
         begin = self._count_inputs_before_open_size
         if not self._static_inputs_matcher(inputs[:begin]):
             return False
-        rest, (kinds, fixed, opened) = inputs[begin:], self._kinds_and_fixed_and_open_sizes
+        rest, (kinds, fixed, opened) = inputs[begin:], self._kinds_fixed_sizes_and_open_size_positions
         if list(map(_KIND, rest)) != kinds:
             return False
         sizes = [n for x in rest for n in x.shape]
@@ -113,7 +113,7 @@ class InputSizes:
         return match_static_inputs
 
     @cached_property
-    def _kinds_and_fixed_and_open_sizes(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
+    def _kinds_fixed_sizes_and_open_size_positions(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
         # kinds of all other inputs; of their sizes in a row, fixed ones with their places, and places of open ones
         shapes = self.shapes[self._count_inputs_before_open_size :]
         sizes = [n for shape in shapes for n in shape]

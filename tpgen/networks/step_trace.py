@@ -42,7 +42,7 @@ Evaluate = Callable[..., Any]  # from the arguments of a call to results, of whi
 
 @dataclass(eq=False)
 class _SourcedInput:
-    """`ComputedInput` with graphs that compute the source tensors, and the last computed value."""
+    """`ComputedInput` with graphs of the source tensors, and the last value."""
 
     finding: ComputedInput
     first: GraphPart
@@ -50,7 +50,7 @@ class _SourcedInput:
     last: tuple[Tensor, list[Tensor]] | None = None
 
     def compute_or_reuse(self, inputs: list[Tensor], refresh: bool) -> list[Tensor] | None:
-        """Compute the input from program ``inputs``; without ``refresh``, reuse the last for an equal first source."""
+        """Compute from program ``inputs``; without ``refresh``, reuse the last value for an equal first source."""
         if self.finding.mismatch is None:
             return self.finding.compute(*self.sources.of(inputs))
         (first,), last = self.first.of(inputs), self.last
@@ -63,7 +63,7 @@ class _SourcedInput:
 
 @dataclass
 class TracedEvaluation:
-    """A traced evaluation: program, input conditions, read values to watch, computed inputs and result structure."""
+    """A traced evaluation: program, input conditions, reads, computed inputs, result structure."""
 
     program: GraphPart
     sizes: InputSizes  # of parameters, tensors, findings and cotangents
@@ -77,7 +77,7 @@ class TracedEvaluation:
     updates: tuple[int, ...] = ()  # buffers that the network writes into
 
     def complete(self, inputs: list[Tensor], refresh: bool = True) -> list[Tensor] | None:
-        """Append computed inputs, perhaps reused unless ``refresh``; None if one cannot be computed."""
+        """Append computed inputs, or, without ``refresh``, reused ones; None if one fails."""
         for search in self.searches.values():
             found = search.compute_or_reuse(inputs, refresh)
             if found is None:
@@ -235,7 +235,7 @@ class _CallToTrace:
             reading(slots.modules, kept=True) as self.ahead,
             record_executed_code() as self.codes,
         ):
-            self.findings, self.known, self.leaves = _find_computed_inputs(evaluate, signature, tensors, self.finds)
+            self.findings, self.known, self.leaves = _run_for_computed_inputs(evaluate, signature, tensors, self.finds)
         refuse_traced_arrays_in_attributes(slots.modules)
         self.reach = ReachableState(self.codes, slots.modules)
         for kind in {type(x) for x, _ in objects_with_dicts(*signature.arguments(tensors))} - {dict}:
@@ -354,7 +354,7 @@ class _FakeInputs(NamedTuple):
         return self._replace(found=[of for yes, of in zip(are_used, self.found, strict=True) if yes])
 
 
-def _find_computed_inputs(
+def _run_for_computed_inputs(
     evaluate: Evaluate, signature: Signature, tensors: Sequence[Tensor], make_mode: _Finds
 ) -> tuple[dict[str, ComputedInput], dict[str, list[Tensor]], list[Any]]:
     # evaluate once, as what is written at a first call must not be traced; findings, and those of this call

@@ -258,16 +258,16 @@ _OTHERWISE = (
 
 def _write_trace_error_message(error: Exception, network_tracer: NetworkTracer) -> str:
     way_out = next((advice for part, advice in _WAYS_OUT if part in str(error)), _OTHERWISE)
-    if helper := _outermost_user_function_in_trace(error):
+    if helper := _name_outermost_user_function(error):
         way_out = f"keep {helper} as one node of the graph: functions=[{helper}]"
     return (
         f"cannot trace {_describe_traced_location(error, network_tracer)}: {first_line(error).rstrip('.')}; {way_out}"
     )
 
 
-def _outermost_user_function_in_trace(error: Exception) -> str:
+def _name_outermost_user_function(error: Exception) -> str:
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _outermost_user_function_in_trace))
+        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _name_outermost_user_function))
         ours = frame.f_code.co_filename.startswith(TORCH_CODE) or frame.f_globals is globals()
         if not ours and getattr(found, "__code__", None) is frame.f_code:
             return frame.f_code.co_name

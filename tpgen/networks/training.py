@@ -103,7 +103,6 @@ class Training(BuiltOnce, Loss):
         return step(*args, **options)
 
     def _is_current(self) -> bool:
-        """Whether the program fits the network's present state."""
         program = self._program
         return (
             program is not None

@@ -37,7 +37,7 @@ class FunctionNotedError(BaseException):
 
 @dataclass
 class UserFunctions:
-    """Code of user functions: of ``whole`` ones, which run untraced, and of ``followed`` ones, which are traced."""
+    """Code of user functions: ``whole`` ones run untraced, ``followed`` ones are traced."""
 
     whole: set[CodeType] = field(default_factory=set)
     followed: set[CodeType] = field(default_factory=set)
@@ -46,12 +46,12 @@ class UserFunctions:
     results: list[Any] | None = None  # of the first example, without findings
 
     def make_opaque_or_traced(self, code: CodeType) -> None:
-        """Let a function run untraced, or be traced if the function ran untraced before."""
+        """Let a function run untraced, or, if so already, be traced."""
         (self.followed if code in self.whole else self.whole).add(code)
         self.whole.difference_update(self.followed)
 
     def find_outermost_opaque_candidate(self) -> CodeType | None:
-        """Code of the outermost running user function that can run untraced, or None."""
+        """Code of the outermost running user function that can run untraced."""
         found: list[CodeType] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not _is_method_of_module(frame):
@@ -95,7 +95,7 @@ def _may_write_state(function: FunctionType, seen: set[CodeType]) -> bool:
 
 @contextmanager
 def replace_calls_of_code(code: CodeType, replacement: Callable[..., Any]) -> Iterator[None]:
-    """Replace calls of functions with this code by ``replacement(function, *arguments)`` inside the block.
+    """Let functions of this code call ``replacement(function, *arguments)`` inside the block.
 
     >>> def double(x):
     ...     return 2 * x
@@ -109,7 +109,7 @@ def replace_calls_of_code(code: CodeType, replacement: Callable[..., Any]) -> It
     for function in functions:
         plain = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
         plain.__kwdefaults__ = function.__kwdefaults__
-        function.__code__ = _code_that_calls(partial(replacement, plain))
+        function.__code__ = _make_code_that_calls(partial(replacement, plain))
     try:
         yield
     finally:
@@ -117,7 +117,7 @@ def replace_calls_of_code(code: CodeType, replacement: Callable[..., Any]) -> It
             function.__code__ = code
 
 
-def _code_that_calls(target: Callable[..., Any]) -> CodeType:
+def _make_code_that_calls(target: Callable[..., Any]) -> CodeType:
     # code belongs to any globals: what it calls is a constant
     def relay(*args: Any, **options: Any) -> Any:
         return "target".__call__(*args, **options)  # type: ignore[operator]

@@ -47,11 +47,11 @@ from tpgen.networks.reach import PLAIN_KINDS, RecordedEntry, RecordedObject
 _MemoryAndNames = tuple[Sequence[MemoryWord | None] | None, Sequence[WatchedNames]]  # nothing where nobody can say
 
 # a function that says whether all is unmoved, but for objects that it does not see; None where nobody can say
-_Unmoved = tuple[Callable[[], bool] | None, Sequence[RecordedObject]]
+_NativeCheckAndRest = tuple[Callable[[], bool] | None, Sequence[RecordedObject]]
 
 
 class Watch:
-    """Recorded places, objects and tensors, checked for changes."""
+    """Recorded dict entries, objects and tensors, checked for changes."""
 
     def __init__(
         self, places: Sequence[RecordedEntry], wholes: Sequence[RecordedObject], tensors: Sequence[Tensor]
@@ -59,7 +59,7 @@ class Watch:
         self._places, self._wholes = places, wholes
         self._tables = group_names_by_dict((of.table, of.name) for of in places)
         self._tensors = [(x, x.detach().clone(), x.requires_grad) for x in tensors]
-        self._unmoved: _Unmoved = None, ()
+        self._unmoved: _NativeCheckAndRest = None, ()
 
     def is_unchanged(self) -> bool:
         """Whether everything recorded is unchanged."""
@@ -82,7 +82,7 @@ class Watch:
         self._unmoved = looked
         return True
 
-    def _make_native_check(self) -> _Unmoved:
+    def _make_native_check(self) -> _NativeCheckAndRest:
         if not can_test_identity():
             return None, ()
         words: list[MemoryWord] = []

@@ -1,8 +1,7 @@
-"""MACE, NequIP and SevenNet models as networks of five tensors.
+"""MACE, NequIP and SevenNet models as networks of five tensors."""
 
-The tensors are positions, edges, element indices, cell and cell shifts, named as in ``pair_nequip``, in float64, eV
-and Å.
-"""
+# The tensors are positions, edges, element indices, cell and cell shifts, named as in ``pair_nequip``, in float64, eV
+# and Å.
 
 from __future__ import annotations
 

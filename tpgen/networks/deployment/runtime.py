@@ -43,7 +43,7 @@ _LENGTH = "sve="  # of SVE's vectors in bytes: code for one length does not run 
 
 @dataclass(frozen=True)
 class NeededKernel:
-    """Identity of a kernel that a deployed network calls: plan, dtype, call, part of the call, row rules."""
+    """Kernel that a deployed network calls: plan, dtype, call, part of the call, row rules."""
 
     description: str
     dtype: torch.dtype
@@ -143,7 +143,7 @@ def kernel_table_as_cpp(kernels: Sequence[NeededKernel], files: Sequence[File], 
     arguments = (_write_string_list(rule.name, rule.argument) for rule in RULES.values())
     return "\n".join(
         [
-            *_form_tables_as_cpp(kernels, files),
+            *_kernel_entries_as_cpp(kernels, files),
             f"static const char* const FORM = {json.dumps(forms.FORM)};",
             f"static const struct Argument {{ const char *rule, *name; }} ARGUMENTS[] = {{{', '.join(arguments)}}};",
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
@@ -153,7 +153,7 @@ def kernel_table_as_cpp(kernels: Sequence[NeededKernel], files: Sequence[File], 
     )
 
 
-def _form_tables_as_cpp(kernels: Sequence[NeededKernel], files: Sequence[File]) -> Iterator[str]:
+def _kernel_entries_as_cpp(kernels: Sequence[NeededKernel], files: Sequence[File]) -> Iterator[str]:
     rows = []
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)
