@@ -83,7 +83,7 @@ def generator_at(state: Tensor | None) -> Iterator[None]:
         yield
 
 
-def other_generators() -> tuple:
+def python_and_numpy_random_states() -> tuple:
     """States of the random generators of Python and numpy."""
     of_numpy: Any = np.random.get_state()
     return random.getstate(), *(x.tobytes() if isinstance(x, np.ndarray) else x for x in of_numpy)

@@ -40,7 +40,7 @@ def remove_neutral_reshapes(module: fx.GraphModule, inputs: Sequence[Any]) -> No
 
 
 @contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
+def eval_mode_without_gradients(module: nn.Module) -> Iterator[None]:
     """Run the block in evaluation, without gradients; restore modes and random state."""
     modes = {m: m.training for m in module.modules()}
     module.eval()  # so that a batch norm keeps its statistics
@@ -60,8 +60,8 @@ class _ShapeRecorder(fx.Interpreter):
         self.shapes: dict[fx.Node, tuple[int, ...]] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run once under `undisturbed`."""
-        with undisturbed(self.module):
+        """Run once under `eval_mode_without_gradients`."""
+        with eval_mode_without_gradients(self.module):
             return super().run(*args, **kwargs)
 
     def run_node(self, n: fx.Node) -> Any:

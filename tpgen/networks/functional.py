@@ -16,14 +16,14 @@ from tpgen.base._torch import FakeTensorMode, pytree, replaced_attribute, withou
 from tpgen.emitter.emit import forget_text_with
 
 
-def fake_mode(**options: Any) -> Any:
+def make_fake_mode(**options: Any) -> Any:
     """A fake tensor mode for one trace; ``options`` are `ShapeEnv`'s."""
     mode = FakeTensorMode(shape_env=ShapeEnv(**options), allow_non_fake_inputs=True)
     mode.cache_enabled = False  # few operators of a trace come twice
     return mode
 
 
-def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+def trace_without_writes(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     """Trace a function at example inputs into a graph without writes."""
     graph = _trace_with_symbolic_sizes(function, inputs)
     if make_functional(graph.graph):

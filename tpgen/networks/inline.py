@@ -24,7 +24,7 @@ from torch import Tensor, fx, nn
 from tpgen.base.errors import TraceError, first_line
 from tpgen.emitter.emit import EmittedModule, emit_plan
 from tpgen.networks.cse import cse, dce
-from tpgen.networks.frames import remove_neutral_reshapes, undisturbed
+from tpgen.networks.frames import eval_mode_without_gradients, remove_neutral_reshapes
 from tpgen.nn.planned import PROGRAM, PlannedModule
 from tpgen.nn.tensor_product import TensorProduct
 
@@ -116,7 +116,7 @@ def _check_graph_runs_on_inputs(graph_module: object, inputs: Sequence[Any] | No
     if inputs is None:
         return
     try:
-        with undisturbed(graph_module):
+        with eval_mode_without_gradients(graph_module):
             graph_module(*inputs)
     except Exception as error:  # whatever the network says of them
         raise TraceError(
@@ -253,6 +253,6 @@ def _select_constants_that_graph_reads(graph: fx.Graph, constants: dict[str, np.
 def _count_flops_of_call(module: nn.Module, inputs: Sequence[Any]) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
-    with undisturbed(module), FlopCounterMode(display=False) as counter:
+    with eval_mode_without_gradients(module), FlopCounterMode(display=False) as counter:
         module(*inputs)
     return counter.get_total_flops()

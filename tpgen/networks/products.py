@@ -30,7 +30,7 @@ class _LayerCall(NamedTuple):
     other: fx.Node
 
 
-def products_by_kernels(graph: fx.Graph) -> None:
+def replace_matrix_products_by_kernels(graph: fx.Graph) -> None:
     """Replace products of rows and fixed-size matrices, gradients included, by kernel calls."""
     for node in graph.find_nodes(op="call_function", target=_aten.mm.default):
         layer = _match_linear_layer_or_gradient(node)

@@ -16,8 +16,8 @@ from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.copies import copy_of
 from tpgen.networks.dependent import explain_data_dependent_errors, user_line_of_error
 from tpgen.networks.edges import fuse_gathers_and_sums
-from tpgen.networks.functional import fake_mode, free_source_texts_with_graphs, traced
-from tpgen.networks.products import products_by_kernels
+from tpgen.networks.functional import free_source_texts_with_graphs, make_fake_mode, trace_without_writes
+from tpgen.networks.products import replace_matrix_products_by_kernels
 from tpgen.networks.simplify import multiply_column, simplify_graph
 from tpgen.networks.sizes import InputSizes
 from tpgen.nn.edges import EdgeOrder
@@ -55,10 +55,12 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         ) from error
     try:
         given, spec = pytree.tree_flatten(list(inputs))
-        mode = fake_mode()
+        mode = make_fake_mode()
         with with_small_sizes(few_alike), free_source_texts_with_graphs(), explain_data_dependent_errors():
             with torch.no_grad():
-                graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _fake_inputs(mode, given))
+                graph = trace_without_writes(
+                    lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _fake_inputs(mode, given)
+                )
             if not few_alike:
                 _record_sizes_of_squeezes_as_guards(graph.graph)
             simplify_graph(graph.graph)
@@ -67,7 +69,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
             if any(getattr(node.target, "namespace", "") == "tpgen" for node in graph.graph.nodes):
                 _add_fake_values_to_constants(graph, mode)
                 fuse_gathers_and_sums(graph.graph)
-                products_by_kernels(graph.graph)
+                replace_matrix_products_by_kernels(graph.graph)
             graph.recompile()
             return export(
                 _WithSizeConditions(graph),

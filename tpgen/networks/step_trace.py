@@ -18,8 +18,8 @@ from tpgen.base.errors import DeployError, InputError, TpgenError
 from tpgen.networks.array_findings import NumpyResultMode
 from tpgen.networks.arrays import OTHER_NUMBERS, record_lines_that_call_numpy, refuse_traced_arrays_in_attributes
 from tpgen.networks.dependent import ASKS_FOR_NUMBER, explain_data_dependent_errors
-from tpgen.networks.draws import DRAWS_UNFOLLOWED, kept_generators, other_generators
-from tpgen.networks.functional import aliases, fake_mode, traced
+from tpgen.networks.draws import DRAWS_UNFOLLOWED, kept_generators, python_and_numpy_random_states
+from tpgen.networks.functional import aliases, make_fake_mode, trace_without_writes
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.neutral_edges import EdgePadding
 from tpgen.networks.objects import objects_with_dicts
@@ -157,9 +157,9 @@ def _trace_with_computed_inputs(
     call = _CallToTrace(evaluate, slots, signature, [x.requires_grad for x in tensors], make_mode)
     numbers = torch.default_generator.manual_seed(_SEED).get_state()  # which a network that seeds itself does not leave
     with kept_generators():
-        others = other_generators()
+        others = python_and_numpy_random_states()
         call.run_and_record_example(tensors, cotangents)
-        if other_generators() != others:
+        if python_and_numpy_random_states() != others:
             raise DeployError(DRAWS_UNFOLLOWED)
     leaves = [x.nan_to_num() if isinstance(x, Tensor) else x for x in call.leaves]
     functions.results = functions.results or leaves
@@ -173,7 +173,7 @@ def _trace_with_computed_inputs(
         open_lengths([x for x in call.codes.items() if x[0] not in functions.whole]),
         record_lines_that_call_numpy() as lines,
     ):
-        graph = traced(lambda *given: call.compute_outputs(*given), inputs)
+        graph = trace_without_writes(lambda *given: call.compute_outputs(*given), inputs)
     if make_mode is nullcontext and lines:
         raise _ArraysError
     read_sizes_of_inputs(graph.graph, len(graph.graph.find_nodes(op="placeholder")) - sum(map(len, cotangents)))
@@ -332,7 +332,7 @@ class _FakeInputs(NamedTuple):
         cotangents: Sequence[Sequence[Tensor]],
     ) -> _FakeInputs:
         # contiguous and without numbers; sizes from 2 on are open, except those of parameters
-        mode = fake_mode(duck_shape=False)
+        mode = make_fake_mode(duck_shape=False)
 
         def with_open_sizes(x: Tensor, name: str) -> Tensor:
             sizes: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * x.dim())
