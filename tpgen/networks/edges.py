@@ -114,7 +114,7 @@ def _match_gathers_and_sums_of_rule(node: fx.Node, call: FormCall, rule: RowRule
 
 
 def _node_count_if_rows_agree(gathers: dict[Slot, Any], sums: dict[Slot, Any]) -> Any:
-    # how many rows the index points into, where no tensor that is gathers says so; None where not all agree
+    # how many rows the index points into, where no gathered tensor says so; None where not all agree
     sizes = {str(x.others.meta["val"].shape[0]) for x in (*gathers.values(), *sums.values())}
     if len(sizes) > 1:
         return None

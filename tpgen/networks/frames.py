@@ -60,7 +60,7 @@ class _ShapeRecorder(fx.Interpreter):
         self.shapes: dict[fx.Node, tuple[int, ...]] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run once under `eval_mode_without_gradients`."""
+        """Run once, in evaluation."""
         with eval_mode_without_gradients(self.module):
             return super().run(*args, **kwargs)
 

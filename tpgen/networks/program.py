@@ -115,7 +115,7 @@ def _record_sizes_of_squeezes_as_guards(graph: fx.Graph) -> None:
 
 
 def _add_fake_values_to_constants(graph: fx.GraphModule, fake_mode: Any) -> None:
-    # give constants values beside those of all other nodes: a trace gives each a fake_mode of its own
+    # give constants values beside those of all other nodes: a trace gives each a mode of its own
     for node in graph.graph.find_nodes(op="get_attr"):
         if isinstance(held := getattr(graph, node.target), Tensor):
             node.meta["val"] = fake_mode.from_tensor(held, static_shapes=True)
