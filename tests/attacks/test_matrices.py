@@ -21,7 +21,7 @@ from tests.machine import needs_compiler
 from tests.networks.deployment.network import products_of_rows
 from tpgen.base._torch import FakeTensorMode
 from tpgen.form.reference import reference_product
-from tpgen.networks.products import products_by_kernels
+from tpgen.networks.products import replace_matrix_products_by_kernels
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import make_linear_plan
 
@@ -114,7 +114,7 @@ def written(function: Callable[..., Any], given_: Sequence[Tensor]) -> fx.GraphM
     x = mode.from_tensor(given_[0], symbolic_context=opened)
     known = [mode.from_tensor(w, static_shapes=True) for w in given_[1:]]
     graph = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(x, *known)
-    products_by_kernels(graph.graph)
+    replace_matrix_products_by_kernels(graph.graph)
     graph.recompile()
     return graph
 

@@ -90,10 +90,10 @@ def test_an_allegro_takes_ghosts_in_the_place_of_a_cell() -> None:
     network = small().model.eval()
     model = describe_model(network)
     local = model.with_ghosts(network)
-    structure = model.example()
+    structure = model.make_example_inputs()
     wanted = dict(zip(model.outputs, OfStructures(network, model)(*structure), strict=True))
     found = OfStructures(network, local)(*structure[:3])
-    assert len(local.example()) == len(local.inputs) == 3
+    assert len(local.make_example_inputs()) == len(local.inputs) == 3
     for name, x in zip(local.outputs, found, strict=True):
         torch.testing.assert_close(x, wanted[name], rtol=1e-12, atol=1e-12)
 

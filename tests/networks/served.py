@@ -75,8 +75,8 @@ def counted() -> Iterator[list[int]]:
 def recomputed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An entry for each backward pass that the network computes after a program has served the call."""
     calls: list[int] = []
-    compute = gradients._gradients_by_network
-    monkeypatch.setattr(gradients, "_gradients_by_network", lambda *of: (calls.append(0), compute(*of))[1])
+    compute = gradients._compute_gradients_by_network
+    monkeypatch.setattr(gradients, "_compute_gradients_by_network", lambda *of: (calls.append(0), compute(*of))[1])
     return calls
 
 

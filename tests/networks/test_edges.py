@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 import tpgen
 from tests.machine import needs_compiler
 from tpgen.networks import libraries, step_program
-from tpgen.networks.edges import find_rows
+from tpgen.networks.edges import fuse_gathers_and_sums
 from tpgen.networks.program import network_program
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.stages import GraphPart
@@ -67,7 +67,7 @@ def given(nodes: int, edges: int) -> tuple[Tensor, ...]:
 
 def rules(graph: fx.Graph) -> list[str]:
     """Names of the rules of each call, after a look for gathers and sums."""
-    find_rows(graph)
+    fuse_gathers_and_sums(graph)
     calls = graph.find_nodes(op="call_function", target=torch.ops.tpgen.form.default)
     return ["".join(call.args[4:5]) for call in calls]  # type: ignore[arg-type]
 
@@ -90,7 +90,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The same of programs that are compiled."""
     seen: list[str] = []
-    monkeypatch.setattr(libraries, "find_rows", lambda graph: seen.extend(rules(graph)))
+    monkeypatch.setattr(libraries, "fuse_gathers_and_sums", lambda graph: seen.extend(rules(graph)))
     return seen
 
 

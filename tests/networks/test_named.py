@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.machine import needs_compiler
 from tpgen.kernels.runtime.call import opening_text
 from tpgen.kernels.runtime.description import describe
-from tpgen.networks.named import _replace_row_view_by_strides, call_by_name
+from tpgen.networks.named import _replace_row_view_by_strides, call_kernels_by_number
 from tpgen.planner.presets import channelwise
 
 
@@ -30,7 +30,7 @@ def test_gradients_by_name_are_those_of_the_operator(opened: str, on_edges: bool
         return torch.ops.tpgen.form([*tensors[:4]], [*tensors[4:]], text, opening_text(*opened.split()), names)
 
     traced = make_fx(call, tracing_mode="symbolic")(*given, *edges)
-    call_by_name(traced.graph)
+    call_kernels_by_number(traced.graph)
     traced.recompile()
     assert "tpgen." not in traced.code, "all by name"
     for found, wanted in zip(traced(*given, *edges), call(*given, *edges), strict=True):

@@ -62,7 +62,7 @@ def test_calls_and_loops_of_a_package_are_compiled_side_by_side(fault: str, monk
     for name, value in {"built": [], "loops": Event(), "fault": fault}.items():
         monkeypatch.setattr(Builder, name, value, raising=False)
     monkeypatch.setattr(_torch, "CppBuilder", Builder)
-    compiled = packages._wrapper_compiled_on_another_thread()
+    compiled = packages._compile_wrapper_on_another_thread()
     with pytest.raises(RuntimeError, match="cannot compile") if fault else nullcontext(), compiled:
         for made in ("a.wrapper.o", "a.kernel.o", "a.so"):
             Builder(made).build()

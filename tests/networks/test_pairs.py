@@ -43,9 +43,9 @@ def test_pairs_are_found_once_for_a_list_of_edges_and_anew_where_vectors_pair_ot
 
     def find(*sources: Tensor) -> Any:
         searches.append(0)
-        return found.find(*sources)
+        return found.compute(*sources)
 
-    monkeypatch.setitem(recording.FINDINGS, "pairs", found._replace(find=find))
+    monkeypatch.setitem(recording.FINDINGS, "pairs", found._replace(compute=find))
     network = OfPairs()
     positions = torch.rand(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     edges = EDGES.clone()

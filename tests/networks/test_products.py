@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from tpgen.base._torch import FakeTensorMode
 from tpgen.networks import products
-from tpgen.networks.products import products_by_kernels
+from tpgen.networks.products import replace_matrix_products_by_kernels
 
 aten = torch.ops.aten
 
@@ -66,7 +66,7 @@ def left(graph: fx.Graph) -> int:
 @pytest.mark.parametrize("function", [net, first, second, turned, unturned], ids=lambda f: f.__name__)
 def test_products_are_those_of_torch_for_any_number_of_rows(function: Callable, inner: tuple[int, int, int]) -> None:
     graph, given = traced(function, 10, inner, torch.float64)
-    products_by_kernels(graph.graph)
+    replace_matrix_products_by_kernels(graph.graph)
     graph.recompile()
     assert left(graph.graph) == 0
     for rows in (10, 2, 131):
@@ -90,18 +90,18 @@ def test_small_matrices_and_other_numbers_stay_with_torch(
     inner: tuple[int, int, int], dtype: torch.dtype, stay: int
 ) -> None:
     graph, _ = traced(net, 10, inner, dtype)
-    products_by_kernels(graph.graph)
+    replace_matrix_products_by_kernels(graph.graph)
     assert left(graph.graph) == stay
 
 
 def test_products_of_known_sizes_stay_with_torch() -> None:
     graph = make_fx(torch.mm, tracing_mode="fake")(torch.randn(10, 16), torch.randn(16, 16))
-    products_by_kernels(graph.graph)
+    replace_matrix_products_by_kernels(graph.graph)
     assert left(graph.graph) == 1
 
 
 def test_without_a_compiler_products_stay_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "why_kernel_unsupported", lambda plan, **_: "there is no compiler")
     graph, _ = traced(net, 10, (16, 20, 12), torch.float32)
-    products_by_kernels(graph.graph)
+    replace_matrix_products_by_kernels(graph.graph)
     assert left(graph.graph) == 2

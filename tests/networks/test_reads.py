@@ -16,7 +16,7 @@ from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.test_training import squared
 from tests.networks.ways import way  # noqa: F401  a fixture
 from tpgen.base.errors import InputError
-from tpgen.networks.reach import Reach
+from tpgen.networks.reach import ReachableState
 from tpgen.networks.reads import Reads, reading
 
 
@@ -146,7 +146,7 @@ def test_what_code_writes_itself_is_not_asked_for() -> None:
     with reading([network]) as reads:
         network(rows())
     assert isinstance(reads, Reads)
-    reads.follow(Reach({}, [network]), [network])
+    reads.watch_reachable_values(ReachableState({}, [network]), [network])
     assert reads.is_unchanged()
     network.seen = None
     assert reads.is_unchanged()
@@ -211,6 +211,6 @@ def test_other_threads_are_not_listened_to() -> None:
         thread.start()
         thread.join()
         network(rows())
-    reads.follow(Reach({}, [network]), [network])
+    reads.watch_reachable_values(ReachableState({}, [network]), [network])
     other.scale = 4.0
     assert reads.is_unchanged()

@@ -12,30 +12,30 @@ from torch import Tensor, nn
 import tpgen
 from tests.machine import needs_compiler
 from tpgen.networks.conversion import species as module
-from tpgen.networks.recording import groups_among, species_groups
+from tpgen.networks.recording import find_species_groups, group_rows_by_species
 
 ELEMENTS = 5
 
 
 @pytest.mark.parametrize("species", [[0, 0, 0], [3, 1], [2, 0, 2, 2, 4, 0]])
 def test_each_row_is_in_the_group_of_its_species(species: list[int]) -> None:
-    numbers, there, group = species_groups(torch.tensor(species))
+    numbers, there, group = group_rows_by_species(torch.tensor(species))
     assert numbers.tolist() == species
     assert len(there) == max(2, len(set(species))), "a program's size"
     assert there[group].tolist() == species
 
 
 def test_one_row_is_no_size_of_a_program() -> None:
-    assert species_groups(torch.tensor([3])) is None
+    assert group_rows_by_species(torch.tensor([3])) is None
 
 
 def test_rows_are_looked_for_by_values() -> None:
     table, types = torch.randn(4, 3), torch.tensor([[2], [0], [2]])
-    assert groups_among(table[types[:, 0]], table, types)[0].tolist() == [2, 0, 2]
-    assert groups_among(table[types[:, 0]] + 1, table, types) is None
-    assert groups_among(types[:, 0])[0].tolist() == [2, 0, 2], "the program itself looks rows up"
-    assert groups_among(torch.eye(3)[[1, 1, 0]])[0].tolist() == [1, 1, 0]
-    assert groups_among(2 * torch.eye(3)) is None
+    assert find_species_groups(table[types[:, 0]], table, types)[0].tolist() == [2, 0, 2]
+    assert find_species_groups(table[types[:, 0]] + 1, table, types) is None
+    assert find_species_groups(types[:, 0])[0].tolist() == [2, 0, 2], "the program itself looks rows up"
+    assert find_species_groups(torch.eye(3)[[1, 1, 0]])[0].tolist() == [1, 1, 0]
+    assert find_species_groups(2 * torch.eye(3)) is None
 
 
 class Skips(nn.Module):

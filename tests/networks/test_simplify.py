@@ -12,9 +12,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tpgen.networks import functional
 from tpgen.networks.named import _replace_row_view_by_strides
-from tpgen.networks.simplify import read_sizes_of_inputs, rewrite, simplify_graph
+from tpgen.networks.simplify import expand_library_calls, read_sizes_of_inputs, simplify_graph
 from tpgen.networks.stages import returned_nodes, subgraph
-from tpgen.networks.step_trace import _clone_results_that_view_inputs, _FakeInputs, _shorten_group_sources
+from tpgen.networks.step_trace import (
+    _clone_graph_results_that_view_inputs,
+    _drop_group_sources_known_by_species,
+    _FakeInputs,
+)
 
 aten = torch.ops.aten
 
@@ -96,7 +100,7 @@ def moved(x: Tensor, cell: Tensor) -> Tensor:
 def test_what_a_compiler_would_call_is_written_as_loops(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     made, x, cell = traced(function)
     simplify_graph(made.graph)  # which drops what nobody reads
-    rewrite(made.graph)
+    expand_library_calls(made.graph)
     made.graph.eliminate_dead_code()
     made.recompile()
     called = {aten._linalg_det, aten.silu, aten.silu_backward, aten.bmm, aten.baddbmm}
@@ -106,13 +110,13 @@ def test_what_a_compiler_would_call_is_written_as_loops(function: Callable[[Tens
 
 def test_a_determinant_whose_factors_are_read_stays() -> None:
     made, *_ = traced(lambda x, cell: aten._linalg_det(cell)[1] + x[0])
-    rewrite(made.graph)
+    expand_library_calls(made.graph)
     assert aten._linalg_det.default in targets(made.graph)
 
 
 def test_products_of_several_rows_or_many_columns_stay() -> None:
     made, *_ = traced(lambda x, cell: x[None] @ cell[None] + (x[None, :1, :1] @ x[None, :, 0][:, None]).sum())
-    rewrite(made.graph)
+    expand_library_calls(made.graph)
     assert targets(made.graph).count(aten.bmm.default) == 2
 
 
@@ -123,7 +127,7 @@ def test_species_that_the_graph_looks_up_itself_are_not_compared(changed: float,
         return [table * 2, rows + changed if changed else rows, table, numbers]
 
     made = make_fx(sources)(torch.randn(4, 3), torch.tensor([2, 0]))
-    assert _shorten_group_sources(made.graph, 1, 3) == left
+    assert _drop_group_sources_known_by_species(made.graph, 1, 3) == left
     assert len(made.graph.output_node().args[0]) == 1 + left
 
 
@@ -163,7 +167,7 @@ def test_results_that_stand_in_memory_of_inputs_are_copied() -> None:
 
     made, x = make_fx(strained_sources)(torch.randn(5, 3)), torch.randn(5, 3)
     simplify_graph(made.graph)
-    _clone_results_that_view_inputs(made.graph, 2)
+    _clone_graph_results_that_view_inputs(made.graph, 2)
     made.recompile()
     first, _, source = made(x)
     assert source is x

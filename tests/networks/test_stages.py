@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base._torch import pytree
-from tpgen.networks.functional import fake_mode, traced
+from tpgen.networks.functional import make_fake_mode, trace_without_writes
 from tpgen.networks.stages import split
 
 _aten = torch.ops.aten
@@ -36,8 +36,8 @@ def _given() -> list[Tensor]:
 
 @pytest.fixture
 def split_graph() -> Callable:
-    inputs, mode = _given(), fake_mode()
-    graph = traced(_stages, [mode.from_tensor(x, static_shapes=True) for x in inputs])
+    inputs, mode = _given(), make_fake_mode()
+    graph = trace_without_writes(_stages, [mode.from_tensor(x, static_shapes=True) for x in inputs])
     _, spec = pytree.tree_flatten((0, [0], [0, 0]))
     return split(graph, spec, {}, 5, [1, 1])
 

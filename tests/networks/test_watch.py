@@ -18,8 +18,8 @@ from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.ways import way  # noqa: F401  a fixture
 from tpgen.kernels.runtime.native import identity
 from tpgen.kernels.runtime.native.identity import ABSENT
-from tpgen.networks.parts import FUNCTION, LIST, attributes_of, content_of, items_of
-from tpgen.networks.reach import NamedPlace, Whole
+from tpgen.networks.parts import FUNCTION, LIST, attributes_of, closure_cell_content, items_of
+from tpgen.networks.reach import RecordedEntry, RecordedObject
 from tpgen.networks.signature import ParameterSlots
 from tpgen.networks.watch import Watch
 
@@ -325,11 +325,11 @@ MOVES: list[Callable[[Any, float], object]] = [
 
 def _watch(of: dict[str, Any]) -> Watch:
     parts = {"dict": items_of, "ordered": items_of, "list": LIST, "object": attributes_of, "slots": attributes_of}
-    wholes = [Whole(name, of[name], by, by(of[name]), 0) for name, by in parts.items()]
+    wholes = [RecordedObject(name, of[name], by, by(of[name]), 0) for name, by in parts.items()]
     cell = of["function"].__closure__[0]
-    wholes += [Whole("cell", cell, content_of, content_of(cell), 0)]
-    wholes += [Whole("function", of["function"], FUNCTION, FUNCTION(of["function"]), 0)]
-    places = [NamedPlace(of["dict"], name, of["dict"].get(name, ABSENT)) for name in ("a", "b", "z")]
+    wholes += [RecordedObject("cell", cell, closure_cell_content, closure_cell_content(cell), 0)]
+    wholes += [RecordedObject("function", of["function"], FUNCTION, FUNCTION(of["function"]), 0)]
+    places = [RecordedEntry(of["dict"], name, of["dict"].get(name, ABSENT)) for name in ("a", "b", "z")]
     return Watch(places, wholes, ())
 
 

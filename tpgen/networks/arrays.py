@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from tpgen.base._torch import pytree, replaced_attribute
 from tpgen.base.errors import DeployError
-from tpgen.networks.dependent import caller_line
+from tpgen.networks.dependent import running_user_line
 
 NEEDS_NUMBERS = (
     "numpy needs the numbers of a tensor{line}: write this line as a function of tensors, arrays and numbers outside "
@@ -37,26 +37,26 @@ _METHODS = frozenset(
     )
 )
 
-_findings: ContextVar[Any] = ContextVar("findings that follow arrays of numpy", default=None)
+_recorder: ContextVar[Any] = ContextVar("recorder of calls of numpy", default=None)
 
 
 @contextmanager
-def active_findings(findings: Any) -> Iterator[None]:
-    """Let ``findings``, if any, record arrays of this thread."""
-    before = _findings.set(findings)
+def active_array_recorder(recorder: Any) -> Iterator[None]:
+    """Let ``recorder`` take this thread's numpy calls on traced arrays inside the block."""
+    before = _recorder.set(recorder)
     try:
         yield
     finally:
-        _findings.reset(before)
+        _recorder.reset(before)
 
 
-def current_findings() -> Any:
-    """The active findings, or None."""
-    return _findings.get()
+def current_array_recorder() -> Any:
+    """This thread's recorder, or None."""
+    return _recorder.get()
 
 
 class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """Array, or number, of numpy in a trace."""
+    """Proxy of a numpy array, or number, in a trace."""
 
     __slots__ = ("_tensor", "_versions", "is_number")
     __hash__ = None  # type: ignore[assignment]
@@ -74,7 +74,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
     def tensor(self) -> Tensor:
         """Tensor without a graph; `DeployError` if a viewed tensor was written to."""
         if any(x._version != version for x, version in self._versions):
-            _refuse(WRITES)
+            _raise_deploy_error(WRITES)
         return self._tensor
 
     @property  # type: ignore[misc]
@@ -83,34 +83,38 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **options: Any) -> Any:
         if method == "at":
-            _refuse(WRITES)
-        return _record(ufunc if method == "__call__" else getattr(ufunc, method), args, options)
+            _raise_deploy_error(WRITES)
+        return _record_numpy_call(ufunc if method == "__call__" else getattr(ufunc, method), args, options)
 
     def __array_function__(self, function: Any, _types: Any, args: Any, options: Any) -> Any:
-        return _record(function, args, options)
+        return _record_numpy_call(function, args, options)
 
     def __array__(self, *_args: Any, **_options: Any) -> Any:  # nobody would see what reads the numbers
-        _refuse(NEEDS_NUMBERS)
+        _raise_deploy_error(NEEDS_NUMBERS)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in _METHODS:
-            _refuse(NEEDS_NUMBERS)
+            _raise_deploy_error(NEEDS_NUMBERS)
         method = getattr(np.ndarray, name)
-        return partial(_record_method, method, self) if callable(method) else _record(getattr, (self, name), {})
+        return (
+            partial(_record_numpy_method_call, method, self)
+            if callable(method)
+            else _record_numpy_call(getattr, (self, name), {})
+        )
 
     def __getitem__(self, index: Any) -> Any:
-        return _record(np.ndarray.__getitem__, (self, index), {})
+        return _record_numpy_call(np.ndarray.__getitem__, (self, index), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        _refuse(WRITES)
+        _raise_deploy_error(WRITES)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[n] for n in range(len(self)))
 
     def __len__(self) -> int:
-        return int(tensor_to_ask(self).shape[0])
+        return int(tensor_read_by_python(self).shape[0])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -134,101 +138,101 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def item(self) -> Any:
         """The only entry."""
-        return tensor_to_ask(self).item()
+        return tensor_read_by_python(self).item()
 
     def __bool__(self) -> bool:
-        return bool(tensor_to_ask(self))
+        return bool(tensor_read_by_python(self))
 
     def __int__(self) -> int:
-        return int(tensor_to_ask(self))
+        return int(tensor_read_by_python(self))
 
     def __float__(self) -> float:
-        return float(tensor_to_ask(self))
+        return float(tensor_read_by_python(self))
 
     def __index__(self) -> int:
-        return int(tensor_to_ask(self))
+        return int(tensor_read_by_python(self))
 
 
-def tensor_to_ask(array: TracedArray) -> Tensor:
-    """Tensor of an array whose numbers Python reads."""
-    findings = _findings.get()
-    if findings is not None:
-        findings.begin_again_by_function()
+def tensor_read_by_python(array: TracedArray) -> Tensor:
+    """Tensor of a traced array whose numbers Python reads; may restart the trace."""
+    recorder = _recorder.get()
+    if recorder is not None:
+        recorder.restart_if_function_is_opaque()
     return array.tensor
 
 
-def is_array(x: Any) -> bool:
-    """Whether a tensor can hold a plain array or number."""
+def is_numeric_array(x: Any) -> bool:
+    """Whether a tensor can hold a plain numpy array or number."""
     if type(x) is TracedArray:
         return False
     return (type(x) is np.ndarray or isinstance(x, np.generic)) and x.dtype.kind in "biufc"
 
 
-def _record(function: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
-    findings = _findings.get()
-    if findings is None or options.get("out") is not None or any(isinstance(x, Tensor) for x in args):
-        _refuse(NEEDS_NUMBERS if options.get("out") is None else WRITES)
-    findings.begin_again_by_function()
-    return findings.record(function, args, options)
+def _record_numpy_call(function: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+    recorder = _recorder.get()
+    if recorder is None or options.get("out") is not None or any(isinstance(x, Tensor) for x in args):
+        _raise_deploy_error(NEEDS_NUMBERS if options.get("out") is None else WRITES)
+    recorder.restart_if_function_is_opaque()
+    return recorder.record_call_as_input(function, args, options)
 
 
-def _record_method(method: Any, *args: Any, **options: Any) -> Any:
-    return _record(method, args, options)
+def _record_numpy_method_call(method: Any, *args: Any, **options: Any) -> Any:
+    return _record_numpy_call(method, args, options)
 
 
-def _refuse(reason: str) -> NoReturn:
-    error = DeployError(reason.format(line=caller_line()))
-    findings = _findings.get()
-    raise error if findings is None else findings.refusal(error)
+def _raise_deploy_error(reason: str) -> NoReturn:
+    error = DeployError(reason.format(line=running_user_line()))
+    recorder = _recorder.get()
+    raise error if recorder is None else recorder.restart_or_keep_error(error)
 
 
-class ArrayMode(TorchFunctionMode):
-    """Turn tensors into traced arrays and back."""
+class TracedArrayMode(TorchFunctionMode):
+    """Makes ``tensor.numpy()`` give a `TracedArray`, and `torch.tensor` take one."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple = (), options: dict[str, Any] | None = None
     ) -> Any:
-        findings, named = _findings.get(), options or {}
-        if findings is not None and any(type(x) is TracedArray for x in pytree.tree_leaves((args, named))):
+        recorder, named = _recorder.get(), options or {}
+        if recorder is not None and any(type(x) is TracedArray for x in pytree.tree_leaves((args, named))):
             if function not in _FROM_ARRAYS or type(args[0]) is not TracedArray:
-                _refuse(NEEDS_NUMBERS)
-            return _tensor_of_traced_array(function, *args, **named)
-        if findings is None or function not in (Tensor.numpy, Tensor.__array__) or not caller_line():
+                _raise_deploy_error(NEEDS_NUMBERS)
+            return _convert_traced_array_to_tensor(function, *args, **named)
+        if recorder is None or function not in (Tensor.numpy, Tensor.__array__) or not running_user_line():
             return function(*args, **named)
-        findings.begin_again_by_function()
+        recorder.restart_if_function_is_opaque()
         if function is Tensor.__array__:
-            _refuse(NEEDS_NUMBERS)
-        return _wrap_tensor(*args, **named)
+            _raise_deploy_error(NEEDS_NUMBERS)
+        return _wrap_tensor_in_traced_array(*args, **named)
 
 
-def _wrap_tensor(x: Tensor, *, force: bool = False) -> TracedArray:
+def _wrap_tensor_in_traced_array(x: Tensor, *, force: bool = False) -> TracedArray:
     if x.requires_grad and not force:
         raise RuntimeError("a tensor that requires a gradient has no array: use tensor.detach().numpy()")
     return TracedArray(x, sources=(x,))
 
 
-def _tensor_of_traced_array(function: Any, array: TracedArray, *_args: Any, **options: Any) -> Tensor:
-    x = _shared_tensor(array)
+def _convert_traced_array_to_tensor(torch_conversion: Any, array: TracedArray, *_args: Any, **options: Any) -> Tensor:
+    x = _tensor_of_same_memory(array)
     dtype, device = options.get("dtype") or x.dtype, options.get("device") or x.device
-    copied = x.to(device, dtype, copy=function is torch.tensor or bool(options.get("copy")))
+    copied = x.to(device, dtype, copy=torch_conversion is torch.tensor or bool(options.get("copy")))
     return copied.requires_grad_(bool(options.get("requires_grad")))
 
 
 def wrap_from_numpy(from_numpy: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
-    """`torch.from_numpy` for traced arrays."""
-    return lambda x: _shared_tensor(x) if type(x) is TracedArray else from_numpy(x)
+    """Wrap `torch.from_numpy` to take traced arrays, too."""
+    return lambda x: _tensor_of_same_memory(x) if type(x) is TracedArray else from_numpy(x)
 
 
-def _shared_tensor(array: TracedArray) -> Tensor:
+def _tensor_of_same_memory(array: TracedArray) -> Tensor:
     # whoever writes into the tensor of a view would write into the viewed tensor, too
-    findings = _findings.get()
-    if findings is not None and array.may_view:
-        findings.shared.append((array.tensor, array.tensor._version))
+    recorder = _recorder.get()
+    if recorder is not None and array.may_view:
+        recorder.shared.append((array.tensor, array.tensor._version))
     return array.tensor
 
 
-def refuse_arrays_in_attributes(modules: Iterable[nn.Module]) -> None:
-    """Refuse arrays in attributes."""
+def refuse_traced_arrays_in_attributes(modules: Iterable[nn.Module]) -> None:
+    """Raise `DeployError` if a module has one."""
     found = [(m, name, x) for m in modules for name, x in vars(m).items() if type(x) is TracedArray]
     for module, name, x in found:
         setattr(module, name, x.tensor.numpy())
@@ -237,16 +241,16 @@ def refuse_arrays_in_attributes(modules: Iterable[nn.Module]) -> None:
 
 
 @contextmanager
-def noted_arrays() -> Iterator[list[str]]:
-    """Lines of user code that ask for arrays."""
+def record_lines_that_call_numpy() -> Iterator[list[str]]:
+    """Record lines of user code that call ``Tensor.numpy``."""
     lines: list[str] = []
 
-    def wrap_numpy(numpy: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_numpy_method(numpy: Callable[..., Any]) -> Callable[..., Any]:
         def note_line_and_convert(x: Tensor, **options: Any) -> Any:
-            lines.extend(filter(None, [caller_line()]))
+            lines.extend(filter(None, [running_user_line()]))
             return numpy(x, **options)
 
         return note_line_and_convert
 
-    with replaced_attribute(Tensor, "numpy", wrap_numpy):
+    with replaced_attribute(Tensor, "numpy", wrap_numpy_method):
         yield lines

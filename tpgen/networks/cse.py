@@ -35,7 +35,7 @@ def cse(graph: fx.Graph, module: nn.Module) -> int:
             key = (node.op, node.target, make_hashable(node.args), make_hashable(node.kwargs))
             first = known.setdefault(key, node)
             if first is not node:
-                _merge_module_paths_of_nodes(first, node)
+                _add_module_paths_of_dropped_node(first, node)
                 node.replace_all_uses_with(first)
                 graph.erase_node(node)
                 removed += 1
@@ -50,7 +50,7 @@ def dce(graph: fx.Graph, module: nn.Module) -> None:
             graph.erase_node(node)
 
 
-def _merge_module_paths_of_nodes(kept: fx.Node, dropped: fx.Node) -> None:
+def _add_module_paths_of_dropped_node(kept: fx.Node, dropped: fx.Node) -> None:
     # the node that stays says whose work it does as well
     paths = (*_module_paths(kept), *_module_paths(dropped))
     kept.meta["shared_by"] = tuple(dict.fromkeys(paths))

@@ -13,19 +13,19 @@ from torch import SymInt, Tensor
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError
-from tpgen.networks.recording import Finding
+from tpgen.networks.recording import ComputedInput
 
 _SIZES = ("size", "n")  # arguments that are a shape
 DRAWS_UNFOLLOWED = "it takes random numbers in a way that programs do not follow: by a generator of its own, say"
 
 
-def draws_by_shape(function: Any) -> bool:
-    """Whether an operation draws numbers of a tensor's or an argument's shape.
+def draws_numbers_of_known_shape(function: Any) -> bool:
+    """Whether an operator draws random numbers of a tensor's or an argument's shape.
 
     >>> aten = torch.ops.aten
-    >>> draws_by_shape(aten.bernoulli_.float), draws_by_shape(aten.rand.default)
+    >>> draws_numbers_of_known_shape(aten.bernoulli_.float), draws_numbers_of_known_shape(aten.rand.default)
     (True, True)
-    >>> draws_by_shape(aten.multinomial.default), draws_by_shape(aten.relu.default)
+    >>> draws_numbers_of_known_shape(aten.multinomial.default), draws_numbers_of_known_shape(aten.relu.default)
     (False, False)
     """
     if torch.Tag.nondeterministic_seeded not in function.tags:
@@ -38,8 +38,8 @@ def _names_of_tensor_arguments(function: Any) -> list[str]:
     return [x.name for x in function._schema.arguments if "Tensor" in str(x.type)]
 
 
-class Draw:
-    """One draw of a call: an operation, its arguments, and the shape of the numbers."""
+class RandomDraw:
+    """Random operation of a call: operator, arguments, shape."""
 
     def __init__(self, function: Any, args: Sequence[Any], options: dict[str, Any]) -> None:
         names = [x.name for x in function._schema.arguments]
@@ -52,25 +52,25 @@ class Draw:
         if self._named.get("generator") is not None or any(isinstance(x, SymInt) for x in leaves):
             raise DeployError(DRAWS_UNFOLLOWED)
 
-    def source(self) -> Tensor:
-        """Tensor of shape (0, *shape of the numbers)."""
+    def shape_as_tensor(self) -> Tensor:
+        """Empty tensor of shape (0, *shape of the numbers)."""
         sizes = [self._shape] if isinstance(self._shape, int | SymInt) else self._shape
         return torch.empty((0, *sizes), dtype=torch.uint8)
 
-    def numbers(self, source: Tensor) -> Tensor:
-        """Draw the numbers."""
-        shape = source.shape[1:]
+    def draw_numbers(self, shape_tensor: Tensor) -> Tensor:
+        """Draw numbers of shape ``shape_tensor.shape[1:]``."""
+        shape = shape_tensor.shape[1:]
         if self._like is not None:
             return self._function(torch.empty(shape, **self._like), **self._named)
         return self._function(**{self._size: shape if self._size == "size" else shape[0]}, **self._named)
 
-    def finding(self) -> Finding:
-        """Finding whose numbers each call draws."""
-        return Finding(lambda source: [self.numbers(source)], lambda numbers: numbers, is_drawn=True)
+    def as_computed_input(self) -> ComputedInput:
+        """Input whose numbers each call draws."""
+        return ComputedInput(lambda source: [self.draw_numbers(source)], lambda numbers: numbers, is_drawn=True)
 
 
 def set_generator(state: Tensor | None) -> None:
-    """Set torch's generator to a state, if given."""
+    """Set the state of torch's random generator, if given."""
     if state is not None:
         torch.set_rng_state(state)
 
@@ -83,15 +83,15 @@ def generator_at(state: Tensor | None) -> Iterator[None]:
         yield
 
 
-def other_generators() -> tuple:
-    """States of the generators of Python and numpy."""
+def python_and_numpy_random_states() -> tuple:
+    """States of the random generators of Python and numpy."""
     of_numpy: Any = np.random.get_state()
     return random.getstate(), *(x.tobytes() if isinstance(x, np.ndarray) else x for x in of_numpy)
 
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """Restore the generators of Python and numpy behind the block."""
+    """Restore the random generators of Python and numpy behind the block."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         yield
@@ -100,17 +100,17 @@ def kept_generators() -> Iterator[None]:
         np.random.set_state(of_numpy)
 
 
-class GeneratorOrder:
-    """State of torch's generator behind each known draw of an example."""
+class GeneratorUseCheck:
+    """Checks that only recorded draws use torch's random generator."""
 
     def __init__(self) -> None:
         self._state = torch.get_rng_state()
 
-    def check(self) -> None:
-        """Raise `DeployError` if somebody else has used the generator."""
+    def check_generator_unused(self) -> None:
+        """Raise `DeployError` if the state has changed since the last note."""
         if not torch.equal(self._state, torch.get_rng_state()):
             raise DeployError(DRAWS_UNFOLLOWED)
 
-    def advance(self) -> None:
-        """Note the state behind a draw."""
+    def note_generator_state(self) -> None:
+        """Note the present state."""
         self._state = torch.get_rng_state()

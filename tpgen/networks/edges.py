@@ -20,7 +20,7 @@ _aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
 
 
 class _GatherOrSum(NamedTuple):
-    """Gather or sum: edge rows, node rows, index, number of nodes."""
+    """Matched gather or sum: edge rows, node rows, index, number of nodes."""
 
     rows: fx.Node
     others: fx.Node
@@ -29,15 +29,15 @@ class _GatherOrSum(NamedTuple):
 
 
 class _RuleMatch(NamedTuple):
-    """Row rule, with the replaced gathers and sums."""
+    """Row index for a product call, with the replaced gathers and sums."""
 
     by: RowIndex
     gathered: dict[Slot, fx.Node]
     summed: dict[Slot, fx.Node]
 
 
-def find_rows(graph: fx.Graph) -> None:
-    """Fuse gathers before and sums after product calls into the calls, as row rules."""
+def fuse_gathers_and_sums(graph: fx.Graph) -> None:
+    """Fuse gathers before and sums after product calls into the calls."""
     for node in graph.find_nodes(op="call_function", target=_form):
         call = FormCall.from_arguments(*node.args, **node.kwargs)
         if not kernels_of(call.description).description.any_level:
@@ -49,34 +49,36 @@ def _fuse_gathers_and_sums_into_call(graph: fx.Graph, node: fx.Node, call: FormC
     known = {index.rule: index for index in call.indices}
     dtype = call.tensors[0].meta["val"].dtype  # type: ignore[attr-defined]
     taken = [rule for rule in EDGES if not kernels_of(call.description).unsupported_rules((rule,), dtype, "cpu")]
-    found = [x for rule in taken if rule not in known if (x := _match_row_rule(node, call, rule)) is not None]
+    found = [
+        x for rule in taken if rule not in known if (x := _match_gathers_and_sums_of_rule(node, call, rule)) is not None
+    ]
     if not found:
         return
     gathered = {slot: x for each in found for slot, x in each.gathered.items()}
     tensors: Any = [gathered.get(slot, x) for slot, x in zip(call.slots.given, call.tensors, strict=True)]
     known.update({each.by.rule: each.by for each in found})
     indices = [known[rule] for rule in RULES.values() if rule in known]
-    with graph.inserting_before(_first_use_of_results(node)):
+    with graph.inserting_before(_first_reader_of_result_values(node)):
         made = insert_call(graph, _form, *call._replace(tensors=tensors).with_indices(indices).to_arguments())
         results = [insert_call(graph, getitem, made, n) for n in range(len(call.slots.opened))]
     totals = {slot: total for each in found for slot, total in each.summed.items()}
     for user in list(node.users):
         place: Any = user.args[1]
-        _redirect_metadata_reads(user, found[0].by.tensor, tensors[0])
+        _redirect_row_count_and_dtype_reads(user, found[0].by.tensor, tensors[0])
         totals.get(call.slots.opened[place], user).replace_all_uses_with(results[place])
 
 
-def _first_use_of_results(node: fx.Node) -> fx.Node:
+def _first_reader_of_result_values(node: fx.Node) -> fx.Node:
     # the first node that reads numbers of a call's results: where all that a sum needs is there
     users = (user for result in node.users for user in result.users if not _reads_only_metadata(user))
     return min(users, default=node)
 
 
-def _redirect_metadata_reads(result: fx.Node, index: Any, like: Any) -> None:
+def _redirect_row_count_and_dtype_reads(result: fx.Node, row_source: Any, dtype_source: Any) -> None:
     # let who asks for the rows of a result, or its dtype, ask what has as many, and another tensor
     for user in list(result.users):
         if _reads_only_metadata(user):
-            user.args = (index if user.target is _aten.sym_size.int else like, *user.args[1:])
+            user.args = (row_source if user.target is _aten.sym_size.int else dtype_source, *user.args[1:])
 
 
 def _reads_only_metadata(node: fx.Node) -> bool:
@@ -84,7 +86,7 @@ def _reads_only_metadata(node: fx.Node) -> bool:
     return node.target is _aten.new_zeros.default or bool(node.target is _aten.sym_size.int and node.args[1] == 0)
 
 
-def _match_row_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _RuleMatch | None:
+def _match_gathers_and_sums_of_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _RuleMatch | None:
     # how a rule finds all rows of its operand in a call; None where it does not
     given: dict[Slot, Any] = {
         slot: _match_gather(x)
@@ -98,7 +100,7 @@ def _match_row_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _RuleMatch 
     if not moved or None in moved or len({x.at for x in moved}) > 1:
         return None
     index, count = moved[0].at, _node_count_if_rows_agree(given, sums)
-    first = _first_use_of_results(node)
+    first = _first_reader_of_result_values(node)
     if (
         count is None
         or index.meta["val"].dtype not in rule.dtypes
@@ -111,12 +113,12 @@ def _match_row_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _RuleMatch 
     )
 
 
-def _node_count_if_rows_agree(given: dict[Slot, Any], sums: dict[Slot, Any]) -> Any:
-    # how many rows the index points into, where no tensor that is given says so; None where not all agree
-    sizes = {str(x.others.meta["val"].shape[0]) for x in (*given.values(), *sums.values())}
+def _node_count_if_rows_agree(gathers: dict[Slot, Any], sums: dict[Slot, Any]) -> Any:
+    # how many rows the index points into, where no gathered tensor says so; None where not all agree
+    sizes = {str(x.others.meta["val"].shape[0]) for x in (*gathers.values(), *sums.values())}
     if len(sizes) > 1:
         return None
-    return 0 if given else next(x.count for x in sums.values())
+    return 0 if gathers else next(x.count for x in sums.values())
 
 
 def _is_defined_after(x: Any, node: fx.Node) -> bool:
@@ -125,7 +127,7 @@ def _is_defined_after(x: Any, node: fx.Node) -> bool:
 
 def _match_gather(x: Any) -> _GatherOrSum | None:
     found = _GATHERS[x.target](x) if x.op == "call_function" and x.target in _GATHERS else None
-    return found if found is not None and _is_transfer_of_whole_rows(found) else None
+    return found if found is not None and _is_match_of_whole_rows(found) else None
 
 
 def _match_sum(node: fx.Node, result_number: int) -> _GatherOrSum | None:
@@ -134,16 +136,16 @@ def _match_sum(node: fx.Node, result_number: int) -> _GatherOrSum | None:
     reads = [user for user in uses if not _reads_only_metadata(user)]
     (only,) = reads if len(reads) == 1 else (None,)
     found = _SUMS[only.target](only) if only is not None and only.target in _SUMS else None
-    return found if found is not None and _is_transfer_of_whole_rows(found) else None
+    return found if found is not None and _is_match_of_whole_rows(found) else None
 
 
-def _is_transfer_of_whole_rows(found: _GatherOrSum) -> bool:
+def _is_match_of_whole_rows(match: _GatherOrSum) -> bool:
     # whether the index moves each row once, with all of its numbers
-    values = [node.meta["val"] for node in (found.at, found.rows, found.others)]
+    values = [node.meta["val"] for node in (match.at, match.rows, match.others)]
     index = values[0]
     if index.dtype not in INDEX_DTYPES or any(x.device.type != "cpu" for x in values):
         return False
-    at, rows, others = map(sizes_as_text, (found.at, found.rows, found.others))
+    at, rows, others = map(sizes_as_text, (match.at, match.rows, match.others))
     return len(at) == 1 and len(others) == 2 and rows == [*at, others[1]]
 
 

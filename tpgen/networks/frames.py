@@ -15,11 +15,9 @@ from torch import Tensor, fx, nn
 _REARRANGING = ("flatten", "unsqueeze", "squeeze", "reshape", "view", "unflatten", "expand")
 
 
-def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Remove, in place, reshapes and broadcasts of tpgen programs that change no shape at example inputs.
-
-    All operands of a product then have one number of rows.
-    """
+def remove_neutral_reshapes(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Remove, in place, reshapes and broadcasts of tpgen programs that change no shape at example inputs."""
+    # all operands of a product then have one number of rows
     seen = _ShapeRecorder(module)
     seen.run(*inputs)
     order = {node: n for n, node in enumerate(module.graph.nodes)}
@@ -29,7 +27,7 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
         if "tpgen" not in node.meta:
             continue
         if node.target is torch.broadcast_tensors:
-            rows.join([origin.get(n, n) for n in node.args])
+            rows.unite_equal_row_counts([origin.get(n, n) for n in node.args])
         source = _operand_of_reshape_without_effect(node, seen.shapes)
         if source is None:
             continue
@@ -38,11 +36,11 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
             node.replace_all_uses_with(origin[node])
     for node in module.graph.nodes:
         if "tpgen" in node.meta and node.target == "size" and node.args[1:] == (0,):
-            node.args = (rows.first(node.args[0]), 0)
+            node.args = (rows.find_first_matrix(node.args[0]), 0)
 
 
 @contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
+def eval_mode_without_gradients(module: nn.Module) -> Iterator[None]:
     """Run the block in evaluation, without gradients; restore modes and random state."""
     modes = {m: m.training for m in module.modules()}
     module.eval()  # so that a batch norm keeps its statistics
@@ -62,8 +60,8 @@ class _ShapeRecorder(fx.Interpreter):
         self.shapes: dict[fx.Node, tuple[int, ...]] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run once under `undisturbed`."""
-        with undisturbed(self.module):
+        """Run once, in evaluation."""
+        with eval_mode_without_gradients(self.module):
             return super().run(*args, **kwargs)
 
     def run_node(self, n: fx.Node) -> Any:
@@ -97,17 +95,17 @@ class _MatricesByRowCount:
         self.order = position_of_node
         self.parent: dict[fx.Node, fx.Node] = {}
 
-    def join(self, operands: Sequence[Any]) -> None:
-        """Unite operands with equal numbers of rows."""
+    def unite_equal_row_counts(self, operands: Sequence[Any]) -> None:
+        """Unite matrices of equal row counts among operands."""
         shapes = {n: self.shapes.get(n, ()) for n in operands}
         matrices = [n for n, shape in shapes.items() if len(shape) == 2 and shape[0] > 1]
-        roots = sorted({self.first(n) for n in matrices}, key=self.order.__getitem__)
+        roots = sorted({self.find_first_matrix(n) for n in matrices}, key=self.order.__getitem__)
         for root in roots[1:]:
             if self.shapes[root][0] == self.shapes[roots[0]][0]:
                 self.parent[root] = roots[0]
 
-    def first(self, node: Any) -> Any:
-        """The earliest matrix with equal rows."""
+    def find_first_matrix(self, node: Any) -> Any:
+        """Earliest matrix with as many rows as ``node``."""
         while node in self.parent:
             node = self.parent[node]
         return node

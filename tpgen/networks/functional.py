@@ -16,14 +16,14 @@ from tpgen.base._torch import FakeTensorMode, pytree, replaced_attribute, withou
 from tpgen.emitter.emit import forget_text_with
 
 
-def fake_mode(**options: Any) -> Any:
+def make_fake_mode(**options: Any) -> Any:
     """A fake tensor mode for one trace; ``options`` are `ShapeEnv`'s."""
     mode = FakeTensorMode(shape_env=ShapeEnv(**options), allow_non_fake_inputs=True)
     mode.cache_enabled = False  # few operators of a trace come twice
     return mode
 
 
-def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+def trace_without_writes(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     """Trace a function at example inputs into a graph without writes."""
     graph = _trace_with_symbolic_sizes(function, inputs)
     if make_functional(graph.graph):
@@ -33,21 +33,21 @@ def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModul
 
 
 def _trace_with_symbolic_sizes(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
-    with without_stack_traces(), texts_as_long_as_graphs():
+    with without_stack_traces(), free_source_texts_with_graphs():
         return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
 
 
 @contextmanager
-def texts_as_long_as_graphs() -> Iterator[None]:
+def free_source_texts_with_graphs() -> Iterator[None]:
     """Free source texts of the block's graphs together with the graphs."""
 
     def wrap_recompile(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
-        def recompile_and_tie_text(self: fx.GraphModule) -> Any:
+        def recompile_and_tie_source_text(self: fx.GraphModule) -> Any:
             made = recompile(self)
             forget_text_with(type(self).forward.__code__)
             return made
 
-        return recompile_and_tie_text
+        return recompile_and_tie_source_text
 
     with replaced_attribute(fx.GraphModule, "recompile", wrap_recompile):
         yield
@@ -62,9 +62,9 @@ def make_functional(graph: fx.Graph) -> bool:
             and _operator_schema_of_node(node) is not None
             and _operator_schema_of_node(node).is_mutable
         ):
-            plain: Any = _functional_counterpart(node)
+            plain: Any = _find_functional_operator(node)
             if plain is None or any(
-                order[user] > order[node] for view in _views_of_written(node) for user in view.users
+                order[user] > order[node] for view in _views_of_written_tensor(node) for user in view.users
             ):
                 return False
             written: Any = node.args[0]
@@ -73,23 +73,23 @@ def make_functional(graph: fx.Graph) -> bool:
     return True
 
 
-def _functional_counterpart(node: fx.Node) -> Any:
-    space, _, name = node.target.name().partition("::")  # type: ignore[union-attr]
+def _find_functional_operator(in_place_call: fx.Node) -> Any:
+    space, _, name = in_place_call.target.name().partition("::")  # type: ignore[union-attr]
     operation, _, overload = name.partition(".")
-    written: Any = node.args[0] if node.args else None
+    written: Any = in_place_call.args[0] if in_place_call.args else None
     if space != "aten" or not operation.endswith("_") or not isinstance(written, fx.Node):
         return None
     if written.op != "call_function" or _operator_schema_of_node(written) is None or aliases(written):
         return None
     dtype = written.meta["val"].dtype
-    for operand in node.all_input_nodes:
+    for operand in in_place_call.all_input_nodes:
         x = operand.meta["val"]
         if isinstance(x, Tensor) and x.dtype != dtype and (x.is_floating_point() or not dtype.is_floating_point):
             return None  # in place the dtype stays, else it may be promoted
     return getattr(getattr(torch.ops.aten, operation[:-1], None), overload or "default", None)
 
 
-def _views_of_written(write: fx.Node) -> set[fx.Node]:
+def _views_of_written_tensor(write: fx.Node) -> set[fx.Node]:
     written: Any = write.args[0]
     found: set[fx.Node] = set()
     pending = [user for user in written.users if user is not write]

@@ -8,7 +8,7 @@ from threading import Condition, get_ident
 
 
 class Gate:
-    """Lock between a network's calls and traces."""
+    """Lock of a network: many calls, or one trace."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -16,7 +16,7 @@ class Gate:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Run a call once no trace runs."""
+        """Hold the lock for a call, after a running trace."""
         with self._changed:
             self._changed.wait_for(lambda: self._writer in (0, get_ident()))
             self._calls += 1
@@ -29,7 +29,7 @@ class Gate:
 
     @contextmanager
     def writing(self) -> Iterator[bool]:
-        """Wait up to a second for calls; yield whether the trace may begin."""
+        """Hold the lock for a trace, after up to a second; yield whether the trace may begin."""
         with self._changed:
             free = self._changed.wait_for(lambda: not (self._calls or self._writer), timeout=1.0)
             self._writer = get_ident() if free else self._writer

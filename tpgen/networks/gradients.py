@@ -28,7 +28,7 @@ from tpgen.nn.plain_tensors import count_writes
 
 @dataclass(frozen=True)
 class GradientRequest:
-    """An outcome's leaves with cotangents, and places of the sources whose gradients are wanted.
+    """Numbers of result leaves with cotangents, and of the sources to differentiate by.
 
     Sources are the network's parameters and buffers, then a call's tensors.
     """
@@ -51,7 +51,7 @@ Requests = tuple[GradientRequest, ...]
 
 @dataclass(frozen=True)
 class BackwardPass:
-    """A backward pass through a call's outcome."""
+    """Record of a backward pass through a call's results."""
 
     request: GradientRequest
     possible: frozenset[int]  # sources that require gradients
@@ -65,22 +65,22 @@ class BackwardPass:
 Recompute = Callable[["ServedCall", BackwardPass], tuple[Sequence[Any], Sequence[Tensor]]]
 
 
-def add_pass_to_requests(requests: Requests, found: BackwardPass) -> Requests:
-    """Extend requests to another pass."""
-    if found.again:  # the pass through its graph may ask for anything
-        first = found.request | requests[0] if requests else found.request
-        outer = GradientRequest(found.request.given, found.possible)
+def add_pass_to_requests(requests: Requests, backward_pass: BackwardPass) -> Requests:
+    """Extend requests to cover another backward pass."""
+    if backward_pass.again:  # the pass through its graph may ask for anything
+        first = backward_pass.request | requests[0] if requests else backward_pass.request
+        outer = GradientRequest(backward_pass.request.given, backward_pass.possible)
         return first, outer | requests[1] if len(requests) > 1 else outer
     if len(requests) > 1:
-        return requests[0], requests[1] | GradientRequest(found.request.given, frozenset())
-    return (found.request | requests[0] if requests else found.request,)
+        return requests[0], requests[1] | GradientRequest(backward_pass.request.given, frozenset())
+    return (backward_pass.request | requests[0] if requests else backward_pass.request,)
 
 
 def with_gradients(network: nn.Module, requests: Requests) -> Evaluate:
-    """Function from cotangents and the network's arguments to outcome and gradients."""
+    """Make a function from cotangents and arguments to outcome and gradients of each request."""
 
     def call_and_differentiate(cotangents: Sequence[Sequence[Tensor]], *args: Any, **options: Any) -> tuple[Any, ...]:
-        outcome, _, gradients = _call_and_serve_gradient_requests(network, requests, args, options, cotangents)
+        outcome, _, gradients = _call_and_compute_gradients(network, requests, args, options, cotangents)
         return outcome, *gradients
 
     return call_and_differentiate
@@ -89,20 +89,20 @@ def with_gradients(network: nn.Module, requests: Requests) -> Evaluate:
 def example_cotangents(
     network: nn.Module, requests: Requests, signature: Signature, tensors: Sequence[Tensor]
 ) -> list[list[Tensor]]:
-    """Cotangents of an example's sizes."""
+    """Cotangents for each request, of an example call's shapes."""
     args, options = signature.arguments([x.detach().requires_grad_(x.requires_grad) for x in tensors])
     with ParameterSlots(network, gradients=True).restored():
-        return _call_and_serve_gradient_requests(network, requests, args, options)[1]
+        return _call_and_compute_gradients(network, requests, args, options)[1]
 
 
-def _call_and_serve_gradient_requests(
-    network: nn.Module, requests: Requests, args: tuple, options: dict[str, Any], cotangents: Any = None
+def _call_and_compute_gradients(
+    network: nn.Module, requests: Requests, arguments: tuple, keywords: dict[str, Any], cotangents: Any = None
 ) -> tuple[tuple, list[list[Tensor]], list[list[Tensor | None]]]:
     # outcome, cotangents (by default the results) and gradients of each pass
-    _, tensors = Signature.split_call(args, options)
+    _, tensors = Signature.split_call(arguments, keywords)
     slopes, found = [], list[Any]()
     with torch.enable_grad(), bypassing_programs():
-        outcome = outcome_of(network, args, options)[1]
+        outcome = outcome_of(network, arguments, keywords)[1]
         leaves = flatten(outcome)[0]
         sources = sources_of(network, tensors, leaves)
         for n, request in enumerate(requests):
@@ -129,7 +129,7 @@ def _without_tensor_hooks(leaves: Sequence[Tensor]) -> Iterator[None]:
             now.update(was)
 
 
-def is_served(cotangents: Iterable[Tensor]) -> bool:
+def are_plain_cotangents(cotangents: Iterable[Tensor]) -> bool:
     """Whether programs take cotangents: none of vmap, none that are differentiated."""
     asks = torch.is_grad_enabled()
     return not any(
@@ -139,7 +139,7 @@ def is_served(cotangents: Iterable[Tensor]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ServedCall:
-    """A call that a program has served."""
+    """A call that a program has computed, with all that gradients need."""
 
     program: Program
     requests: Requests  # that the program serves
@@ -159,54 +159,63 @@ class ServedCall:
         return [n for n, x in enumerate(self.sources) if x.requires_grad and n in self.graphs.used]
 
     def is_unchanged(self, sources: Sequence[Tensor]) -> bool:
-        """Whether sources have the values that the call found."""
+        """Whether ``sources`` are the call's own, with unchanged values."""
         known = zip(self.sources, sources, self._versions, strict=False)
         return all(x is y and (count_writes(x) == v or n in self.before) for n, (x, y, v) in enumerate(known))
 
-    def covers(self, stage: int, again: bool, given: Iterable[int], edges: Sequence[tuple[Any, int]]) -> bool:
-        """Whether programs serve the running pass; ``edges`` of autograd's graph lead to sources."""
-        if stage + again >= len(self.requests) or not self.requests[stage].given.issuperset(given):
+    def can_compute_gradients(
+        self, stage: int, with_graph: bool, leaves: Iterable[int], source_edges: Sequence[tuple[Any, int]]
+    ) -> bool:
+        """Whether programs compute the running pass's gradients; ``source_edges`` are autograd's edges to sources."""
+        if stage + with_graph >= len(self.requests) or not self.requests[stage].given.issuperset(leaves):
             return False
         wanted = self.requests[stage].wanted
-        return not any(find_used_gradients(repeat(True), compress(edges, (n not in wanted for n in self.places))))
+        return not any(
+            find_used_gradients(repeat(True), compress(source_edges, (n not in wanted for n in self.places)))
+        )
 
-    def gradients(
-        self, stage: int, known: dict[int, Tensor], slopes: Sequence[Tensor | None], like: Sequence[Any]
+    def run_gradient_stage(
+        self,
+        stage: int,
+        stage_inputs: dict[int, Tensor],
+        cotangents: Sequence[Tensor | None],
+        shapes_and_dtypes: Sequence[Any],
     ) -> tuple[dict[int, Tensor], dict[int, Tensor]] | None:
-        """Gradients by place, and tensors for the next stage by number; None if the program fails.
+        """Gradients by source number, and tensors for the next stage by number; None if the program fails.
 
-        None among cotangents ``slopes`` is zero, of shape and dtype ``like``.
+        None among ``cotangents`` is zero, of shape and dtype ``shapes_and_dtypes``.
         """
         programs = self.program.gradients
         assert programs is not None
         numbers, of = programs.cotangents[stage], programs.written.stages[stage]
         filled = (
-            torch.zeros(shape, dtype=dtype) if x is None else x for x, (shape, dtype) in zip(slopes, like, strict=True)
+            torch.zeros(shape, dtype=dtype) if x is None else x
+            for x, (shape, dtype) in zip(cotangents, shapes_and_dtypes, strict=True)
         )
         more = dict(zip(numbers, filled, strict=True))
-        made = programs.run(stage, known | more)
+        made = programs.run(stage, stage_inputs | more)
         if made is None:
             return None
-        given = {n for n, x in zip(numbers, slopes, strict=True) if x is not None}
-        rows = zip(self.stage_places(stage), made, of.depends, strict=False)
+        given = {n for n, x in zip(numbers, cotangents, strict=True) if x is not None}
+        rows = zip(self.differentiated_sources(stage), made, of.depends, strict=False)
         found = {n: x for n, x, depends in rows if not (depends and given.isdisjoint(depends))}  # zeros depend on none
         kept = more | dict(zip(of.saves, made[len(of.places) :], strict=True))
-        return apart(found, (known | kept).values()), kept
+        return clone_tensors_that_share_memory(found, (stage_inputs | kept).values()), kept
 
-    def stage_places(self, stage: int) -> list[int]:
-        """Places of a stage's gradients."""
+    def differentiated_sources(self, stage: int) -> list[int]:
+        """Numbers of the sources whose gradients a stage returns."""
         programs, wanted = self.program.gradients, sorted(self.requests[stage].wanted)
         assert programs is not None
         return [wanted[n] for n in programs.written.stages[stage].places]
 
 
-def apart(found: dict[int, Tensor], others: Iterable[Tensor]) -> dict[int, Tensor]:
-    """Copy tensors that share memory with others."""
+def clone_tensors_that_share_memory(tensors: dict[int, Tensor], others: Iterable[Tensor]) -> dict[int, Tensor]:
+    """Replace tensors by clones if sharing memory with others."""
     taken = set(map(memory_address, others))
-    for n, x in found.items():
-        found[n] = x.clone() if memory_address(x) in taken else x
+    for n, x in tensors.items():
+        tensors[n] = x.clone() if memory_address(x) in taken else x
         taken.add(memory_address(x))
-    return found
+    return tensors
 
 
 _PASSES = torch.autograd.grad.__code__, torch.autograd.backward.__code__
@@ -217,8 +226,8 @@ class _InnerPass(NamedTuple):
     cotangents: tuple[Tensor | None, ...]
 
 
-def differentiated_by() -> list[Tensor]:
-    """Computed tensors by which the running pass differentiates."""
+def find_inputs_of_running_grad() -> list[Tensor]:
+    """Computed tensors among the inputs of the running `torch.autograd.grad`."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code not in _PASSES:
         frame = frame.f_back
@@ -226,12 +235,15 @@ def differentiated_by() -> list[Tensor]:
     return [x for x in asked if isinstance(x, Tensor) and x.grad_fn is not None]
 
 
-def attach_graph(call: ServedCall, known: dict[int, Tensor], made: dict[int, Tensor]) -> list[Tensor]:
-    """Make results ``made`` differentiable to any order by the call's sources; stages read ``known``."""
-    own, sources = apart(made, known.values()), [call.sources[n] for n in call.places]
+def attach_graph(call: ServedCall, stage_inputs: dict[int, Tensor], results: dict[int, Tensor]) -> list[Tensor]:
+    """Make ``results`` differentiable by the call's sources, to any order; stages read ``stage_inputs``."""
+    own, sources = (
+        clone_tensors_that_share_memory(results, stage_inputs.values()),
+        [call.sources[n] for n in call.places],
+    )
     with torch.enable_grad():
-        *found, _ = _ResultsOfServedCall.apply(call, list(own.values()), known, *sources)
-    within = {n: ref(x) for n, x in zip(made, found, strict=True) if n in call.graphs.within}
+        *found, _ = _ResultsOfProgramCall.apply(call, list(own.values()), stage_inputs, *sources)
+    within = {n: ref(x) for n, x in zip(results, found, strict=True) if n in call.graphs.within}
     found[0].grad_fn.within = within
     return found
 
@@ -242,121 +254,134 @@ class _CallHolder(Tensor):
     call: ServedCall
 
 
-class _ResultsOfServedCall(torch.autograd.Function):
+class _ResultsOfProgramCall(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, call: ServedCall, made: list[Tensor], known: dict[int, Tensor], *_sources: Tensor
+        ctx: Any, call: ServedCall, results: list[Tensor], stage_inputs: dict[int, Tensor], *_sources: Tensor
     ) -> tuple[Tensor, ...]:
         # the last result leads gradients of gradients here; the call is freed with what is saved
+        """Return results, and a link for gradients of gradients."""
         ctx.set_materialize_grads(False)
         link, holder = torch.zeros(()), _CallHolder()
         holder.call = call
-        ctx.save_for_backward(link, holder, *known.values())
-        ctx.numbers, ctx.inner = list(known), {}
-        ctx.like = {n: (x.shape, x.dtype) for n, x in zip(call.graphs.led, made, strict=True)}
-        return *made, link
+        ctx.save_for_backward(link, holder, *stage_inputs.values())
+        ctx.numbers, ctx.inner = list(stage_inputs), {}
+        ctx.like = {n: (x.shape, x.dtype) for n, x in zip(call.graphs.led, results, strict=True)}
+        return *results, link
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
+        """Gradients by sources, by programs or else by the network."""
         inner = ctx.inner.pop(current_pass(), [])
         link, holder, *saved = ctx.saved_tensors
         call = holder.call
         known = dict(zip(ctx.numbers, saved, strict=True))
         given = {n: g for n, g in zip(call.graphs.led, cotangents, strict=False) if g is not None}
         _refuse_gradients_by_inner_results(ctx, given)
-        found: Any = _gradients_by_programs(ctx, call, given, inner, known, link)
+        found: Any = _compute_gradients_by_programs(ctx, call, given, inner, known, link)
         if found is None:
-            found = _gradients_by_network(ctx, call, given, inner)
+            found = _compute_gradients_by_network(ctx, call, given, inner)
         return None, None, None, *(found.get(n) for n in call.places)
 
 
-def _refuse_gradients_by_inner_results(ctx: Any, given: dict[int, Tensor]) -> None:
+def _refuse_gradients_by_inner_results(ctx: Any, cotangents: dict[int, Tensor]) -> None:
     results = {n: x for n, of in ctx.within.items() if (x := of()) is not None and x.grad_fn is ctx}
-    asked = [id(x) for x in differentiated_by()] if results else ()
+    asked = [id(x) for x in find_inputs_of_running_grad()] if results else ()
     for n, x in results.items():
-        if given.keys() - {n} and (x.retains_grad or x._backward_hooks or id(x) in asked):
+        if cotangents.keys() - {n} and (x.retains_grad or x._backward_hooks or id(x) in asked):
             raise InputError(
                 "a gradient by a result that other results are computed from is none of a program: "
                 "convert the network with program=False"
             )
 
 
-def _gradients_by_programs(
+def _compute_gradients_by_programs(
     ctx: Any,
     call: ServedCall,
-    given: dict[int, Tensor],
-    inner: list[_InnerPass],
-    known: dict[int, Tensor],
+    cotangents: dict[int, Tensor],
+    inner_passes: list[_InnerPass],
+    stage_inputs: dict[int, Tensor],
     link: Tensor,
 ) -> dict[int, Tensor] | None:
-    again, stage = torch.is_grad_enabled(), len(inner)
-    inside = (x for one in inner for x in one.cotangents if x is not None)
-    if not is_served(chain(given.values(), inside)) or not call.covers(stage, again, given, ctx.next_functions):
+    again, stage = torch.is_grad_enabled(), len(inner_passes)
+    inside = (x for one in inner_passes for x in one.cotangents if x is not None)
+    if not are_plain_cotangents(chain(cotangents.values(), inside)) or not call.can_compute_gradients(
+        stage, again, cotangents, ctx.next_functions
+    ):
         return None
     leaves = sorted(call.requests[stage].given)
-    if again and len(given) < len(leaves):
+    if again and len(cotangents) < len(leaves):
         return None
-    slopes, like = [given.get(n) for n in leaves], [ctx.like[n] for n in leaves]
-    for one in inner:
-        known, slopes = known | one.known, [*slopes, *one.cotangents]
-        like += [(call.sources[n].shape, call.sources[n].dtype) for n in call.stage_places(0)]
+    slopes, like = [cotangents.get(n) for n in leaves], [ctx.like[n] for n in leaves]
+    for one in inner_passes:
+        stage_inputs, slopes = stage_inputs | one.known, [*slopes, *one.cotangents]
+        like += [(call.sources[n].shape, call.sources[n].dtype) for n in call.differentiated_sources(0)]
     with torch.no_grad():
-        made = call.gradients(stage, known, slopes, like)
+        made = call.run_gradient_stage(stage, stage_inputs, slopes, like)
     if made is None or not again:
         return made and made[0]
     found, kept = made
-    return dict(zip(found, _GradientsOfServedCall.apply(ctx.inner, kept, list(found.values()), link), strict=True))
+    return dict(zip(found, _GradientsOfProgramCall.apply(ctx.inner, kept, list(found.values()), link), strict=True))
 
 
-def _gradients_by_network(
-    ctx: Any, call: ServedCall, given: dict[int, Tensor], inner: list[_InnerPass]
+def _compute_gradients_by_network(
+    ctx: Any, call: ServedCall, cotangents: dict[int, Tensor], inner_passes: list[_InnerPass]
 ) -> dict[int, Tensor | None]:
     again, asking, programs = torch.is_grad_enabled(), call.graphs.asking, call.program.gradients
     wanted = compress(call.places, find_used_gradients(repeat(True), ctx.next_functions))
-    request, plain = GradientRequest.from_numbers(given, wanted), not inner and is_served(given.values())
+    request, plain = (
+        GradientRequest.from_numbers(cotangents, wanted),
+        not inner_passes and are_plain_cotangents(cotangents.values()),
+    )
     with torch.enable_grad():
         leaves, known = call.recompute(call, BackwardPass(request, frozenset(call.places), again, plain))
         known = [*known, *(leaves[n] for n in asking)]
         sources = {n: known[n] for n in call.places}
-        pairs: list[Any] = [(leaves[n], g) for n, g in given.items()]
-        for one in inner:
+        pairs: list[Any] = [(leaves[n], g) for n, g in cotangents.items()]
+        for one in inner_passes:
             first = [leaves[n] for n in sorted(call.requests[0].given)]
             assert programs is not None
             slopes = [one.known[n] for n in programs.cotangents[0]]
-            within = {n: sources[n] for n in call.stage_places(0)}
+            within = {n: sources[n] for n in call.differentiated_sources(0)}
             outer = dict(zip(within, one.cotangents, strict=True))
             pairs += [(x, outer[n]) for n, x in _differentiate_by_sources(first, slopes, within, True).items()]
     pairs = [(x, g) for x, g in pairs if x is not None and x.requires_grad and g is not None]
     if not pairs:
         return {}
-    results, cotangents = zip(*pairs, strict=True)
-    return _differentiate_by_sources(results, cotangents, sources, again)
+    results, by = zip(*pairs, strict=True)
+    return _differentiate_by_sources(results, by, sources, again)
 
 
 def _differentiate_by_sources(
-    results: Sequence[Tensor], slopes: Sequence[Tensor], sources: dict[int, Tensor], again: bool
+    results: Sequence[Tensor], cotangents: Sequence[Tensor], sources: dict[int, Tensor], create_graph: bool
 ) -> dict[int, Tensor | None]:
     # of a tensor in several places, in one of these; of none that has been frozen since
     places = list({id(x): n for n, x in sources.items() if x.requires_grad}.values())
     wanted = [sources[n] for n in places]
     with _without_tensor_hooks(wanted):
-        found = torch.autograd.grad(results, wanted, slopes, create_graph=again, allow_unused=True)
+        found = torch.autograd.grad(results, wanted, cotangents, create_graph=create_graph, allow_unused=True)
     return dict(zip(places, found, strict=True))
 
 
-class _GradientsOfServedCall(torch.autograd.Function):
+class _GradientsOfProgramCall(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, inner: dict[int, list[_InnerPass]], known: dict[int, Tensor], found: list[Tensor], _link: Tensor
+        ctx: Any,
+        inner_passes: dict[int, list[_InnerPass]],
+        stage_inputs: dict[int, Tensor],
+        gradients: list[Tensor],
+        _link: Tensor,
     ) -> tuple[Tensor, ...]:
+        """Return ``gradients``."""
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*known.values())
-        ctx.inner, ctx.numbers = inner, list(known)
-        return tuple(found)
+        ctx.save_for_backward(*stage_inputs.values())
+        ctx.inner, ctx.numbers = inner_passes, list(stage_inputs)
+        return tuple(gradients)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         # the results' node runs next
+        """Keep cotangents of gradients for the results' backward."""
         known = dict(zip(ctx.numbers, ctx.saved_tensors, strict=True))
         ctx.inner.setdefault(current_pass(), []).append(_InnerPass(known, cotangents))
         return (None,) * 4

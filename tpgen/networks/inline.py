@@ -24,14 +24,14 @@ from torch import Tensor, fx, nn
 from tpgen.base.errors import TraceError, first_line
 from tpgen.emitter.emit import EmittedModule, emit_plan
 from tpgen.networks.cse import cse, dce
-from tpgen.networks.frames import drop_frames, undisturbed
+from tpgen.networks.frames import eval_mode_without_gradients, remove_neutral_reshapes
 from tpgen.nn.planned import PROGRAM, PlannedModule
 from tpgen.nn.tensor_product import TensorProduct
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Sizes of a graph before and after sharing; FLOPs of matrix products are None without inputs."""
+    """Sizes of a graph before and after inlining and sharing; FLOPs of matrix products are None without inputs."""
 
     products: int
     nodes_before: int
@@ -88,7 +88,7 @@ def inline_products(
     flops_before = None
     if inputs is not None:
         flops_before = _count_flops_of_call(flat.module(), inputs)
-        drop_frames(flat.module(), inputs)
+        remove_neutral_reshapes(flat.module(), inputs)
     cse(flat.graph, graph_module)
     dce(flat.graph, graph_module)
     flat.graph.lint()
@@ -116,7 +116,7 @@ def _check_graph_runs_on_inputs(graph_module: object, inputs: Sequence[Any] | No
     if inputs is None:
         return
     try:
-        with undisturbed(graph_module):
+        with eval_mode_without_gradients(graph_module):
             graph_module(*inputs)
     except Exception as error:  # whatever the network says of them
         raise TraceError(
@@ -181,16 +181,16 @@ class _ProductInliner:
         self.products += 1
         return out
 
-    def _operands_of_call(self, product: TensorProduct, given: dict[str, Any]) -> list[Any]:
-        operands = [given["x"], given["y"], given["weight"]]
-        if "edge_index" in given:
-            ends = (self.graph.call_function(operator.getitem, (given["edge_index"], end)) for end in (0, 1))
-            given["edge_src"], given["edge_dst"] = ends
-        if "edge_src" in given:
-            nodes = given.get("num_nodes")
+    def _operands_of_call(self, product: TensorProduct, arguments: dict[str, Any]) -> list[Any]:
+        operands = [arguments["x"], arguments["y"], arguments["weight"]]
+        if "edge_index" in arguments:
+            ends = (self.graph.call_function(operator.getitem, (arguments["edge_index"], end)) for end in (0, 1))
+            arguments["edge_src"], arguments["edge_dst"] = ends
+        if "edge_src" in arguments:
+            nodes = arguments.get("num_nodes")
             if nodes is None:
-                nodes = self.graph.call_method("size", (given["x"], 0))
-            operands += [given["edge_src"], given["edge_dst"], nodes]
+                nodes = self.graph.call_method("size", (arguments["x"], 0))
+            operands += [arguments["edge_src"], arguments["edge_dst"], nodes]
         return operands
 
     def _copy_program_into_graph(self, product: TensorProduct, operands: list[Any], path: str) -> fx.Node:
@@ -202,7 +202,9 @@ class _ProductInliner:
             if node.op == "output":
                 return copies[node.args[0]]
             if node.op == "get_attr":
-                copies[node] = self._add_constant(str(node.target), emission.constants[str(node.target)], product)
+                copies[node] = self._get_or_add_constant_node(
+                    str(node.target), emission.constants[str(node.target)], product
+                )
                 copies[node].meta.update(node.meta)
             elif node.op != "placeholder":
                 target_args = fx.map_arg(node.args, lambda n: copies[n])
@@ -213,7 +215,7 @@ class _ProductInliner:
                 copies[node].meta.update(node.meta)
         raise AssertionError("an emitted graph ends in an output")
 
-    def _add_constant(self, name: str, values: np.ndarray, product: TensorProduct) -> fx.Node:
+    def _get_or_add_constant_node(self, name: str, values: np.ndarray, product: TensorProduct) -> fx.Node:
         like = product.output_mask
         self.constants_before += 1
         key = (values.tobytes(), values.shape, str(values.dtype), like.dtype, like.device)
@@ -251,6 +253,6 @@ def _select_constants_that_graph_reads(graph: fx.Graph, constants: dict[str, np.
 def _count_flops_of_call(module: nn.Module, inputs: Sequence[Any]) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
-    with undisturbed(module), FlopCounterMode(display=False) as counter:
+    with eval_mode_without_gradients(module), FlopCounterMode(display=False) as counter:
         module(*inputs)
     return counter.get_total_flops()

@@ -126,7 +126,7 @@ class _GraphInverter:
 
     def run(self) -> fx.GraphModule:
         """Write inverse steps from output to input."""
-        steps = [(node, place, self._find_inverse(node)) for node, place in self._steps_from_output()]
+        steps = [(node, place, self._find_inverse(node)) for node, place in self._list_steps_from_output()]
         current: Any = fx.Proxy(self.graph.placeholder("y"), self.tracer)
         for node, place, inverse in steps:
             written = len(self.graph.nodes)
@@ -139,7 +139,7 @@ class _GraphInverter:
         self.graph.lint()
         return fx.GraphModule(self.original, self.graph, class_name=f"{type(self.original).__name__}_inverse")
 
-    def _steps_from_output(self) -> list[tuple[fx.Node, int]]:
+    def _list_steps_from_output(self) -> list[tuple[fx.Node, int]]:
         # the steps from the output back to the input, the last first, each with the place of what it is applied to
         inputs = [node for node in self.original.graph.nodes if node.op == "placeholder"]
         if len(inputs) != 1:
@@ -172,7 +172,7 @@ class _GraphInverter:
         return chain
 
     def _find_inverse(self, node: fx.Node) -> Inverse:
-        name, keys = _name_and_keys_of_step(node, self.original)
+        name, keys = _name_and_lookup_keys_of_step(node, self.original)
         if node.kwargs and set(node.kwargs) - _HARMLESS:
             raise InverseError(
                 f"{self._name_node(node)} is called with {', '.join(node.kwargs)}, which its inverse would not know: "
@@ -181,7 +181,7 @@ class _GraphInverter:
         for key in keys:
             if key in self.given:
                 return self.given[key]
-        if name not in INVERSES or not _is_of_torch_or_python(node, self.original):
+        if name not in INVERSES or not _is_operation_of_torch_or_python(node, self.original):
             raise InverseError(
                 f"{self._name_node(node)} has no inverse here; if it has one, pass it: "
                 f"inverses={{{name!r}: lambda y, place, *constants: ...}}; known steps: {', '.join(INVERSES)}"
@@ -194,14 +194,15 @@ class _GraphInverter:
         except ValueError:  # a function that does not tell its signature
             return
         except TypeError:
+            name, _ = _name_and_lookup_keys_of_step(node, self.original)
             raise InverseError(
                 f"{self._name_node(node)} is called with {len(constants)} further arguments, which its inverse does "
                 "not take: write it without them, as steps of their own, or pass an inverse that takes them "
-                f"(inverses={{{_name_and_keys_of_step(node, self.original)[0]!r}: lambda y, place, *constants: ...}})"
+                f"(inverses={{{name!r}: lambda y, place, *constants: ...}})"
             ) from None
 
     def _name_node(self, node: fx.Node) -> str:
-        return f"node {node.name!r} ({_name_and_keys_of_step(node, self.original)[0]})"
+        return f"node {node.name!r} ({_name_and_lookup_keys_of_step(node, self.original)[0]})"
 
     def _copy_constant(self, argument: Any) -> Any:
         copied = fx.map_arg(argument, self._copy_constant_node)
@@ -213,7 +214,7 @@ class _GraphInverter:
         return self.constants[node]
 
 
-def _name_and_keys_of_step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
+def _name_and_lookup_keys_of_step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
     if node.op == "call_module":
         kind = type(module.get_submodule(str(node.target)))
         return kind.__name__.lower(), [kind, kind.__name__.lower(), str(node.target)]
@@ -222,7 +223,7 @@ def _name_and_keys_of_step(node: fx.Node, module: nn.Module) -> tuple[str, list[
     return name, [node.target, name]
 
 
-def _is_of_torch_or_python(node: fx.Node, module: nn.Module) -> bool:
+def _is_operation_of_torch_or_python(node: fx.Node, module: nn.Module) -> bool:
     if node.op == "call_module":
         return type(module.get_submodule(str(node.target))).__module__.startswith("torch.nn.")
     home = getattr(node.target, "__module__", None) or "torch"

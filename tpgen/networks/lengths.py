@@ -12,11 +12,11 @@ import torch
 from torch import SymInt, Tensor
 
 from tpgen.base._torch import replaced_attribute
-from tpgen.networks.arrays import TracedArray, tensor_to_ask
+from tpgen.networks.arrays import TracedArray, tensor_read_by_python
 
 
 def _tensor_behind(x: Any) -> Any:
-    return tensor_to_ask(x) if type(x) is TracedArray else x
+    return tensor_read_by_python(x) if type(x) is TracedArray else x
 
 
 def _len_or_symbolic_size(x: Any) -> Any:
@@ -32,7 +32,7 @@ def _int_or_symbolic_size(*x: Any, **base: Any) -> Any:
     return first.item() if counted else int(*x, **base)
 
 
-def _fill_diagonal_of_symbolic_size(fill_diagonal: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _wrap_fill_diagonal_for_symbolic_sizes(fill_diagonal: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def fill_diagonal_by_mask(x: Tensor, value: Any, wrap: bool = False) -> Tensor:
         if wrap or x.dim() != 2 or not any(isinstance(n, SymInt) for n in x.shape):
             return fill_diagonal(x, value, wrap)
@@ -60,20 +60,22 @@ def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[N
     places = {id(names): names for _, names in codes}
     uses: dict[tuple[int, str], bool] = {}
     for code, names in codes:
-        for name, called in _len_and_int_in_code(code):
+        for name, called in _list_len_and_int_reads_with_is_called(code):
             uses[id(names), name] = called and uses.get((id(names), name), name not in names)
     opened = [(places[place], name) for (place, name), called in uses.items() if called]
     for names, name in opened:
         names[name] = _REPLACEMENTS[name]
     try:
-        with replaced_attribute(Tensor, "fill_diagonal_", _fill_diagonal_of_symbolic_size):  # torch's fixes the sizes
+        with replaced_attribute(
+            Tensor, "fill_diagonal_", _wrap_fill_diagonal_for_symbolic_sizes
+        ):  # torch's fixes the sizes
             yield
     finally:
         for names, name in opened:
             del names[name]
 
 
-def _len_and_int_in_code(code: CodeType) -> Iterator[tuple[str, bool]]:
+def _list_len_and_int_reads_with_is_called(code: CodeType) -> Iterator[tuple[str, bool]]:
     # names that a function reads, and whether it calls what they say: `int` may be asked for as a class
     if _REPLACEMENTS.keys().isdisjoint(code.co_names):
         return

@@ -21,10 +21,10 @@ from tpgen.base.progress import announce
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.build.processor import cpu_features
-from tpgen.networks.edges import find_rows
-from tpgen.networks.named import call_by_name
+from tpgen.networks.edges import fuse_gathers_and_sums
+from tpgen.networks.named import call_kernels_by_number
 from tpgen.networks.packages import conditions_of, write_traced
-from tpgen.networks.products import products_by_kernels
+from tpgen.networks.products import replace_matrix_products_by_kernels
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.stages import GraphPart
 
@@ -73,9 +73,9 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
     ``saved`` are further inputs, without conditions.
     """
     graph, key = program.graph, ""
-    find_rows(graph.graph)
-    products_by_kernels(graph.graph)
-    call_by_name(graph.graph)
+    fuse_gathers_and_sums(graph.graph)
+    replace_matrix_products_by_kernels(graph.graph)
+    call_kernels_by_number(graph.graph)
     graph.recompile()
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
         key = _library_key(graph, [key, like, sizes.conditions])

@@ -24,7 +24,7 @@ from tpgen.planner.plan import OUT
 _named: Shelf[int, tuple[Kernels, str, RowRules]] = Shelf("calls of programs by name")
 
 
-def call_by_name(graph: fx.Graph) -> None:
+def call_kernels_by_number(graph: fx.Graph) -> None:
     """Build a graph's kernels, and let C++ call the kernels by number.
 
     Raises `BackendError` without the C++ runtime or a kernel.

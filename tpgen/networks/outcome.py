@@ -26,7 +26,7 @@ _OURS = (*FIXED, "tpgen.networks.")
 
 
 def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -> tuple[Any, tuple]:
-    """Call; return the result, and an outcome that `apply_outcome` repeats on other arguments.
+    """Call; return the result, and an outcome of result and side effects for `apply_outcome`.
 
     >>> def add(data):
     ...     data["y"] = 2 * data["x"]
@@ -38,7 +38,7 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
     """
     before = StateBefore.copy_state(call, args, options)
     found = call(*args, **options)
-    return found, before.outcome(found)
+    return found, before.collect_outcome(found)
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,25 @@ class StateBefore:
 
     @staticmethod
     def copy_state(call: Any, args: tuple, options: dict[str, Any]) -> StateBefore:
-        """Copy the state."""
+        """Copy arguments' contents and modules' attributes."""
         held, (_, tensors) = objects_with_dicts(args, options), Signature.split_call(args, options)
         parameters = ParameterSlots(call, gradients=False).tensors() if isinstance(call, nn.Module) else []
         places = {id(x): Given(n) for n, x in enumerate([*parameters, *tensors])}
         return StateBefore(held, [dict(names) for _, names in held], places, _attributes_of_modules_and_copies(call))
 
-    def outcome(self, found: Any) -> tuple:
-        """Outcome of the call, whose result is ``found``."""
-        whole = next((n for n, (x, _) in enumerate(self.held) if x is found), None)
+    def collect_outcome(self, result: Any) -> tuple:
+        """The call's result and side effects for `apply_outcome`."""
+        whole = next((n for n, (x, _) in enumerate(self.held) if x is result), None)
         changes = [_changed_entries(now, was) for (_, now), was in zip(self.held, self.contents, strict=True)]
         pairs = zip(self.held, self.contents, strict=True)
         lost = [tuple(name for name in was if name not in now) for (_, now), was in pairs]
-        within = (None if whole is not None else found, *changes)
+        within = (None if whole is not None else result, *changes)
         inner = [x for x, _ in objects_with_dicts(within, {}) if not isinstance(x, dict)]
         if any(x is one for x in inner for one, _ in self.held):
             raise DeployError("the network gives an object back that it was given, inside of another value")
         written = {n: _changed_entries(*of) for n, of in enumerate(self.attributes)}
         aside = {n: names for n, names in written.items() if names}
-        leaves, spec = flatten((whole, None if whole is not None else found, changes, lost, aside))
+        leaves, spec = flatten((whole, None if whole is not None else result, changes, lost, aside))
         marked = [self.places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
         return unflatten(marked, spec)
 
@@ -118,7 +118,7 @@ def _changed_entries(now: dict[str, Any], before: dict[str, Any]) -> dict[str, A
 
 
 def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any], network: Any = None) -> Any:
-    """Repeat an outcome on a call's arguments, and tensors that ``network`` keeps; return the result."""
+    """Repeat an outcome's side effects on arguments and ``network``; return the result."""
     whole, found, changes, lost, aside = outcome
     if aside:
         modules = _modules_of_user_code(network)
@@ -137,7 +137,7 @@ def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any], network:
 
 @dataclass(frozen=True)
 class LeavesWithGraphs:
-    """An outcome's leaves and inputs that require gradients."""
+    """Numbers of an outcome's leaves, and of inputs, that require gradients."""
 
     spec: pytree.TreeSpec
     led: tuple[int, ...]  # leaves that were computed of what requires a gradient
@@ -149,9 +149,9 @@ class LeavesWithGraphs:
 
     @staticmethod
     def classify_leaves(
-        network: nn.Module, outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]
+        network: nn.Module, outcome: tuple, required_grad: Sequence[bool], tensors: Sequence[Tensor]
     ) -> LeavesWithGraphs:
-        """Classify an outcome's leaves; ``flags`` are the tensors' requires_grad before the call."""
+        """Classify leaves; ``required_grad`` holds the tensors' flags before the call."""
         leaves, spec = flatten(outcome)
         live = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad}
         nodes = {n: set(nodes_behind(x.grad_fn)) for n, x in live.items() if x.grad_fn is not None}
@@ -162,7 +162,11 @@ class LeavesWithGraphs:
             spec,
             tuple(nodes),
             tuple(n for n, x in live.items() if x.grad_fn is None),
-            tuple(n for n, (x, asks) in enumerate(zip(tensors, flags, strict=True)) if x.requires_grad and not asks),
+            tuple(
+                n
+                for n, (x, asks) in enumerate(zip(tensors, required_grad, strict=True))
+                if x.requires_grad and not asks
+            ),
             frozenset().union(*used),
             len({*used}) < 2,
             tuple(n for n in nodes if any(live[n].grad_fn in of for of in nodes.values())),
@@ -170,7 +174,7 @@ class LeavesWithGraphs:
 
 
 def nodes_behind(node: Any, ends: Iterable[Any] = ()) -> Iterator[Any]:
-    """Nodes of autograd's graph that a pass through ``node`` reaches before any of the ``ends``."""
+    """Autograd nodes that a pass through ``node`` reaches before any of the ``ends``."""
     seen, pending = {node, *ends}, [node]
     while pending:
         for found, _ in pending.pop().next_functions:
@@ -181,7 +185,7 @@ def nodes_behind(node: Any, ends: Iterable[Any] = ()) -> Iterator[Any]:
 
 
 def evaluation(network: nn.Module, grad: bool) -> Evaluate:
-    """Function from the network's arguments to the outcome."""
+    """Make a function from the network's arguments to the outcome."""
 
     def call_for_outcome(*args: Any, **options: Any) -> tuple:
         with torch.set_grad_enabled(grad), bypassing_programs():

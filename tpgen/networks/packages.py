@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tpgen.base import _torch
-from tpgen.networks.functional import texts_as_long_as_graphs
+from tpgen.networks.functional import free_source_texts_with_graphs
 from tpgen.networks.sizes import python_text, size_guards
 
 _METADATA, _CONDITIONS = "_metadata.json", "tpgen_conditions"  # of a package, what its loader reads, and ours in it
@@ -65,9 +65,9 @@ def conditions_of(metadata: Mapping[str, str]) -> list[str]:
 @contextmanager
 def _patched_inductor() -> Iterator[None]:
     with (
-        texts_as_long_as_graphs(),
-        _torch.replaced_attribute(_torch.CppKernel, "need_use_acc_helper", _wrap_to_sum_open_sizes_directly),
-        _wrapper_compiled_on_another_thread(),
+        free_source_texts_with_graphs(),
+        _torch.replaced_attribute(_torch.CppKernel, "need_use_acc_helper", _wrap_acc_helper_check_to_skip_open_sums),
+        _compile_wrapper_on_another_thread(),
         _torch.without_stack_traces(),
         warnings.catch_warnings(),
     ):
@@ -85,10 +85,10 @@ def _clear_torch_shape_caches() -> None:
             method.cache_clear()
 
 
-def _wrap_to_sum_open_sizes_directly(asked: Callable[..., bool]) -> Callable[..., bool]:
+def _wrap_acc_helper_check_to_skip_open_sums(needs_helper: Callable[..., bool]) -> Callable[..., bool]:
     def needs_steps(self: Any, reduction: str, *rest: Any) -> bool:
         is_open = any(not size.is_number for size in self.call_ranges[self.reduction_depth :])
-        return not (is_open and reduction == "sum") and asked(self, reduction, *rest)
+        return not (is_open and reduction == "sum") and needs_helper(self, reduction, *rest)
 
     return needs_steps
 
@@ -177,13 +177,13 @@ def _cpp_lines_that_check_inputs(graph: Any) -> Iterator[str]:
 
 
 @contextmanager
-def _wrapper_compiled_on_another_thread() -> Iterator[None]:
+def _compile_wrapper_on_another_thread() -> Iterator[None]:
     with ThreadPoolExecutor(1) as aside:
         begun: list[Future] = []
         here = get_ident()  # what other threads compile meanwhile is theirs
 
         def wrap_build(build: Callable[[Any], None]) -> Callable[[Any], None]:
-            def build_or_submit(self: Any) -> None:
+            def build_or_submit_to_thread(self: Any) -> None:
                 made = self.get_target_file_path()
                 if get_ident() != here:
                     return build(self)
@@ -194,7 +194,7 @@ def _wrapper_compiled_on_another_thread() -> Iterator[None]:
                         unit.result()
                 return build(self)
 
-            return build_or_submit
+            return build_or_submit_to_thread
 
         with _torch.replaced_attribute(_torch.CppBuilder, "build", wrap_build):
             yield

@@ -59,7 +59,7 @@ def items_of(x: Mapping[Any, Any]) -> tuple:
     return (*x, *x.values())
 
 
-def content_of(cell: CellType) -> tuple:
+def closure_cell_content(cell: CellType) -> tuple:
     """Content of a closure cell as a tuple, empty if unset."""
     try:
         return (cell.cell_contents,)
@@ -84,7 +84,7 @@ def slot_names(kind: type) -> list[str]:
 # what objects that can be changed are made of
 CHANGED: dict[type, PartsOf] = {
     FunctionType: FUNCTION,
-    CellType: content_of,
+    CellType: closure_cell_content,
     dict: items_of,
     list: LIST,
     set: tuple,

@@ -14,14 +14,14 @@ from torch.autograd.graph import get_gradient_edge
 
 from tpgen.base._torch import current_node
 from tpgen.kernels.runtime.registration import find_used_gradients
-from tpgen.networks.gradients import BackwardPass, GradientRequest, differentiated_by, is_served
+from tpgen.networks.gradients import BackwardPass, GradientRequest, are_plain_cotangents, find_inputs_of_running_grad
 from tpgen.networks.outcome import nodes_behind, own_leaves, sources_of
 
 _LEAVES = "leaves of tpgen"  # of results, among a node's metadata
 
 
-class Watcher(Protocol):
-    """Learns of backward passes."""
+class BackwardPassListener(Protocol):
+    """Is told of backward passes."""
 
     def knows_leaves(self, leaves: frozenset[int], again: bool) -> bool:
         """Whether passes from these leaves are known; ``again``: ones that record a graph."""
@@ -30,15 +30,17 @@ class Watcher(Protocol):
         """Learn of a pass."""
 
 
-def watch_passes(watcher: Watcher, network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> None:
-    """Tell ``watcher`` of backward passes that reach leaves."""
+def watch_passes(
+    listener: BackwardPassListener, network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]
+) -> None:
+    """Tell ``listener`` of backward passes that reach result leaves."""
     edges = list(map(_gradient_edge_of, (*tensors, *own_leaves(leaves))))
     for n, x in enumerate(leaves):
         if isinstance(x, Tensor) and x.grad_fn is not None:
             node: Any = x.grad_fn
             held = node.metadata.setdefault(_LEAVES, [])
             if not held:
-                node.register_prehook(partial(_note_present_pass, ref(watcher), ref(network), edges))
+                node.register_prehook(partial(_report_running_backward_pass, ref(listener), ref(network), edges))
             held.append((n, x.output_nr, ref(x)))
 
 
@@ -46,20 +48,20 @@ def _gradient_edge_of(x: Tensor) -> Any:
     return tuple(get_gradient_edge(x))[:2] if x.requires_grad else None
 
 
-def _note_present_pass(
-    watcher_of: Callable[[], Watcher | None],
-    network_of: Callable[[], nn.Module | None],
-    others: Sequence[Any],
+def _report_running_backward_pass(
+    get_listener: Callable[[], BackwardPassListener | None],
+    get_network: Callable[[], nn.Module | None],
+    input_edges: Sequence[Any],
     gradients: Sequence[Tensor | None],
 ) -> None:
-    watcher, network = watcher_of(), network_of()
+    watcher, network = get_listener(), get_network()
     if watcher is None or network is None:
         return
     node, again = current_node(), torch.is_grad_enabled()
     results = {n: x() for n, place, x in node.metadata[_LEAVES] if gradients[place] is not None}
     hooked = any(x is not None and (x.retains_grad or x._backward_hooks) for x in results.values())
-    ends, known = {edge[0] for edge in others if edge is not None}, watcher.knows_leaves(frozenset(results), again)
-    asked = {x.grad_fn for x in differentiated_by()} - ends
+    ends, known = {edge[0] for edge in input_edges if edge is not None}, watcher.knows_leaves(frozenset(results), again)
+    asked = {x.grad_fn for x in find_inputs_of_running_grad()} - ends
     if known and not hooked and not asked:
         return
     inside = set(nodes_behind(node, ends))
@@ -68,11 +70,11 @@ def _note_present_pass(
         return
     edges = {
         n: edge
-        for n, edge in enumerate((*map(_gradient_edge_of, sources_of(network, ())), *others))
+        for n, edge in enumerate((*map(_gradient_edge_of, sources_of(network, ())), *input_edges))
         if edge is not None
     }
     wanted = list(compress(edges, find_used_gradients(repeat(True), list(edges.values()))))
-    served = is_served(x for x in gradients if x is not None)
+    served = are_plain_cotangents(x for x in gradients if x is not None)
     behind = frozenset(n for of in inside for n, _, _ in of.metadata.get(_LEAVES, ()))
     request, plain = GradientRequest.from_numbers(results, wanted), served and bool(wanted)
     watcher.note_pass(BackwardPass(request, frozenset(edges), again, plain, hooked, behind))

@@ -1,7 +1,6 @@
-"""Matrix products as kernels of linear layers.
+"""Matrix products as kernels of linear layers."""
 
-``x W`` is a linear layer of scalars; ``g Wᵀ`` and ``xᵀ g`` are its gradients.
-"""
+# ``x W`` is a linear layer of scalars; ``g Wᵀ`` and ``xᵀ g`` are its gradients.
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _FEWEST = 4  # rows and columns of a matrix: products with smaller ones are loop
 
 
 class _LayerCall(NamedTuple):
-    """Linear layer or gradient: opened operand, sizes of W, row factor, other factor."""
+    """Linear layer or gradient: wanted result, sizes of W, row factor, other factor."""
 
     opens: str
     sizes: tuple[int, int]
@@ -31,10 +30,10 @@ class _LayerCall(NamedTuple):
     other: fx.Node
 
 
-def products_by_kernels(graph: fx.Graph) -> None:
+def replace_matrix_products_by_kernels(graph: fx.Graph) -> None:
     """Replace products of rows and fixed-size matrices, gradients included, by kernel calls."""
     for node in graph.find_nodes(op="call_function", target=_aten.mm.default):
-        layer = _as_linear_layer_or_gradient(node)
+        layer = _match_linear_layer_or_gradient(node)
         plan = None if layer is None else make_matrix_plan(*layer.sizes)
         if layer is None or plan is None or why_kernel_unsupported(plan, dtype=node.meta["val"].dtype):
             continue
@@ -44,7 +43,7 @@ def products_by_kernels(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def _as_linear_layer_or_gradient(matrix_product: fx.Node) -> _LayerCall | None:
+def _match_linear_layer_or_gradient(matrix_product: fx.Node) -> _LayerCall | None:
     first, second = cast("tuple[fx.Node, fx.Node]", matrix_product.args)
     value = matrix_product.meta["val"]
     if value.dtype not in (torch.float32, torch.float64) or value.device.type != "cpu":
@@ -67,11 +66,11 @@ def _matrix_and_whether_transposed(node: fx.Node) -> tuple[fx.Node, bool]:
     # the matrix behind transposes, and whether it is transposed
     turned = False
     while node.op == "call_function" and node.target in _TRANSPOSES and len(_shape_of(node)) == 2:
-        node, turned = node.args[0], turned is not _exchanges_axes(node)  # type: ignore[assignment]
+        node, turned = node.args[0], turned is not _is_swap_of_axes(node)  # type: ignore[assignment]
     return node, turned
 
 
-def _exchanges_axes(node: fx.Node) -> bool:
+def _is_swap_of_axes(node: fx.Node) -> bool:
     # whether a permutation of a matrix's axes exchanges them
     if node.target is _aten.t.default:
         return True
@@ -80,34 +79,40 @@ def _exchanges_axes(node: fx.Node) -> bool:
     return bool((first - second) % 2 if exchanges else first % 2)
 
 
-def _insert_layer_call(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
+def _insert_layer_call(graph: fx.Graph, layer: _LayerCall, plan_description: str) -> fx.Node:
     x = layer.rows
     return _insert_kernel_call(
-        graph, [x, _insert_slice_without_columns(graph, x), _insert_flat_weights(graph, layer)], text, "out"
+        graph, [x, _insert_slice_without_columns(graph, x), _insert_flat_weights(graph, layer)], plan_description, "out"
     )
 
 
-def _insert_rows_gradient_call(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
+def _insert_rows_gradient_call(graph: fx.Graph, layer: _LayerCall, plan_description: str) -> fx.Node:
     g = layer.rows
     rows = insert_call(graph, _aten.sym_size.int, g, 0)
     x = insert_call(graph, _aten.new_empty.default, g, [rows, layer.sizes[0]])  # of which the shape alone is read
     return _insert_kernel_call(
-        graph, [x, _insert_slice_without_columns(graph, g), _insert_flat_weights(graph, layer), g], text, "x1"
+        graph,
+        [x, _insert_slice_without_columns(graph, g), _insert_flat_weights(graph, layer), g],
+        plan_description,
+        "x1",
     )
 
 
-def _insert_weights_gradient_call(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
+def _insert_weights_gradient_call(graph: fx.Graph, layer: _LayerCall, plan_description: str) -> fx.Node:
     x, g = layer.rows, layer.other
     w = insert_call(
         graph, _aten.new_empty.default, x, [layer.sizes[0] * layer.sizes[1]]
     )  # of which the shape alone is read
-    made = _insert_kernel_call(graph, [x, _insert_slice_without_columns(graph, x), w, g], text, "w")
+    made = _insert_kernel_call(graph, [x, _insert_slice_without_columns(graph, x), w, g], plan_description, "w")
     return insert_call(graph, _aten.view.default, made, list(layer.sizes))
 
 
-def _insert_kernel_call(graph: fx.Graph, tensors: list[fx.Node], text: str, opened: str) -> fx.Node:
+def _insert_kernel_call(graph: fx.Graph, tensors: list[fx.Node], plan_description: str, result_operand: str) -> fx.Node:
     return insert_call(
-        graph, _getitem, insert_call(graph, _tpgen.form.default, tensors, [], text, opening_text(opened)), 0
+        graph,
+        _getitem,
+        insert_call(graph, _tpgen.form.default, tensors, [], plan_description, opening_text(result_operand)),
+        0,
     )
 
 

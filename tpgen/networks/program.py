@@ -14,10 +14,10 @@ from tpgen.base._torch import ConstantSource, pytree, with_small_sizes
 from tpgen.base.errors import DeployError, first_line
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.copies import copy_of
-from tpgen.networks.dependent import plain_words, user_line
-from tpgen.networks.edges import find_rows
-from tpgen.networks.functional import fake_mode, texts_as_long_as_graphs, traced
-from tpgen.networks.products import products_by_kernels
+from tpgen.networks.dependent import explain_data_dependent_errors, user_line_of_error
+from tpgen.networks.edges import fuse_gathers_and_sums
+from tpgen.networks.functional import free_source_texts_with_graphs, make_fake_mode, trace_without_writes
+from tpgen.networks.products import replace_matrix_products_by_kernels
 from tpgen.networks.simplify import multiply_column, simplify_graph
 from tpgen.networks.sizes import InputSizes
 from tpgen.nn.edges import EdgeOrder
@@ -55,19 +55,21 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         ) from error
     try:
         given, spec = pytree.tree_flatten(list(inputs))
-        mode = fake_mode()
-        with with_small_sizes(few_alike), texts_as_long_as_graphs(), plain_words():
+        mode = make_fake_mode()
+        with with_small_sizes(few_alike), free_source_texts_with_graphs(), explain_data_dependent_errors():
             with torch.no_grad():
-                graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _fake_inputs(mode, given))
+                graph = trace_without_writes(
+                    lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _fake_inputs(mode, given)
+                )
             if not few_alike:
                 _record_sizes_of_squeezes_as_guards(graph.graph)
             simplify_graph(graph.graph)
             for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
                 multiply_column(graph.graph, node)
             if any(getattr(node.target, "namespace", "") == "tpgen" for node in graph.graph.nodes):
-                _note_fake_values_of_constants(graph, mode)
-                find_rows(graph.graph)
-                products_by_kernels(graph.graph)
+                _add_fake_values_to_constants(graph, mode)
+                fuse_gathers_and_sums(graph.graph)
+                replace_matrix_products_by_kernels(graph.graph)
             graph.recompile()
             return export(
                 _WithSizeConditions(graph),
@@ -78,8 +80,9 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         raise DeployError(f"{type(network).__name__} cannot be written as one program: {error}") from error
     except Exception as error:
         raise DeployError(
-            f"{type(network).__name__} cannot be written as one program: {first_line(error)}{user_line(error)}; take "
-            "what depends on values, such as a search for neighbours, out of forward and give its result as an input"
+            f"{type(network).__name__} cannot be written as one program: {first_line(error)}"
+            f"{user_line_of_error(error)}; take what depends on values, such as a search for neighbours, out of "
+            "forward and give its result as an input"
         ) from error
 
 
@@ -111,19 +114,19 @@ def _record_sizes_of_squeezes_as_guards(graph: fx.Graph) -> None:
                     bool(x.shape[dim] != 1)  # which is a condition from here on
 
 
-def _note_fake_values_of_constants(graph: fx.GraphModule, mode: Any) -> None:
+def _add_fake_values_to_constants(graph: fx.GraphModule, fake_mode: Any) -> None:
     # give constants values beside those of all other nodes: a trace gives each a mode of its own
     for node in graph.graph.find_nodes(op="get_attr"):
         if isinstance(held := getattr(graph, node.target), Tensor):
-            node.meta["val"] = mode.from_tensor(held, static_shapes=True)
+            node.meta["val"] = fake_mode.from_tensor(held, static_shapes=True)
 
 
 def _fake_inputs(mode: Any, leaves: Sequence[Any]) -> list[Any]:
     # inputs without numbers: their sizes from 2 on are open, and the same where they are equal
-    return [_fake_input(mode, x, n) if isinstance(x, Tensor) else x for n, x in enumerate(leaves)]
+    return [_make_fake_input(mode, x, n) if isinstance(x, Tensor) else x for n, x in enumerate(leaves)]
 
 
-def _fake_input(mode: Any, x: Tensor, number: int) -> Tensor:
+def _make_fake_input(mode: Any, x: Tensor, number: int) -> Tensor:
     opened: Any = [DimDynamic.DUCK if n > 1 else DimDynamic.STATIC for n in x.shape]
     sizes: Any = StatelessSymbolicContext(dynamic_sizes=opened)
     return mode.from_tensor(x.detach().clone(), symbolic_context=sizes, source=ConstantSource(f"input{number}"))

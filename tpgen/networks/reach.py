@@ -36,7 +36,7 @@ from tpgen.networks.parts import (
     bases_of,
     body_of,
     class_table,
-    content_of,
+    closure_cell_content,
     names_of_class,
     parts_function_of,
     slot_names,
@@ -68,16 +68,16 @@ _MOST = 20_000  # objects: with more it was no network's
 _OPENED = (SimpleNamespace, Namespace, Mapping, MutableSequence, MutableSet, local)  # of Python's own classes
 
 
-class NamedPlace(NamedTuple):
-    """Name in a dict, with the value or `ABSENT`."""
+class RecordedEntry(NamedTuple):
+    """Entry of a dict, with the recorded value or `ABSENT`."""
 
     table: dict[str, Any]
     name: str
     value: Any
 
 
-class Whole(NamedTuple):
-    """Object, and the recorded value of the parts."""
+class RecordedObject(NamedTuple):
+    """Object, with the recorded value of all parts."""
 
     name: str
     x: Any
@@ -87,7 +87,7 @@ class Whole(NamedTuple):
 
 
 @contextmanager
-def executed_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
+def record_executed_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
     """Record code and globals of user functions that this thread runs inside the block."""
     codes: dict[CodeType, dict[str, Any]] = {}
 
@@ -112,34 +112,34 @@ def _is_inside_build_or_import(frame: FrameType | None) -> bool:
     return False
 
 
-class Reach:
-    """Places, objects and tensors that functions reach, except the modules' parameters and buffers."""
+class ReachableState:
+    """Dict entries, objects and tensors that code can read, without modules' parameters and buffers."""
 
     def __init__(self, codes: Mapping[CodeType, dict[str, Any]], modules: Iterable[nn.Module]) -> None:
         self._codes = {code: names for code, names in codes.items() if not are_globals_of_library(names)}
         self._names = {name for code in self._codes for name in _names_in_code(code)}
         self._own = {id(module) for module in modules}
         self._seen: dict[int, Any] = {}
-        self.places: dict[tuple[int, str], NamedPlace] = {}
-        self.wholes: dict[int, Whole] = {}
+        self.places: dict[tuple[int, str], RecordedEntry] = {}
+        self.wholes: dict[int, RecordedObject] = {}
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self._pending: list[tuple[str, Any]] = []
         for code, table in self._codes.items():
             for name in names_of_globals_read(code):
-                self._record_and_queue_place(f"the global {name}", table, name)
-        self._follow_pending_objects()
+                self._record_and_queue_dict_entry(f"the global {name}", table, name)
+        self._record_state_of_pending_objects()
 
-    def add(self, name: str, x: Any) -> None:
-        """Follow a further value."""
-        self._pending.append((name, x))
-        self._follow_pending_objects()
+    def record_reachable_from(self, path: str, x: Any) -> None:
+        """Record all that code reaches from a further value."""
+        self._pending.append((path, x))
+        self._record_state_of_pending_objects()
 
-    def _record_and_queue_place(self, path: str, table: dict[str, Any], name: str) -> None:
+    def _record_and_queue_dict_entry(self, path: str, table: dict[str, Any], name: str) -> None:
         if (id(table), name) not in self.places:
-            self.places[id(table), name] = NamedPlace(table, name, table.get(name, ABSENT))
+            self.places[id(table), name] = RecordedEntry(table, name, table.get(name, ABSENT))
             self._pending.append((path, table.get(name)))
 
-    def _follow_pending_objects(self) -> None:
+    def _record_state_of_pending_objects(self) -> None:
         while self._pending:
             name, x = self._pending.pop()
             if isinstance(x, PLAIN_KINDS) or id(x) in self._seen:
@@ -150,23 +150,23 @@ class Reach:
             if isinstance(x, Tensor):
                 self.tensors[id(x)] = name, x
             elif isinstance(x, nn.Module):
-                self._follow_module(name, x)
+                self._record_state_of_module(name, x)
             elif isinstance(x, type):
-                self._follow_class(x)
+                self._record_state_of_class(x)
             elif isinstance(x, ModuleType):
-                self._follow_python_module(x)
+                self._record_state_of_python_module(x)
             else:
-                self._follow_object(name, x)
+                self._record_state_of_object(name, x)
 
-    def _follow_module(self, name: str, module: nn.Module) -> None:
+    def _record_state_of_module(self, name: str, module: nn.Module) -> None:
         if type(module).__module__.startswith("torch.jit"):
             return
         self._pending.append((name, type(module)))
         for table in () if id(module) in self._own else (module._parameters, module._buffers, module._modules):
             for key in table:
-                self._record_and_queue_place(f"{name}.{key}", table, key)
+                self._record_and_queue_dict_entry(f"{name}.{key}", table, key)
 
-    def _follow_class(self, kind: type) -> None:
+    def _record_state_of_class(self, kind: type) -> None:
         self._record_parts_of_object(kind.__name__, kind, bases_of, id(kind))
         tables = [(of, class_table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
         for n, (of, table) in enumerate(tables):
@@ -174,7 +174,7 @@ class Reach:
                 self._record_parts_of_object(of.__name__, of, names_of_class, id(of) + 1)
             for name in self._names_of_executed_methods(of, table):
                 for _, before in tables[: n + 1]:
-                    self._record_and_queue_place(f"{of.__name__}.{name}", before, name)
+                    self._record_and_queue_dict_entry(f"{of.__name__}.{name}", before, name)
 
     def _names_of_executed_methods(self, kind: type, table: Mapping[str, Any]) -> list[str]:
         if _package_name_of_class(kind) in _FIXED:
@@ -184,38 +184,38 @@ class Reach:
     def _is_executed(self, x: Any) -> bool:
         return getattr(x, "__code__", None) in self._codes
 
-    def _follow_python_module(self, module: ModuleType) -> None:
+    def _record_state_of_python_module(self, module: ModuleType) -> None:
         table, fixed = vars(module), module.__name__.split(".")[0] in _FIXED
         for name in sorted(self._names & table.keys()):
             if not (fixed and (callable(table[name]) or isinstance(table[name], (ModuleType, *PLAIN_KINDS)))):
-                self._record_and_queue_place(f"{module.__name__}.{name}", table, name)
+                self._record_and_queue_dict_entry(f"{module.__name__}.{name}", table, name)
 
-    def _follow_object(self, name: str, x: Any) -> None:
+    def _record_state_of_object(self, name: str, x: Any) -> None:
         kept = parts_function_of(KEPT, x)
         if kept:
             self._pending += [(name, part) for part in kept(x)]
         elif isinstance(x, FunctionType):
-            self._follow_function(name, x)
+            self._record_state_of_function(name, x)
         elif parts := parts_function_of(CHANGED, x):
-            self._record_and_follow_parts(name, x, parts)
+            self._record_and_queue_parts(name, x, parts)
         if "__wrapped__" in getattr(x, "__dict__", {}):
             self._pending.append((name, x.__wrapped__))
         if type(x) not in CHANGED and type(x) not in KEPT:
-            self._follow_instance(name, x, parts_function_of(CHANGED, x) or kept)
+            self._record_state_of_instance(name, x, parts_function_of(CHANGED, x) or kept)
 
-    def _follow_function(self, name: str, x: FunctionType) -> None:
+    def _record_state_of_function(self, name: str, x: FunctionType) -> None:
         if x.__code__ not in self._codes:
             return
-        self._record_and_follow_parts(name, x, FUNCTION)
+        self._record_and_queue_parts(name, x, FUNCTION)
         for key, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
             if key != "__class__":
-                self._record_and_follow_parts(f"{name}.{key}", cell, content_of)
+                self._record_and_queue_parts(f"{name}.{key}", cell, closure_cell_content)
         if vars(x):
             self._record_parts_of_object(name, x, body_of, id(x) + 1)
         for key in sorted(self._names & vars(x).keys()):
-            self._record_and_queue_place(f"{name}.{key}", vars(x), key)
+            self._record_and_queue_dict_entry(f"{name}.{key}", vars(x), key)
 
-    def _follow_instance(self, name: str, x: Any, parts: PartsOf | None) -> None:
+    def _record_state_of_instance(self, name: str, x: Any, parts: PartsOf | None) -> None:
         kind = type(x)
         if hasattr(kind, "__next__"):
             raise DeployError(
@@ -224,7 +224,7 @@ class Reach:
         if _package_name_of_class(kind) in _FIXED and not isinstance(x, _OPENED):
             return
         if hasattr(x, "__dict__") or slot_names(kind):
-            self._follow_attributes(name, x)
+            self._record_and_queue_attributes(name, x)
         elif parts is None and not callable(x):
             raise DeployError(
                 f"{name}: forward reads an object of class {kind.__name__}, of which nobody sees when it changes: read "
@@ -232,7 +232,7 @@ class Reach:
             )
         self._pending.append((name, kind))
 
-    def _follow_attributes(self, name: str, x: Any) -> None:
+    def _record_and_queue_attributes(self, name: str, x: Any) -> None:
         value = self._record_parts_of_object(name, x, attributes_of, id(x) + 1)
         if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
             self._pending += [(name, part) for part in value]
@@ -240,14 +240,14 @@ class Reach:
             named = sorted(self._names & {*getattr(x, "__dict__", ()), *slot_names(type(x))})
             self._pending += [(f"{name}.{key}", getattr(x, key)) for key in named if hasattr(x, key)]
 
-    def _record_and_follow_parts(self, name: str, x: Any, parts: PartsOf) -> None:
+    def _record_and_queue_parts(self, name: str, x: Any, parts: PartsOf) -> None:
         value = self._record_parts_of_object(name, x, parts, id(x))
         names = value[: len(value) // 2] if isinstance(x, dict) else ()
         keys = [f"{name}[{part!r}]" for part in names] * 2 or [name] * len(value)
         self._pending += list(zip(keys, value, strict=True))
 
     def _record_parts_of_object(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
-        self.wholes[key] = Whole(name, x, parts, parts(x), key)
+        self.wholes[key] = RecordedObject(name, x, parts, parts(x), key)
         return self.wholes[key].value
 
 

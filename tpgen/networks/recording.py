@@ -1,7 +1,6 @@
-"""Findings: data-dependent inputs of a program, such as edge pairs and species of rows.
+"""Computed inputs of programs, such as edge pairs and species of rows."""
 
-In a trace, modules name sources to the active `Recording`; each call finds anew, or reuses a confirmed finding.
-"""
+# In a trace, modules name sources to the active `Recording`; each call computes anew, or reuses a confirmed value.
 
 from __future__ import annotations
 
@@ -34,53 +33,53 @@ class Groups:
     group: Tensor  # (rows,): the group of each row
 
 
-def species_groups(species: Tensor) -> list[Tensor] | None:
+def group_rows_by_species(species: Tensor) -> list[Tensor] | None:
     """Species of rows, distinct species, and each row's index into these, read-only; None below two rows.
 
-    >>> for x in species_groups(torch.tensor([7, 3, 7])):
+    >>> for x in group_rows_by_species(torch.tensor([7, 3, 7])):
     ...     print(x.tolist())
     [7, 3, 7]
     [3, 7]
     [1, 0, 1]
     """
-    return list(_species_groups_of_bytes(species.numpy().tobytes())) if len(species) > 1 else None
+    return list(_group_rows_by_species_bytes(species.numpy().tobytes())) if len(species) > 1 else None
 
 
 @remembered("species of systems, with their rows", entries=64)  # dynamics asks for one again and again
-def _species_groups_of_bytes(numbers: bytes) -> tuple[Tensor, ...]:
+def _group_rows_by_species_bytes(numbers: bytes) -> tuple[Tensor, ...]:
     species = torch.frombuffer(bytearray(numbers), dtype=torch.int64)
     there, group = species.unique(return_inverse=True)
     there = there if len(there) > 1 else there.repeat(2)  # the second of them has no rows
     return species, there, group
 
 
-def _find_edge_pair_tensors(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
+def _compute_edge_pair_tensors(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
     found = find_pairs(edge_index, vectors, vectors[:, :0])
     if found is None or found.numbers != found.pairs:
         return None
     return [found.order, found.place, found.number, found.first, found.second]
 
 
-def deviation_from_opposites(found: EdgePairs, _edge_index: Tensor, vectors: Tensor) -> Tensor:
-    """Deviation of paired vectors from opposites beyond rounding, positive for a mismatch."""
-    first, second = (vectors.detach().index_select(0, edges) for edges in (found.first, found.second))
+def opposite_vectors_mismatch(pairs: EdgePairs, _edge_index: Tensor, vectors: Tensor) -> Tensor:
+    """Deviation of paired vectors from opposites beyond rounding; positive for a mismatch."""
+    first, second = (vectors.detach().index_select(0, edges) for edges in (pairs.first, pairs.second))
     return (first + second).abs().amax() - _ROUNDING * torch.finfo(vectors.dtype).eps * first.abs().amax()
 
 
-def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
-    """Group one-hot or integer rows, or rows ``looked_up`` in (table, species), by species; else None."""
+def find_species_groups(rows: Tensor, *table_and_species: Tensor) -> list[Tensor] | None:
+    """Group rows by species: integers, one-hot, or rows of a table by species; None for other rows."""
     species: Tensor | None
     if rows.is_cuda:
-        found = groups_among(*(x.cpu() for x in (rows, *looked_up)))
+        found = find_species_groups(*(x.cpu() for x in (rows, *table_and_species)))
         return None if found is None else [x.to(rows.device) for x in found]
     if rows.dim() == 1:
         species = rows.long()
-    elif not looked_up:
+    elif not table_and_species:
         species = find_ones(rows)
     else:
-        table, numbers = looked_up[0], looked_up[1].reshape(-1).long()
+        table, numbers = table_and_species[0], table_and_species[1].reshape(-1).long()
         species = numbers if torch.equal(rows, table[numbers]) else None
-    return None if species is None else species_groups(species)
+    return None if species is None else group_rows_by_species(species)
 
 
 def _make_edge_pairs_from_tensors(
@@ -89,24 +88,24 @@ def _make_edge_pairs_from_tensors(
     return EdgePairs(order, place, number, first.shape[0], first, second)  # in which each edge has another one
 
 
-class Finding(NamedTuple):
-    """How a call finds tensors, and the object ``made`` of these for modules.
+class ComputedInput(NamedTuple):
+    """Program input that each call computes eagerly, and the object built of these tensors.
 
-    ``wrong`` of finding and sources is positive for an invalid reuse.  ``fixed`` findings depend on parameters alone;
-    random numbers are drawn.
+    ``mismatch(object, *sources)`` is positive for a wrong reuse.  ``fixed`` inputs depend on parameters alone;
+    ``is_drawn`` ones are random.
     """
 
-    find: Callable[..., list[Tensor] | None]
-    made: Callable[..., Any]
-    wrong: Callable[..., Tensor] | None = None
+    compute: Callable[..., list[Tensor] | None]
+    build_object: Callable[..., Any]
+    mismatch: Callable[..., Tensor] | None = None
     fixed: bool = False
     line: str = ""  # of the user's code
     is_drawn: bool = False
 
 
 FINDINGS = {
-    "pairs": Finding(_find_edge_pair_tensors, _make_edge_pairs_from_tensors, deviation_from_opposites),
-    "groups": Finding(groups_among, Groups),
+    "pairs": ComputedInput(_compute_edge_pair_tensors, _make_edge_pairs_from_tensors, opposite_vectors_mismatch),
+    "groups": ComputedInput(find_species_groups, Groups),
 }
 
 
@@ -116,7 +115,7 @@ def is_size(x: Any) -> bool:
 
 
 def encode_size(size: Any) -> Tensor:
-    """Empty tensor with rows of this number."""
+    """Empty tensor with this number of rows."""
     return torch.empty((size, 0), dtype=torch.uint8)
 
 
@@ -126,30 +125,36 @@ def encode_count(count: int) -> Tensor:
 
 
 class Recording:
-    """Findings ``given`` to a program in a trace, and sources that modules name.
+    """A program's computed inputs in a trace, and the tensors that modules name as sources.
 
-    ``findings`` are a trace's kinds; None in the example call that discovers these.
+    ``computed_inputs`` are those of a trace by name; None in the example call that discovers these.
     """
 
-    def __init__(self, given: Mapping[str, Sequence[Tensor]], findings: Mapping[str, Finding] | None = None) -> None:
-        self.traced = findings is not None  # else it is an example's call, which says what there is to find
-        self.findings = dict(findings or FINDINGS)
-        self.given = {name: self.findings[name].made(*tensors) for name, tensors in given.items()}
+    def __init__(
+        self, input_tensors: Mapping[str, Sequence[Tensor]], computed_inputs: Mapping[str, ComputedInput] | None = None
+    ) -> None:
+        self.traced = computed_inputs is not None  # else it is an example's call, which says what there is to find
+        self.findings = dict(computed_inputs or FINDINGS)
+        self.given = {name: self.findings[name].build_object(*tensors) for name, tensors in input_tensors.items()}
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
         self._count: Counter[str] = Counter()
 
     def groups(self, *source: Tensor, on_gpu: bool = False) -> Groups | None:
-        """The source's given groups; None without any, or on a GPU unless ``on_gpu``."""
+        """The species groups given for a source; None without any, or on a GPU unless ``on_gpu``."""
         if not (source[0].is_cpu or on_gpu):
             return None
         known = self.sources.setdefault("groups", source)
         same = len(known) == len(source) and all(map(operator.is_, known, source))
         return self.given.get("groups") if same else None
 
-    def find(
-        self, name: str, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
+    def get_or_compute(
+        self,
+        name: str,
+        compute: Callable[..., Any],
+        sources: Sequence[Tensor],
+        make_input: Callable[[Any], ComputedInput],
     ) -> Any:
-        """The given finding of a name's next use, else compute and record."""
+        """Program input of a name's next use; without one, compute and record."""
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
         if name in self.given:
@@ -157,7 +162,7 @@ class Recording:
             return _clone_tensors_in(self.given[name])
         made = compute(*sources)
         if made is not None and not self.traced:
-            self.sources[name], self.findings[name] = _clone_tensors_in(sources), finding(made)
+            self.sources[name], self.findings[name] = _clone_tensors_in(sources), make_input(made)
         return made
 
 
@@ -170,11 +175,11 @@ _recording: ContextVar[Recording | None] = ContextVar("program that is recorded"
 
 
 @contextmanager
-def recording(program: Recording) -> Iterator[Recording]:
-    """Make ``program`` the active recording inside the block."""
-    before = _recording.set(program)
+def recording(recorded: Recording) -> Iterator[Recording]:
+    """Make ``recorded`` the active recording inside the block."""
+    before = _recording.set(recorded)
     try:
-        yield program
+        yield recorded
     finally:
         _recording.reset(before)
 

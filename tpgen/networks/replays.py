@@ -32,7 +32,7 @@ class RecordedRun(NamedTuple):
 
 
 class RunRecorder(Protocol):
-    """Records runs."""
+    """Records a function's run on tensors, to be repeated."""
 
     def stream(self) -> int:
         """The current stream."""
@@ -78,7 +78,7 @@ class CudaGraphs:
 
 @dataclass(eq=False)
 class ReplayedRun:
-    """A run, recorded after three calls in a row of equal sizes; the first ``parameters`` inputs are not copied."""
+    """Function of tensors, recorded after three calls of equal sizes; the first ``parameters`` inputs stay in place."""
 
     run: TensorRun
     parameters: int
@@ -101,18 +101,18 @@ class ReplayedRun:
                 return [x.clone() for x in recording.outputs]
         return list(self.run(*given))
 
-    def _find_or_make_recording(self, given: Sequence[Tensor]) -> RecordedRun | None:
-        places = ((x.data_ptr(), x.stride()) for x in given[: self.parameters])
+    def _find_or_make_recording(self, inputs: Sequence[Tensor]) -> RecordedRun | None:
+        places = ((x.data_ptr(), x.stride()) for x in inputs[: self.parameters])
         fixed = *places, torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
         if fixed != self._fixed:
             self._recordings.clear()
             self._fixed, self._last = fixed, ()
-        key = self.recorder.stream(), *[x.shape for x in given[self.parameters :]]
+        key = self.recorder.stream(), *[x.shape for x in inputs[self.parameters :]]
         self._in_a_row = self._in_a_row + 1 if key == self._last else 1
         self._last = key
         found = self._recordings.pop(key, None)
         if found is None and self._in_a_row >= _IN_A_ROW and self._left:
-            found = self._record_or_give_up(given)
+            found = self._record_or_give_up(inputs)
         if found is not None:
             self._recordings[key] = found
             if len(self._recordings) > _KEPT:

@@ -18,7 +18,7 @@ _ROUNDING = 100.0  # units in the last place of the largest result
 
 
 class Given:
-    """Leaf of a result: the call's n-th tensor, unchanged."""
+    """Placeholder for a result's leaf that is the call's n-th tensor."""
 
     __slots__ = ("place",)
 
@@ -73,15 +73,13 @@ def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
     """Rebuild a result from leaves."""
     whole = pytree.tree_unflatten(leaves, spec)
-    if _is_structure_of_containers_alone(spec):  # as most networks return
+    if _has_only_containers(spec):  # as most networks return
         return whole
     return pytree.tree_map(rebuild_objects, closed_fields(whole), is_leaf=_is_object_parts)
 
 
-def _is_structure_of_containers_alone(spec: pytree.TreeSpec) -> bool:
-    return spec.type not in (_DataclassFields, ObjectParts) and all(
-        map(_is_structure_of_containers_alone, spec.children())
-    )
+def _has_only_containers(spec: pytree.TreeSpec) -> bool:
+    return spec.type not in (_DataclassFields, ObjectParts) and all(map(_has_only_containers, spec.children()))
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
@@ -101,10 +99,10 @@ def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
     return rest
 
 
-def values(result: Any, owned: Iterable[Tensor]) -> Any:
-    """Detach a result, copying tensors that share memory with ``owned``."""
+def values(result: Any, owned_tensors: Iterable[Tensor]) -> Any:
+    """Detach a result's tensors, copying those that share memory with ``owned_tensors``."""
     leaves, spec = flatten(result)
-    memory = {memory_address(x) for x in owned}
+    memory = {memory_address(x) for x in owned_tensors}
     return unflatten([_detached_copy_if_shared(x, memory) if isinstance(x, Tensor) else x for x in leaves], spec)
 
 

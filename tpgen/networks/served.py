@@ -171,7 +171,7 @@ class Calls:
         self, network: nn.Module, kind: CallKind, tensors: list[Tensor], given: StateBefore, result: Any
     ) -> None:
         try:
-            leaves, _ = flatten(given.outcome(result))
+            leaves, _ = flatten(given.collect_outcome(result))
         except DeployError as error:
             kind.refuse(str(error))
             return

@@ -95,7 +95,7 @@ def _reorder_dicts(x: Any, like: Any) -> Any:
 
 
 def _describe_difference_of_calls(one: Signature, like: Signature) -> str:
-    given, wanted = _leaves_by_path(one), _leaves_by_path(like)
+    given, wanted = _describe_leaves_by_path(one), _describe_leaves_by_path(like)
     lacks, more = ([path for path in of if path not in other] for of, other in ((wanted, given), (given, wanted)))
     said = [f"{word} {', '.join(paths)}" for word, paths in (("lacks", lacks), ("has also", more)) if paths]
     changed = [path for path in given if path in wanted and given[path] != wanted[path]]
@@ -103,7 +103,7 @@ def _describe_difference_of_calls(one: Signature, like: Signature) -> str:
     return " and ".join(said) or f"has the nesting {one.spec}, not {like.spec}"
 
 
-def _leaves_by_path(signature: Signature) -> dict[str, str]:
+def _describe_leaves_by_path(signature: Signature) -> dict[str, str]:
     known = {n: f"{x!r} ({kind.__name__})" for n, kind, x in signature.constants}
     leaves = [known.get(n, "a tensor") for n in range(signature.spec.num_leaves)]
     pairs, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec))
@@ -117,20 +117,20 @@ def _write_argument_path(path: Sequence[Any]) -> str:
 
 
 def tensors_by_name(signature: Signature) -> dict[str, int]:
-    """Numbers of a call's tensors by their last key or position, if both occur once."""
+    """Numbers of a call's tensors by dict key, attribute or position, unless ambiguous."""
     rest, constants = iter(signature.beside[0]), {n for n, _, _ in signature.constants}
     leaves = [None if n in constants else next(rest) for n in range(signature.spec.num_leaves)]
     pairs, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec), lambda x: x is None)
-    keys = [(_name_of_last_key(path[-1]), n) for path, n in pairs if n is not None]
+    keys = [(_name_of_path_entry(path[-1]), n) for path, n in pairs if n is not None]
     counts = Counter(x for pair in keys for x in pair)
     return {name: n for name, n in keys if counts[name] == counts[n] == 1}
 
 
-def _name_of_last_key(path_entry: Any) -> str:
+def _name_of_path_entry(entry: Any) -> str:
     return (
-        f"argument {path_entry.idx}"
-        if isinstance(path_entry, pytree.SequenceKey)
-        else str(getattr(path_entry, "key", getattr(path_entry, "name", "")))
+        f"argument {entry.idx}"
+        if isinstance(entry, pytree.SequenceKey)
+        else str(getattr(entry, "key", getattr(entry, "name", "")))
     )
 
 
@@ -144,33 +144,33 @@ def _flatten_arguments(args: tuple, options: dict[str, Any]) -> tuple[list[Any],
 
 
 def _collect_leaves(
-    values: Iterable[Any], leaves: list[Any], nested: list[Any], seen: set[int], around: tuple[Any, ...] = ()
+    values: Iterable[Any], leaves: list[Any], nodes_in_preorder: list[Any], seen: set[int], around: tuple[Any, ...] = ()
 ) -> bool:
-    """Collect leaves and containers; False at an unknown or shared object."""
+    # False at an unknown or shared object
     for x in values:
         kind = type(x)
         if isinstance(x, (Tensor, Enum)) or kind in _PLAIN:
             leaves.append(x)
-            nested.append(None)
+            nodes_in_preorder.append(None)
         elif id(x) in seen:
             return False
         elif kind is dict:
             seen.add(id(x))
-            nested.append((kind, tuple(x)))
-            if not _collect_leaves(x.values(), leaves, nested, seen, around):
+            nodes_in_preorder.append((kind, tuple(x)))
+            if not _collect_leaves(x.values(), leaves, nodes_in_preorder, seen, around):
                 return False
         elif kind is list or kind is tuple:
-            nested.append((kind, range(len(x))))
-            if not _collect_leaves(x, leaves, nested, seen, around):
+            nodes_in_preorder.append((kind, range(len(x))))
+            if not _collect_leaves(x, leaves, nodes_in_preorder, seen, around):
                 return False
         elif has_attributes(x):
             seen.add(id(x))
-            nested.append((kind, tuple(vars(x))))
-            if not _collect_leaves(vars(x).values(), leaves, nested, seen, (*around, x)):
+            nodes_in_preorder.append((kind, tuple(vars(x))))
+            if not _collect_leaves(vars(x).values(), leaves, nodes_in_preorder, seen, (*around, x)):
                 return False
         elif isinstance(x, type) or (found := enclosing_object(x, around)) is not None:
             leaves.append(x if isinstance(x, type) else found)
-            nested.append(None)
+            nodes_in_preorder.append(None)
         else:
             return False
     return True
@@ -180,17 +180,17 @@ def _collect_leaves(
 def _spec_of_nodes_in_preorder(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.TreeSpec:
     rest = iter(nested)
 
-    def build_next_argument() -> Any:
+    def build_next_subtree() -> Any:
         container = next(rest)
         if container is None:
             return 0
         kind, names = container
         if kind is list or kind is tuple:
-            return kind(build_next_argument() for _ in names)
-        held = {name: build_next_argument() for name in names}
+            return kind(build_next_subtree() for _ in names)
+        held = {name: build_next_subtree() for name in names}
         return held if kind is dict else ObjectParts(kind, held)
 
-    return pytree.tree_structure((build_next_argument(), build_next_argument()))
+    return pytree.tree_structure((build_next_subtree(), build_next_subtree()))
 
 
 def _list_default_dtype_and_tensor_flags(tensors: Any) -> Iterator[Any]:
@@ -200,7 +200,7 @@ def _list_default_dtype_and_tensor_flags(tensors: Any) -> Iterator[Any]:
 
 
 class ParameterSlots:
-    """Slots of a network's distinct parameters and buffers, except in TorchScript modules.
+    """Module dicts' entries for a network's distinct parameters and buffers, except in TorchScript modules.
 
     With ``gradients``, programs differentiate by tensors that require gradients.
     """
@@ -234,14 +234,14 @@ class ParameterSlots:
         looked = (
             make_identity_test((), read_names(self._tables)) if can_test_identity() else None
         )  # before places are compared
-        if not self._are_slots_unchanged():
+        if not self._are_slots_filled_and_tied():
             return False
         last = self._read_slots()
         if looked is not None and looked():
             self._unmoved, self._last = looked, last
         return True
 
-    def _are_slots_unchanged(self) -> bool:
+    def _are_slots_filled_and_tied(self) -> bool:
         if not all(map(is_not, map(dict.get, *self._first), repeat(None))):
             return False
         return all(held.get(name) is of[0][0][of[0][1]] for of in self._tied for held, name in of)

@@ -37,7 +37,7 @@ def simplify_graph(graph: fx.Graph) -> None:
         if node.op == "call_function":
             if _is_always_zero(node, zeros):
                 zeros.add(node)
-            elif (same := _equal_operand(node, zeros)) is not None:
+            elif (same := _find_operand_equal_to_result(node, zeros)) is not None:
                 node.replace_all_uses_with(same)
     graph.eliminate_dead_code()
 
@@ -45,7 +45,7 @@ def simplify_graph(graph: fx.Graph) -> None:
 def read_sizes_of_inputs(graph: fx.Graph, count: int) -> None:
     """Replace sizes of intermediate tensors by those of the first ``count`` inputs, also sums and products of sizes.
 
-    No later input is read: a search for this input may need the size.
+    No later input is read: computing this input may need the size.
     """
     inputs, known = list(graph.find_nodes(op="placeholder")), dict[str, fx.Node]()
     latest = {x: n for n, x in enumerate(inputs)}  # input behind each node
@@ -61,9 +61,9 @@ def read_sizes_of_inputs(graph: fx.Graph, count: int) -> None:
         size = node.meta.get("val")
         if isinstance(size, SymInt):
             with graph.inserting_before(node):
-                found = _compute_size(graph, size.node.expr, known)
+                found = _insert_size_computation(graph, size.node.expr, known)
             if isinstance(found, fx.Node):
-                _note_latest_input(found, latest)
+                _find_latest_input_number(found, latest)
             if computed.issuperset(node.all_input_nodes):
                 computed.add(node)
                 if not isinstance(found, fx.Node) or latest[node] < latest[found]:
@@ -73,18 +73,18 @@ def read_sizes_of_inputs(graph: fx.Graph, count: int) -> None:
     graph.eliminate_dead_code()
 
 
-def _note_latest_input(node: fx.Node, latest: dict[fx.Node, int]) -> int:
-    if node not in latest:
-        latest[node] = max(_note_latest_input(x, latest) for x in node.all_input_nodes)
-    return latest[node]
+def _find_latest_input_number(node: fx.Node, known_numbers: dict[fx.Node, int]) -> int:
+    if node not in known_numbers:
+        known_numbers[node] = max(_find_latest_input_number(x, known_numbers) for x in node.all_input_nodes)
+    return known_numbers[node]
 
 
-def _compute_size(graph: fx.Graph, size: Any, known: dict[str, fx.Node]) -> Any:
+def _insert_size_computation(graph: fx.Graph, size: Any, known: dict[str, fx.Node]) -> Any:
     # a sum or product of known sizes; None for any other
     if size.is_Integer:
         return int(size)
     if str(size) not in known and (size.is_Add or size.is_Mul):
-        parts = [_compute_size(graph, part, known) for part in size.args]
+        parts = [_insert_size_computation(graph, part, known) for part in size.args]
         if not any(part is None for part in parts):
             known[str(size)] = reduce(partial(_insert_operation, graph, add if size.is_Add else mul), parts)
     return known.get(str(size))
@@ -96,7 +96,7 @@ def _insert_operation(graph: fx.Graph, operation: Callable[..., Any], first: Any
     return node
 
 
-def rewrite(graph: fx.Graph, on_gpu: bool = False) -> None:
+def expand_library_calls(graph: fx.Graph, on_gpu: bool = False) -> None:
     """Expand library calls, such as small matrix products, into operators for Inductor or a GPU."""
     written = _WRITTEN_ON_GPU if on_gpu else _WRITTEN
     for node in list(graph.nodes):
@@ -131,7 +131,7 @@ def _is_always_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
     return (node.target in _LINEAR and first in zeros) or (node.target in _ADDED and {*node.args[:2]} <= zeros)
 
 
-def _equal_operand(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
+def _find_operand_equal_to_result(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
     first = node.args[0] if node.args else None
     if node.target in _WHOLE and sizes_as_text(node) == sizes_as_text(first):
         return first  # type: ignore[return-value]
@@ -187,7 +187,7 @@ def _expand_determinant(graph: fx.Graph, node: fx.Node) -> None:
         user.replace_all_uses_with(found)
 
 
-def _expand_row_products(graph: fx.Graph, node: fx.Node) -> None:
+def _expand_batched_row_products(graph: fx.Graph, node: fx.Node) -> None:
     *added, rows, matrices = node.args
     one, columns = sizes_as_text(node)[1:]
     if one != "1" or not columns.isdigit() or int(columns) > _FEW or node.kwargs:
@@ -247,8 +247,8 @@ _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
     _aten.silu.default: _expand_silu,
     _aten.silu_backward.default: _expand_silu_backward,
     _aten._linalg_det.default: _expand_determinant,
-    _aten.bmm.default: _expand_row_products,
-    _aten.baddbmm.default: _expand_row_products,
+    _aten.bmm.default: _expand_batched_row_products,
+    _aten.baddbmm.default: _expand_batched_row_products,
     _aten.mm.default: multiply_column,
 }
 _ON_GPU = (_aten._linalg_det.default, _aten.bmm.default, _aten.baddbmm.default)

@@ -32,7 +32,7 @@ class InputSizes:
     @staticmethod
     def read_from_trace(values: Sequence[Tensor], least: int = 2) -> InputSizes:
         """Read shapes and current guards of a trace's inputs."""
-        shapes = tuple(tuple(map(_size_name, x.shape)) for x in values)
+        shapes = tuple(tuple(map(_fixed_size_or_symbol_name, x.shape)) for x in values)
         return InputSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
 
     def and_also(self, conditions: Iterable[str]) -> InputSizes:
@@ -55,13 +55,13 @@ class InputSizes:
     def hold(self, inputs: Sequence[Tensor]) -> bool:
         """Whether inputs satisfy shapes, dtypes, devices and conditions."""
         begin = self._count_inputs_before_open_size
-        if not self._make_static_matcher(inputs[:begin]):
+        if not self._static_inputs_matcher(inputs[:begin]):
             return False
-        rest, (kinds, fixed, opened) = inputs[begin:], self._split_input_sizes
+        rest, (kinds, fixed, opened) = inputs[begin:], self._kinds_fixed_sizes_and_open_size_positions
         if list(map(_KIND, rest)) != kinds:
             return False
         sizes = [n for x in rest for n in x.shape]
-        return all(sizes[n] == size for n, size in fixed) and self._make_condition_check(
+        return all(sizes[n] == size for n, size in fixed) and self._size_condition_check(
             tuple([sizes[n] for n in opened])
         )
 
@@ -94,14 +94,14 @@ class InputSizes:
         return next((n for n, shape in enumerate(self.shapes) if str in map(type, shape)), len(self.shapes))
 
     @cached_property
-    def _make_static_matcher(self) -> Callable[[Sequence[Tensor]], bool]:
+    def _static_inputs_matcher(self) -> Callable[[Sequence[Tensor]], bool]:
         wanted = [
             (*like, shape)
             for shape, like in zip(self.shapes[: self._count_inputs_before_open_size], self.like, strict=False)
         ]
         like_last: Any = None
 
-        def matches(inputs: Sequence[Tensor]) -> bool:
+        def match_static_inputs(inputs: Sequence[Tensor]) -> bool:
             nonlocal like_last
             if like_last is not None and like_last.check(*inputs):
                 return True
@@ -110,10 +110,10 @@ class InputSizes:
             like_last = tensor_guards(inputs)
             return True
 
-        return matches
+        return match_static_inputs
 
     @cached_property
-    def _split_input_sizes(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
+    def _kinds_fixed_sizes_and_open_size_positions(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
         # kinds of all other inputs; of their sizes in a row, fixed ones with their places, and places of open ones
         shapes = self.shapes[self._count_inputs_before_open_size :]
         sizes = [n for shape in shapes for n in shape]
@@ -136,20 +136,20 @@ class InputSizes:
         return names, (*(f"{name} >= {self.least}" for name in names if self.least), *equal, *self.conditions)
 
     @cached_property
-    def _make_condition_check(self) -> Callable[[tuple[int, ...]], bool]:
+    def _size_condition_check(self) -> Callable[[tuple[int, ...]], bool]:
         names, texts = self._size_names_and_conditions
         asks = eval(f"lambda {', '.join(names)}: {' and '.join(f'({text})' for text in texts) or True}", _WORDS)
         last: list[tuple[int, ...]] = []
 
-        def are_conditions_met(found: tuple[int, ...]) -> bool:
-            if last and last[0] == found:
+        def are_size_conditions_met(sizes: tuple[int, ...]) -> bool:
+            if last and last[0] == sizes:
                 return True
-            if asks(*found):
-                last[:] = [found]
+            if asks(*sizes):
+                last[:] = [sizes]
                 return True
             return False
 
-        return are_conditions_met
+        return are_size_conditions_met
 
 
 def size_guards(values: Sequence[Tensor]) -> list[str]:
@@ -170,7 +170,7 @@ def open_sizes(x: Tensor) -> list[str | None]:
 
 
 def tensor_guards(tensors: Sequence[Tensor]) -> Any:
-    """C++ check for dtypes, shapes and strides of tensors, or None."""
+    """Torch's C++ check for dtypes, shapes and strides of tensors, or None."""
     guards = getattr(_torch, "TensorGuards", None) if tensors else None
     if guards is None:
         return None
@@ -178,7 +178,7 @@ def tensor_guards(tensors: Sequence[Tensor]) -> Any:
     return guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
-def _size_name(n: Any) -> int | str:
+def _fixed_size_or_symbol_name(n: Any) -> int | str:
     if isinstance(n, int):
         return n
     expression = n.node._expr

@@ -55,7 +55,7 @@ class Step(BuiltOnce, nn.Module):
             raise AttributeError(name)
         found = getattr(self._network, name)
         return (
-            self._with_network_replaced_by_step(found)
+            self._wrap_to_return_step_for_network(found)
             if inspect.ismethod(found) and found.__self__ is self._network
             else found
         )
@@ -127,7 +127,7 @@ class Step(BuiltOnce, nn.Module):
             raise InputError(f"outputs: the network returns no {missing[0]!r}, it returns {', '.join(found)}")
         return {name: found[name] for name in self._outputs}
 
-    def _with_network_replaced_by_step(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_to_return_step_for_network(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def call_and_return_step(*args: Any, **options: Any) -> Any:
             found = method(*args, **options)

@@ -18,7 +18,7 @@ from tpgen.base._torch import has_tangents, is_functorch_wrapped_tensor, is_trac
 from tpgen.base.errors import DeployError, KernelError, TpgenError, first_line
 from tpgen.base.locks import ForkedLock, cached_property
 from tpgen.kernels.runtime.failures import failures_seen
-from tpgen.networks.dependent import user_line
+from tpgen.networks.dependent import user_line_of_error
 from tpgen.networks.draws import set_generator
 from tpgen.networks.libraries import Library, RunLibrary, library_of
 from tpgen.networks.neutral_edges import EdgePadding
@@ -132,7 +132,7 @@ class Program:
             raise
         except Exception as error:
             raise DeployError(
-                f"{title} cannot be written as one program: {first_line(error)}{user_line(error)}; take what "
+                f"{title} cannot be written as one program: {first_line(error)}{user_line_of_error(error)}; take what "
                 "depends on values out of forward, or use the network as it is"
             ) from error
         parameters = slots.tensors()

@@ -159,7 +159,7 @@ def trace_network(
     except TpgenError:
         raise
     except Exception as error:
-        raise TraceError(_error_message(error, tracer)) from error
+        raise TraceError(_write_trace_error_message(error, tracer)) from error
     traced = fx.GraphModule(network, graph, class_name=type(network).__name__)
     if not tracer.opened:
         return traced
@@ -176,14 +176,14 @@ def _is_scripted(module: nn.Module) -> bool:
 def _wrap_to_record_call_as_node(function: Callable) -> Callable:
     # the function, which becomes a node where an argument is a proxy
     @functools.wraps(function)
-    def call_or_record(*args: Any, **kwargs: Any) -> Any:
+    def call_or_record_node(*args: Any, **kwargs: Any) -> Any:
         tracers: list[Any] = []
         map_aggregate((args, kwargs), lambda a: tracers.append(a.tracer) if isinstance(a, fx.Proxy) else a)
         return (
             tracers[0].create_proxy("call_function", function, args, kwargs) if tracers else function(*args, **kwargs)
         )
 
-    return call_or_record
+    return call_or_record_node
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def _record_functions_and_len_as_nodes(functions: Iterable[Callable], network: n
     own = {id(names) for names in _globals_of_user_forwards(network)}
     missing = object()
     try:
-        for scope in _modules_and_globals_in_use(network):
+        for scope in _list_namespaces_in_use(network):
             found = {name: wrappers[id(value)] for name, value in scope.items() if id(value) in wrappers}
             if id(scope) in own and "len" not in scope:
                 found["len"] = _wrap_to_record_call_as_node(len)
@@ -209,7 +209,7 @@ def _record_functions_and_len_as_nodes(functions: Iterable[Callable], network: n
                 scope[name] = before
 
 
-def _modules_and_globals_in_use(network: nn.Module) -> list[dict[str, Any]]:
+def _list_namespaces_in_use(network: nn.Module) -> list[dict[str, Any]]:
     scopes: dict[int, dict[str, Any]] = {id(vars(torch)): vars(torch)}
     for names in _globals_of_user_forwards(network):
         scopes[id(names)] = names
@@ -256,23 +256,25 @@ _OTHERWISE = (
 )
 
 
-def _error_message(error: Exception, network_tracer: NetworkTracer) -> str:
+def _write_trace_error_message(error: Exception, network_tracer: NetworkTracer) -> str:
     way_out = next((advice for part, advice in _WAYS_OUT if part in str(error)), _OTHERWISE)
-    if helper := _outermost_user_function_in_trace(error):
+    if helper := _name_outermost_user_function(error):
         way_out = f"keep {helper} as one node of the graph: functions=[{helper}]"
-    return f"cannot trace {_traced_location(error, network_tracer)}: {first_line(error).rstrip('.')}; {way_out}"
+    return (
+        f"cannot trace {_describe_traced_location(error, network_tracer)}: {first_line(error).rstrip('.')}; {way_out}"
+    )
 
 
-def _outermost_user_function_in_trace(error: Exception) -> str:
+def _name_outermost_user_function(error: Exception) -> str:
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _outermost_user_function_in_trace))
+        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _name_outermost_user_function))
         ours = frame.f_code.co_filename.startswith(TORCH_CODE) or frame.f_globals is globals()
         if not ours and getattr(found, "__code__", None) is frame.f_code:
             return frame.f_code.co_name
     return ""
 
 
-def _traced_location(error: Exception, tracer: NetworkTracer) -> str:
+def _describe_traced_location(error: Exception, tracer: NetworkTracer) -> str:
     path = next(reversed(tracer.module_stack.values()))[0] if tracer.module_stack else ""
     module = f"module {path!r}" if path else "the network"
     ours = (TORCH_CODE, __file__)

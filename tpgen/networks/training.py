@@ -103,7 +103,6 @@ class Training(BuiltOnce, Loss):
         return step(*args, **options)
 
     def _is_current(self) -> bool:
-        """Whether the program fits the network's present state."""
         program = self._program
         return (
             program is not None
@@ -129,12 +128,12 @@ class Training(BuiltOnce, Loss):
                 raise _NoGradientsError(_FREED.lower()) from error
             raise
 
-    def _attach_gradients(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:
+    def _attach_gradients(self, program: Program, results: Any, gradients: Sequence[Tensor | None]) -> Any:
         parameters = (x for x in program.slots.tensors() if x.requires_grad)
         pairs = [(x, g) for x, g in zip(parameters, gradients, strict=True) if g is not None]
         if not pairs:
-            return found
-        leaves, spec = flatten(found)
+            return results
+        leaves, spec = flatten(results)
         place = next(n for n, x in enumerate(leaves) if isinstance(x, Tensor))
         leaves[place] = _KnownGradients.apply(leaves[place], [g for _, g in pairs], *(x for x, _ in pairs))
         return unflatten(leaves, spec)
@@ -163,19 +162,19 @@ class _EagerCalls:
         signature.in_order(tensors, self.signature)[0].need(self.signature)
 
 
-def _detach_all_but_loss(found: Any, owned: Sequence[Tensor]) -> Any:
+def _detach_all_but_loss(results: Any, owned_tensors: Sequence[Tensor]) -> Any:
     # results of which the loss alone, the first, has gradients
-    (leaves, _), (beside, spec) = flatten(found), flatten(values(found, owned))
+    (leaves, _), (beside, spec) = flatten(results), flatten(values(results, owned_tensors))
     place = next((n for n, x in enumerate(leaves) if isinstance(x, Tensor)), None)
     if place is not None:
         beside[place] = leaves[place]
     return unflatten(beside, spec)
 
 
-def _check_and_get_loss(found: Any) -> Tensor:
-    first = next((x for x in flatten(found)[0] if isinstance(x, Tensor)), None)
+def _check_and_get_loss(results: Any) -> Tensor:
+    first = next((x for x in flatten(results)[0] if isinstance(x, Tensor)), None)
     if first is None or first.numel() != 1:
-        described = type(found).__name__ if first is None else f"a tensor of shape {tuple(first.shape)}"
+        described = type(results).__name__ if first is None else f"a tensor of shape {tuple(first.shape)}"
         raise InputError(f"loss: must return one number or have it first, got {described}: return the mean or the sum")
     return first
 

@@ -25,7 +25,7 @@ def is_index(value: Any) -> bool:
 
 
 def run_forward_and_backward(
-    run: Callable[..., Any], inputs: Sequence[Any], parameters: Iterable[Tensor] = ()
+    function: Callable[..., Any], inputs: Sequence[Any], parameters: Iterable[Tensor] = ()
 ) -> tuple[list[Tensor], list[Tensor] | None]:
     """Run forward and backward; return floating results, and gradients of parameters and floating inputs, or None.
 
@@ -37,7 +37,7 @@ def run_forward_and_backward(
     """
     given = pytree.tree_map(lambda a: a.detach().clone().requires_grad_() if is_floating(a) else a, list(inputs))
     wanted = [*(p for p in parameters if p.requires_grad), *filter(is_floating, pytree.tree_leaves(given))]
-    out = [leaf for leaf in pytree.tree_leaves(run(*given)) if is_floating(leaf)]
+    out = [leaf for leaf in pytree.tree_leaves(function(*given)) if is_floating(leaf)]
     differentiable = [leaf for leaf in out if leaf.requires_grad]
     results = [leaf.detach() for leaf in out]
     if not differentiable or not wanted:
@@ -47,10 +47,10 @@ def run_forward_and_backward(
     return results, [g for g in found if g is not None] or None
 
 
-def call_without_gradients(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
+def call_without_gradients(function: Callable[..., Any], inputs: Sequence[Any]) -> None:
     """Call without gradients."""
     with torch.no_grad():
-        run(*inputs)
+        function(*inputs)
 
 
 @contextmanager

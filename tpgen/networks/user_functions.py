@@ -37,7 +37,7 @@ class FunctionNotedError(BaseException):
 
 @dataclass
 class UserFunctions:
-    """Code of user functions: called ``whole``, or followed."""
+    """Code of user functions: ``whole`` ones run untraced, ``followed`` ones are traced."""
 
     whole: set[CodeType] = field(default_factory=set)
     followed: set[CodeType] = field(default_factory=set)
@@ -45,13 +45,13 @@ class UserFunctions:
     have_arrays: bool = False
     results: list[Any] | None = None  # of the first example, without findings
 
-    def take_whole_or_follow(self, code: CodeType) -> None:
-        """Take a function whole, or follow one that was."""
+    def make_opaque_or_traced(self, code: CodeType) -> None:
+        """Let a function run untraced, or, if so already, be traced."""
         (self.followed if code in self.whole else self.whole).add(code)
         self.whole.difference_update(self.followed)
 
-    def outermost(self) -> CodeType | None:
-        """Code of the outermost whole function below the network, or None."""
+    def find_outermost_opaque_candidate(self) -> CodeType | None:
+        """Code of the outermost running user function that can run untraced."""
         found: list[CodeType] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not _is_method_of_module(frame):
@@ -62,12 +62,12 @@ class UserFunctions:
             if not code.co_filename.startswith((OWN_CODE, TORCH_CODE)):
                 found.append(code)
             frame = frame.f_back
-        return next(filter(self._can_be_whole, reversed(found)), None)
+        return next(filter(self._can_be_opaque, reversed(found)), None)
 
-    def _can_be_whole(self, code: CodeType) -> bool:
+    def _can_be_opaque(self, code: CodeType) -> bool:
         plain = not (code.co_freevars or code.co_flags & _WITHOUT_FUNCTION or code in self.followed)
         functions = _functions_of_code(code) if plain else []
-        return bool(functions) and not any(_keeps_state(function, set()) for function in functions)
+        return bool(functions) and not any(_may_write_state(function, set()) for function in functions)
 
 
 def _is_method_of_module(frame: FrameType) -> bool:
@@ -79,7 +79,7 @@ def _functions_of_code(code: CodeType) -> list[FunctionType]:
     return [x for x in gc.get_referrers(code) if isinstance(x, FunctionType) and x.__code__ is code]
 
 
-def _keeps_state(function: FunctionType, seen: set[CodeType]) -> bool:
+def _may_write_state(function: FunctionType, seen: set[CodeType]) -> bool:
     # whether a function, or one that it names, may write what a network reads
     code, names = function.__code__, function.__globals__
     if code in seen or is_library_code(code) or are_globals_of_library(names):
@@ -88,16 +88,18 @@ def _keeps_state(function: FunctionType, seen: set[CodeType]) -> bool:
     if any(step.opname in _WRITES_ELSEWHERE for step in dis.get_instructions(code)):
         return True
     found = [names[name] for name in names_of_globals_read(code) if name in names]
-    return any(_keeps_state(x, seen) if isinstance(x, FunctionType) else not isinstance(x, _STATELESS) for x in found)
+    return any(
+        _may_write_state(x, seen) if isinstance(x, FunctionType) else not isinstance(x, _STATELESS) for x in found
+    )
 
 
 @contextmanager
-def relayed(code: CodeType, call: Callable[..., Any]) -> Iterator[None]:
-    """Let calls of a code's functions call ``call(function, *arguments)`` inside the block.
+def replace_calls_of_code(code: CodeType, replacement: Callable[..., Any]) -> Iterator[None]:
+    """Let functions of this code call ``replacement(function, *arguments)`` inside the block.
 
     >>> def double(x):
     ...     return 2 * x
-    >>> with relayed(double.__code__, lambda function, x: -function(x)):
+    >>> with replace_calls_of_code(double.__code__, lambda function, x: -function(x)):
     ...     double(3)
     -6
     >>> double(3)
@@ -107,7 +109,7 @@ def relayed(code: CodeType, call: Callable[..., Any]) -> Iterator[None]:
     for function in functions:
         plain = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
         plain.__kwdefaults__ = function.__kwdefaults__
-        function.__code__ = _code_that_calls(partial(call, plain))
+        function.__code__ = _make_code_that_calls(partial(replacement, plain))
     try:
         yield
     finally:
@@ -115,7 +117,7 @@ def relayed(code: CodeType, call: Callable[..., Any]) -> Iterator[None]:
             function.__code__ = code
 
 
-def _code_that_calls(target: Callable[..., Any]) -> CodeType:
+def _make_code_that_calls(target: Callable[..., Any]) -> CodeType:
     # code belongs to any globals: what it calls is a constant
     def relay(*args: Any, **options: Any) -> Any:
         return "target".__call__(*args, **options)  # type: ignore[operator]

@@ -37,36 +37,38 @@ from tpgen.networks.parts import (
     bases_of,
     body_of,
     class_table,
-    content_of,
+    closure_cell_content,
     items_of,
     names_of_class,
     slot_names,
 )
-from tpgen.networks.reach import PLAIN_KINDS, NamedPlace, Whole
+from tpgen.networks.reach import PLAIN_KINDS, RecordedEntry, RecordedObject
 
-_Seen = tuple[Sequence[MemoryWord | None] | None, Sequence[WatchedNames]]  # nothing where nobody can say
+_MemoryAndNames = tuple[Sequence[MemoryWord | None] | None, Sequence[WatchedNames]]  # nothing where nobody can say
 
 # a function that says whether all is unmoved, but for objects that it does not see; None where nobody can say
-_Unmoved = tuple[Callable[[], bool] | None, Sequence[Whole]]
+_NativeCheckAndRest = tuple[Callable[[], bool] | None, Sequence[RecordedObject]]
 
 
 class Watch:
-    """Recorded places, objects and tensors, checked for changes."""
+    """Recorded dict entries, objects and tensors, checked for changes."""
 
-    def __init__(self, places: Sequence[NamedPlace], wholes: Sequence[Whole], tensors: Sequence[Tensor]) -> None:
+    def __init__(
+        self, places: Sequence[RecordedEntry], wholes: Sequence[RecordedObject], tensors: Sequence[Tensor]
+    ) -> None:
         self._places, self._wholes = places, wholes
         self._tables = group_names_by_dict((of.table, of.name) for of in places)
         self._tensors = [(x, x.detach().clone(), x.requires_grad) for x in tensors]
-        self._unmoved: _Unmoved = None, ()
+        self._unmoved: _NativeCheckAndRest = None, ()
 
     def is_unchanged(self) -> bool:
         """Whether everything recorded is unchanged."""
         unmoved, unseen = self._unmoved
         if unmoved is not None and unmoved() and not unseen and not self._tensors:
             return True
-        return self._compare_all_recorded()
+        return self._are_recorded_values_equal()
 
-    def _compare_all_recorded(self) -> bool:
+    def _are_recorded_values_equal(self) -> bool:
         unmoved, unseen = self._unmoved
         if self._tensors and not all(map(_is_tensor_unchanged, self._tensors)):
             return False
@@ -80,13 +82,13 @@ class Watch:
         self._unmoved = looked
         return True
 
-    def _make_native_check(self) -> _Unmoved:
+    def _make_native_check(self) -> _NativeCheckAndRest:
         if not can_test_identity():
             return None, ()
         words: list[MemoryWord] = []
-        tables, unseen = read_names(self._tables), list[Whole]()
+        tables, unseen = read_names(self._tables), list[RecordedObject]()
         for whole in self._wholes:
-            found, names = _SEEN.get(whole.parts, _no_words_and_names)(whole.x)
+            found, names = _SEEN.get(whole.parts, _nothing_to_watch)(whole.x)
             known = [word for word in found or () if word is not None]
             if found is None or len(known) < len(found):
                 unseen.append(whole)
@@ -95,18 +97,18 @@ class Watch:
                 tables += names
         return make_identity_test(words, tables), unseen
 
-    def changed(self) -> list[tuple[str, int]]:
-        """Names and keys of changed places and objects."""
+    def changed_names_and_keys(self) -> list[tuple[str, int]]:
+        """Names and keys of changed entries and objects."""
         moved = [(place.name, 0) for place in self._places if not is_unchanged(place)]
         return moved + [(whole.name, whole.key) for whole in self._wholes if not _is_whole_unchanged(whole)]
 
 
-def is_unchanged(place: NamedPlace) -> bool:
+def is_unchanged(place: RecordedEntry) -> bool:
     """Whether a place still has the recorded value."""
     return _are_parts_identical(place.table.get(place.name, ABSENT), place.value)
 
 
-def _is_whole_unchanged(whole: Whole) -> bool:
+def _is_whole_unchanged(whole: RecordedObject) -> bool:
     return _are_parts_identical(whole.parts(whole.x), whole.value)
 
 
@@ -134,7 +136,7 @@ def _are_parts_identical(one: Any, other: Any) -> bool:
 # -- objects as words and names ----------------------------------------------------------------------------------------
 
 
-def _memory_words_and_names_of_object(x: Any) -> _Seen:
+def _memory_and_names_to_watch_in_object(x: Any) -> _MemoryAndNames:
     held = getattr(x, "__dict__", None)
     names, slots = [] if held is None else [_watch_all_names_of_dict(held)], slot_names(type(x))
     values = [getattr(x, name) for name in slots if hasattr(x, name)]
@@ -142,10 +144,10 @@ def _memory_words_and_names_of_object(x: Any) -> _Seen:
     return (*own, class_word(x), *([] if held is None else [dict_word(x)])), names
 
 
-def _memory_words_and_names_of_dict(x: dict[Any, Any]) -> _Seen:
+def _memory_and_names_to_watch_in_dict(x: dict[Any, Any]) -> _MemoryAndNames:
     if type(x) is OrderedDict:
         return order_words(x), [_watch_all_names_of_dict(x)]
-    return ((), [_watch_all_names_of_dict(x)]) if type(x) is dict else _no_words_and_names(x)
+    return ((), [_watch_all_names_of_dict(x)]) if type(x) is dict else _nothing_to_watch(x)
 
 
 def _watch_all_names_of_dict(x: dict[Any, Any]) -> WatchedNames:
@@ -153,18 +155,18 @@ def _watch_all_names_of_dict(x: dict[Any, Any]) -> WatchedNames:
     return WatchedNames(x, [name for name, _ in pairs], [value for _, value in pairs], whole=True)
 
 
-def _no_words_and_names(_x: Any) -> _Seen:
+def _nothing_to_watch(_x: Any) -> _MemoryAndNames:
     return None, ()
 
 
-_SEEN: dict[PartsOf, Callable[[Any], _Seen]] = {
+_SEEN: dict[PartsOf, Callable[[Any], _MemoryAndNames]] = {
     FUNCTION: lambda x: (function_words(x), ()),
-    LIST: lambda x: (list_words(x), ()) if type(x) is list else _no_words_and_names(x),
-    content_of: lambda x: (cell_words(x), ()),
+    LIST: lambda x: (list_words(x), ()) if type(x) is list else _nothing_to_watch(x),
+    closure_cell_content: lambda x: (cell_words(x), ()),
     bases_of: lambda x: ([bases_word(x)], ()),
     names_of_class: lambda x: ((), [_watch_all_names_of_dict(class_table(x))]),
     body_of: lambda x: ([class_word(x), dict_word(x)], ()),
-    attribute_names: lambda x: _memory_words_and_names_of_dict(object.__getattribute__(x, "__dict__")),
-    items_of: _memory_words_and_names_of_dict,
-    attributes_of: _memory_words_and_names_of_object,
+    attribute_names: lambda x: _memory_and_names_to_watch_in_dict(object.__getattribute__(x, "__dict__")),
+    items_of: _memory_and_names_to_watch_in_dict,
+    attributes_of: _memory_and_names_to_watch_in_object,
 }

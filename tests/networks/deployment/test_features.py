@@ -56,5 +56,5 @@ def test_features_of_arm_are_listed_with_the_length_of_vectors(monkeypatch: pyte
     here = "aarch64 fp asimd cpuid atomics sve implementer=0x41 sve=32"
     monkeypatch.setattr(runtime, "cpu_features", lambda: here)
     assert runtime.list_processor_features() == ["asimd", "atomics", "sve", "sve=32"]
-    table = runtime.write_kernel_table([], [], runtime.list_processor_features())
+    table = runtime.kernel_table_as_cpp([], [], runtime.list_processor_features())
     assert 'FEATURES[] = {"asimd", "atomics", "sve", "sve=32", 0};' in table

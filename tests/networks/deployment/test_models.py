@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tpgen.base.errors import DeployError
-from tpgen.networks.deployment.deploy import name_inputs, write_input_table
+from tpgen.networks.deployment.deploy import format_input_table, name_inputs
 from tpgen.networks.deployment.dicts import OfTensors
 from tpgen.networks.deployment.models import INPUTS, OUTPUTS, Model, OfStructures, Structure
 from tpgen.networks.program import network_program
@@ -32,7 +32,7 @@ def lengths(network: nn.Module, given: Structure) -> Sequence[Tensor]:
 
 def test_numbers_are_float64_and_forces_are_taken() -> None:
     model = Model(("H", "O"), 4.0, lengths)
-    given = model.example()
+    given = model.make_example_inputs()
     found = dict(zip(OUTPUTS, OfStructures(nn.Linear(1, 1).float(), model)(*given), strict=True))
     assert {x.dtype for x in found.values()} == {torch.float64}
     assert not any(x.requires_grad for x in found.values())
@@ -40,14 +40,14 @@ def test_numbers_are_float64_and_forces_are_taken() -> None:
     distances = torch.pdist(given[0])
     assert ((distances > 0.2 * model.cutoff) & (distances < model.cutoff)).all()
     assert given[1].shape == (2, 56)
-    assert model.package()["nequip_aoti_inputs"] == "pos edge_index atom_types cell edge_cell_shift"
-    assert model.package()["type_names"] == "H O"
+    assert model.pair_nequip_metadata()["nequip_aoti_inputs"] == "pos edge_index atom_types cell edge_cell_shift"
+    assert model.pair_nequip_metadata()["type_names"] == "H O"
 
 
 def test_a_folder_lists_its_inputs_in_the_words_of_the_field() -> None:
     model = Model(("H", "O"), 4.0, lengths)
     network = OfStructures(nn.Linear(1, 1), model)
-    table = write_input_table(network_program(network, model.example()), name_inputs(network, 5))
+    table = format_input_table(network_program(network, model.make_example_inputs()), name_inputs(network, 5))
     assert table.splitlines()[2:] == [
         "| `pos` | (atoms, 3) | float64 |",
         "| `edge_index` | (2, edges) | int64 |",
@@ -55,7 +55,7 @@ def test_a_folder_lists_its_inputs_in_the_words_of_the_field() -> None:
         "| `cell` | (1, 3, 3) | float64 |",
         "| `edge_cell_shift` | (edges, 3) | float64 |",
     ]
-    assert "`atom_types` counts from 0 in H, O." in model.said()
+    assert "`atom_types` counts from 0 in H, O." in model.describe_for_readme()
 
 
 def test_inputs_without_a_word_of_the_field_have_letters() -> None:
@@ -65,7 +65,7 @@ def test_inputs_without_a_word_of_the_field_have_letters() -> None:
 
     network = Network()
     names = name_inputs(network, 3)
-    table = write_input_table(network_program(network, [torch.ones(5, 3), torch.ones(7), torch.ones(4, 6)]), names)
+    table = format_input_table(network_program(network, [torch.ones(5, 3), torch.ones(7), torch.ones(4, 6)]), names)
     assert names == ["positions", "charges", "input 2"]
     assert [row.split(" | ")[1] for row in table.splitlines()[2:]] == ["(atoms, 3)", "(a)", "(b, c)"]
     assert "≥" not in table
@@ -77,7 +77,7 @@ def test_a_size_that_a_network_decides_by_has_its_least() -> None:
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             return x.sum() + y.sum() if x.shape[0] > 5 else x.sum()
 
-    table = write_input_table(network_program(Deciding(), [torch.ones(7, 3), torch.ones(4)]), ["x", "y"])
+    table = format_input_table(network_program(Deciding(), [torch.ones(7, 3), torch.ones(4)]), ["x", "y"])
     assert [row.split(" | ")[1] for row in table.splitlines()[2:]] == ["(a ≥ 6, b)", "(c)"]
 
 

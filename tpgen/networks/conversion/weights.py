@@ -23,7 +23,7 @@ from tpgen.networks.conversion.postponed import (
     count_down_to_postpone,
     swap_tensors_if_unheld,
 )
-from tpgen.networks.recording import Finding, encode_size, recorded_program
+from tpgen.networks.recording import ComputedInput, encode_size, recorded_program
 from tpgen.nn.autocast import is_autocasting
 from tpgen.nn.plain_tensors import are_plain, is_traced
 
@@ -184,7 +184,7 @@ def _find_nodes_with_edges(nodes: Tensor, count: Any, has_numbers: bool) -> tupl
     program = recorded_program()
     if program is not None:
         sources = nodes, encode_size(count)
-        found = program.find("nodes with edges", lambda *_: found, sources, lambda _: _NODES_WITH_EDGES)
+        found = program.get_or_compute("nodes with edges", lambda *_: found, sources, lambda _: _NODES_WITH_EDGES)
     return (None, nodes, count) if found is None else (*found, found[0].shape[0])
 
 
@@ -202,7 +202,7 @@ def _list_nodes_with_edges(nodes: Tensor, size: Tensor) -> list[Tensor] | None:
     return _number_nodes(_which_nodes_have_edges(nodes, len(size)), nodes)
 
 
-_NODES_WITH_EDGES = Finding(_list_nodes_with_edges, lambda *found: found)
+_NODES_WITH_EDGES = ComputedInput(_list_nodes_with_edges, lambda *found: found)
 
 
 def _are_weights_postponed(w: Any) -> bool:

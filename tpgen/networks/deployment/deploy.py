@@ -59,8 +59,8 @@ def deploy(
             raise DeployError("ghosts stand among the atoms of a model: leave inputs out, or write such a forward")
         model = model.with_ghosts(network)
     if model is not None:
-        inputs, network = model.example(), OfStructures(network, model)
-        metadata = {**model.package(), **(metadata or {})}
+        inputs, network = model.make_example_inputs(), OfStructures(network, model)
+        metadata = {**model.pair_nequip_metadata(), **(metadata or {})}
     assert inputs is not None
     if not all(isinstance(x, Tensor) for x in inputs):
         kinds = ", ".join(type(x).__name__ for x in inputs)
@@ -71,24 +71,26 @@ def deploy(
         few_alike = model is not None and model.few_alike
         write = partial(network_program, network, inputs, few_alike=few_alike)
         program = write()
-        with _atomic_folder(folder) as made:
+        with _create_folder_atomically(folder) as made:
             begin("compile its kernels")
             program, kernels = build_kernels_of(program, write)
             write_runtime(kernels, made)
             begin("compile what lies between them")
             options = {"aot_inductor.metadata": dict(metadata)} if metadata else None
             write_package(program, str(made / "model.pt2"), options)
-            _release_fake_inputs(program)
+            _release_tracked_fake_tensors(program)
             torch.save(inputs, made / "inputs.pt")
             if model is not None:
                 (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
-            shown = {"title": title, "inputs": write_input_table(program, name_inputs(network, len(inputs)))}
-            shown["results"] = "" if model is None else f" {model.said()}"
-            _write_support_files(made, shown, {} if model is None else {"model": model.described()})
+            shown = {"title": title, "inputs": format_input_table(program, name_inputs(network, len(inputs)))}
+            shown["results"] = "" if model is None else f" {model.describe_for_readme()}"
+            _write_readme_example_and_manifest(
+                made, shown, {} if model is None else {"model": model.manifest_entries()}
+            )
     return folder
 
 
-def _release_fake_inputs(program: ExportedProgram) -> None:
+def _release_tracked_fake_tensors(program: ExportedProgram) -> None:
     for node in program.graph.find_nodes(op="placeholder"):
         mode = getattr(node.meta.get("val"), "fake_mode", None)
         if mode is not None and mode.shape_env is not None:
@@ -96,7 +98,7 @@ def _release_fake_inputs(program: ExportedProgram) -> None:
 
 
 @contextmanager
-def _atomic_folder(folder: Path) -> Iterator[Path]:
+def _create_folder_atomically(folder: Path) -> Iterator[Path]:
     # a folder beside it, which takes its name when all is written
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -108,18 +110,26 @@ def _atomic_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _write_support_files(folder: Path, shown: Mapping[str, str], more: Mapping[str, Any]) -> None:
+def _write_readme_example_and_manifest(
+    folder: Path, readme_fields: Mapping[str, str], manifest_fields: Mapping[str, Any]
+) -> None:
     for name in ("load.py", "example.cpp"):
         shutil.copyfile(_FILES / name, folder / name)
     version = torch.__version__.split("+")[0]
     processor = " ".join([platform.machine(), *list_processor_features()])
     text = (_FILES / "README.md").read_text(encoding="utf-8")
-    for name, value in {**shown, "torch": version, "processor": processor}.items():
+    for name, value in {**readme_fields, "torch": version, "processor": processor}.items():
         text = text.replace(f"{{{name}}}", value)
     (folder / "README.md").write_text(text, encoding="utf-8")
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     sums = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-    manifest = {"format": _FORMAT, "torch": version, "features": list_processor_features(), "files": sums, **more}
+    manifest = {
+        "format": _FORMAT,
+        "torch": version,
+        "features": list_processor_features(),
+        "files": sums,
+        **manifest_fields,
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
@@ -150,7 +160,7 @@ def name_inputs(network: nn.Module, count: int) -> list[str]:
     return [*found[:count], *(f"input {n}" for n in range(len(found), count))]
 
 
-def write_input_table(program: ExportedProgram, names: Sequence[str]) -> str:
+def format_input_table(program: ExportedProgram, names: Sequence[str]) -> str:
     """Markdown table of a program's inputs ``names``, with letters for open sizes."""
     user = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
@@ -158,7 +168,7 @@ def write_input_table(program: ExportedProgram, names: Sequence[str]) -> str:
     known = {str(shape[axis]): word for shape, axis, word in reversed(axes) if word and axis < len(shape)}
     letters = iter(_LETTERS)
 
-    def name_size(n: Any) -> str:
+    def format_size_by_letter(n: Any) -> str:
         fixed = n if isinstance(n, int) else n.node.maybe_as_int()
         if fixed is None and str(n) not in known:
             known[str(n)] = next(letters)
@@ -168,7 +178,7 @@ def write_input_table(program: ExportedProgram, names: Sequence[str]) -> str:
         return known[str(n)] + (f" ≥ {least}" if least > 0 else "")
 
     rows = [
-        f"| `{name}` | ({', '.join(map(name_size, x.shape))}) | {str(x.dtype).removeprefix('torch.')} |"
+        f"| `{name}` | ({', '.join(map(format_size_by_letter, x.shape))}) | {str(x.dtype).removeprefix('torch.')} |"
         for name, x in zip(names, values, strict=True)
     ]
     return "\n".join(["| input | shape | dtype |", "|---|---|---|", *rows])

@@ -39,7 +39,7 @@ class OfTensors(nn.Module):
             self.register_buffer(f"fixed_{name}", (fixed or {})[name].detach())
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return outputs for tensors in the order of ``inputs``."""
+        """Outputs of tensors in the order of ``inputs``."""
         given = {name: x.detach() for name, x in zip(self.inputs, tensors, strict=True)}
         given |= {name: getattr(self, f"fixed_{name}") for name in self.fixed}
         with torch.enable_grad():

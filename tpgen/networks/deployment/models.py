@@ -1,8 +1,7 @@
-"""MACE, NequIP and SevenNet models as networks of five tensors.
+"""MACE, NequIP and SevenNet models as networks of five tensors."""
 
-The tensors are positions, edges, element indices, cell and cell shifts, named as in ``pair_nequip``, in float64, eV
-and Å.
-"""
+# The tensors are positions, edges, element indices, cell and cell shifts, named as in ``pair_nequip``, in float64, eV
+# and Å.
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _VOIGT = (0, 3, 5, 3, 1, 4, 5, 4, 2)  # of xx yy zz xy yz zx
 
 @dataclass(frozen=True)
 class Model:
-    """A project's model: elements, cutoff, inputs, outputs, evaluation function."""
+    """Description of a project's model: elements, cutoff, inputs, outputs, evaluation function."""
 
     elements: tuple[str, ...]
     cutoff: float
@@ -38,13 +37,13 @@ class Model:
     outputs: tuple[str, ...] = OUTPUTS
     few_alike: bool = False  # whether branches and squeezes for 0 or 1 edges change no number
 
-    def described(self) -> dict[str, Any]:
-        """The manifest's entries."""
+    def manifest_entries(self) -> dict[str, Any]:
+        """Entries of ``manifest.json``."""
         units = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "length": "Å"}
         named = {"elements": list(self.elements), "cutoff": self.cutoff, "units": units}
         return {**named, "inputs": list(self.inputs), "outputs": list(self.outputs)}
 
-    def said(self) -> str:
+    def describe_for_readme(self) -> str:
         """Describe inputs and results for the README."""
         shift, ends = ("", " of local atoms i") if "cell" not in self.inputs else (" + edge_cell_shift @ cell", "")
         return (
@@ -53,7 +52,7 @@ class Model:
             f"give all edges{ends} below {self.cutoff} Å, in both directions."
         )
 
-    def package(self) -> dict[str, str]:
+    def pair_nequip_metadata(self) -> dict[str, str]:
         """Package metadata for ``pair_nequip``."""
         return {
             **self.metadata,
@@ -66,8 +65,8 @@ class Model:
             "nequip_aoti_outputs": " ".join(self.outputs),
         }
 
-    def example(self) -> list[Tensor]:
-        """``inputs`` of a perturbed cube of eight atoms."""
+    def make_example_inputs(self) -> list[Tensor]:
+        """Tensors ``inputs`` of a perturbed cube of eight atoms."""
         generator = torch.Generator().manual_seed(0)
         places = torch.cartesian_prod(*3 * [torch.arange(2)]).double()
         shaken = places + 0.05 * torch.randn(places.shape, generator=generator, dtype=torch.float64)
@@ -77,7 +76,7 @@ class Model:
         return [positions, edges, types, cell[None], torch.zeros(edges.shape[1], 3).double()][: len(self.inputs)]
 
     def with_ghosts(self, network: nn.Module) -> Model:
-        """The model of atoms and ghosts, without a cell; `DeployError` unless Allegro."""
+        """A copy for atoms and ghosts, without a cell; `DeployError` unless Allegro."""
         if "allegro" not in find_packages_in(network):
             raise DeployError(
                 f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
@@ -88,7 +87,7 @@ class Model:
 
 
 class OfStructures(nn.Module):
-    """Module from a structure's tensors to a model's outputs."""
+    """Module from a structure's tensors to a `Model`'s outputs."""
 
     def __init__(self, network: nn.Module, model: Model) -> None:
         super().__init__()
@@ -96,7 +95,7 @@ class OfStructures(nn.Module):
         self.dtype = next(p.dtype for p in network.parameters() if p.is_floating_point())
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Compute detached float64 outputs."""
+        """Outputs, detached, in float64, of a structure's tensors ``inputs``."""
         given = dict(zip(self.inputs, tensors, strict=True))
         if "cell" not in given:
             positions, edges = given["pos"], given["edge_index"]
@@ -112,7 +111,7 @@ class OfStructures(nn.Module):
 
 
 def describe_model(network: nn.Module) -> Model:
-    """A network's `Model`; `DeployError` for unknown projects."""
+    """Describe a MACE, NequIP or SevenNet network; `DeployError` for others."""
     packages = list_packages_of_class(network)
     for project, (_, make) in _PROJECTS.items():
         if project in packages:
@@ -128,8 +127,8 @@ def read_model_file(project: str, source: Path) -> nn.Module:
     return _PROJECTS[project][0](source).eval()
 
 
-def _run_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
-    positions, edges, types, cell, shifts = (given[name] for name in INPUTS)
+def _compute_mace_outputs(network: nn.Module, structure: Structure) -> Sequence[Tensor]:
+    positions, edges, types, cell, shifts = (structure[name] for name in INPUTS)
     elements = len(network.atomic_numbers)  # type: ignore[arg-type]
     batch = torch.zeros_like(types)
     data = {
@@ -142,31 +141,35 @@ def _run_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     return energies, energy, found["forces"], found["stress"], found["virials"]
 
 
-def _make_nequip_model(network: Any) -> Model:
+def _describe_nequip_model(network: Any) -> Model:
     held = network if hasattr(network, "metadata") else next(iter(network.values()))
     known = dict(held.metadata)
-    return Model(tuple(known["type_names"].split()), float(known["r_max"]), _run_nequip, known, few_alike=True)
+    return Model(
+        tuple(known["type_names"].split()), float(known["r_max"]), _compute_nequip_outputs, known, few_alike=True
+    )
 
 
-def _run_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
-    found = network(dict(given))
+def _compute_nequip_outputs(network: nn.Module, structure: Structure) -> Sequence[Tensor]:
+    found = network(dict(structure))
     return [found[name] for name in OUTPUTS]
 
 
-def _make_sevennet_model(network: Any) -> Model:
+def _describe_sevennet_model(network: Any) -> Model:
     network.set_is_batch_data(False)
     numbers = {place: number for number, place in network.type_map.items()}
     elements = _list_chemical_symbols([numbers[n] for n in range(len(numbers))])
-    return Model(elements, float(network.cutoff), _run_sevennet, few_alike=True)  # its kernels take no empty tensors
+    return Model(
+        elements, float(network.cutoff), _compute_sevennet_outputs, few_alike=True
+    )  # its kernels take no empty tensors
 
 
-def _run_sevennet(network: Any, given: Structure) -> Sequence[Tensor]:
-    positions, (src, dst), types, cell, shifts = (given[name] for name in INPUTS)
+def _compute_sevennet_outputs(network: Any, structure: Structure) -> Sequence[Tensor]:
+    positions, (src, dst), types, cell, shifts = (structure[name] for name in INPUTS)
     vectors = (positions[dst] - positions[src] + shifts @ cell[0]).requires_grad_()
     places = torch.tensor([number for number, _ in sorted(network.type_map.items(), key=lambda item: item[1])])
     volume = torch.linalg.det(cell[0]).abs()
     data = {
-        "x": types, "atomic_numbers": places[types], "edge_index": given["edge_index"], "edge_vec": vectors,
+        "x": types, "atomic_numbers": places[types], "edge_index": structure["edge_index"], "edge_vec": vectors,
         "cell_volume": volume, "num_atoms": torch.ones_like(types).sum(), "pos": positions,
     }  # fmt: skip
     found = network(data)
@@ -184,11 +187,16 @@ def _list_chemical_symbols(numbers: Sequence[int]) -> tuple[str, ...]:
 _PROJECTS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[Any], Model]]] = {
     "mace": (
         read_model,
-        lambda network: Model(_list_chemical_symbols(network.atomic_numbers.tolist()), float(network.r_max), _run_mace),
+        lambda network: Model(
+            _list_chemical_symbols(network.atomic_numbers.tolist()), float(network.r_max), _compute_mace_outputs
+        ),
     ),
     "nequip": (
         lambda source: import_module("nequip.model.saved_models.load_utils").load_saved_model(str(source)),
-        _make_nequip_model,
+        _describe_nequip_model,
     ),
-    "sevenn": (lambda source: import_module("sevenn.util").model_from_checkpoint(str(source))[0], _make_sevennet_model),
+    "sevenn": (
+        lambda source: import_module("sevenn.util").model_from_checkpoint(str(source))[0],
+        _describe_sevennet_model,
+    ),
 }

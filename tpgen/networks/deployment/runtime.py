@@ -43,7 +43,7 @@ _LENGTH = "sve="  # of SVE's vectors in bytes: code for one length does not run 
 
 @dataclass(frozen=True)
 class NeededKernel:
-    """A kernel that a deployed network calls: one part of a call, a dtype, row rules."""
+    """Kernel that a deployed network calls: plan, dtype, call, part of the call, row rules."""
 
     description: str
     dtype: torch.dtype
@@ -55,8 +55,8 @@ class NeededKernel:
         """Build the kernel unless cached.  Raises `KernelError` on failure."""
         kernels_of(self.description).build_or_raise(self.part, self.dtype, rules_of(self.rows))
 
-    def library(self) -> Path:
-        """The compiled kernel's file."""
+    def library_file(self) -> Path:
+        """Path of the compiled kernel."""
         spec = KernelSpec(
             kernels_of(self.description).description, Call.parse(self.part), self.dtype, rules_of(self.rows)
         )
@@ -65,13 +65,13 @@ class NeededKernel:
 
 def list_kernels_in(program: ExportedProgram) -> list[NeededKernel]:
     """A program's distinct kernels in order; `DeployError` for a call without one."""
-    return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _kernels_that_node_calls(node)))
+    return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _list_kernels_that_node_needs(node)))
 
 
 def build_kernels_of(
-    program: ExportedProgram, write: Callable[[], ExportedProgram]
+    program: ExportedProgram, export_again: Callable[[], ExportedProgram]
 ) -> tuple[ExportedProgram, list[NeededKernel]]:
-    """Build a program's kernels, and ``write`` the program anew if one fails; return both."""
+    """Build a program's kernels; ``export_again`` if one fails; return program and kernels."""
     while True:
         failures, kernels = failures_seen(), list_kernels_in(program)
         try:
@@ -80,18 +80,18 @@ def build_kernels_of(
         except KernelError as error:
             if failures == failures_seen():
                 raise DeployError(f"{error}\nor deploy tpgen.portable(network)") from error
-            program = write()
+            program = export_again()
         else:
             return program, kernels
 
 
-def _kernels_that_node_calls(node: Any) -> Iterator[NeededKernel]:
+def _list_kernels_that_node_needs(node: Any) -> Iterator[NeededKernel]:
     if node.target is torch.ops.tpgen.form.default:
         given = pytree.tree_map(lambda x: x.meta["val"] if hasattr(x, "meta") else x, tuple(node.args))
-        yield from _kernels_that_call_needs(FormCall.from_arguments(*given))
+        yield from _list_kernels_that_call_needs(FormCall.from_arguments(*given))
 
 
-def _kernels_that_call_needs(call: FormCall) -> Iterator[NeededKernel]:
+def _list_kernels_that_call_needs(call: FormCall) -> Iterator[NeededKernel]:
     kernels, dtype, rules = kernels_of(call.description), call.tensors[0].dtype, call.rules
     description = kernels.description
     in_float32 = kernels.computes_in_float32(call.slots, dtype, rules, "cpu")
@@ -114,10 +114,10 @@ def write_runtime(kernels: Sequence[NeededKernel], folder: Path) -> None:
     (folder / "kernels").mkdir()
     files = [f"{number}.so" for number in range(len(kernels))]
     for needed, file in zip(kernels, files, strict=True):
-        shutil.copyfile(needed.library(), folder / "kernels" / file)
+        shutil.copyfile(needed.library_file(), folder / "kernels" / file)
     source = folder / "libtpgen.cpp"
     sums = [(file, zlib.crc32((folder / "kernels" / file).read_bytes())) for file in files]
-    source.write_text(deployed_text(write_kernel_table(kernels, sums, list_processor_features())), encoding="utf-8")
+    source.write_text(deployed_text(kernel_table_as_cpp(kernels, sums, list_processor_features())), encoding="utf-8")
     compiler = need_compiler()
     command = compiler.command([source], folder / LIBRARY, [libtorch()])
     # without the flags of any instruction set: the library itself says what kernels need
@@ -137,13 +137,13 @@ File = tuple[str, int]  # name and checksum
 _STRUCTS = ("Given", "Opened", "Rule")  # in the order of `native_fields`
 
 
-def write_kernel_table(kernels: Sequence[NeededKernel], files: Sequence[File], features: Sequence[str]) -> str:
-    """Write the C++ table of kernels for the library."""
+def kernel_table_as_cpp(kernels: Sequence[NeededKernel], files: Sequence[File], features: Sequence[str]) -> str:
+    """C++ source of the library's table of kernels."""
     major, minor = torch.__version__.split(".")[:2]
     arguments = (_write_string_list(rule.name, rule.argument) for rule in RULES.values())
     return "\n".join(
         [
-            *_write_form_tables(kernels, files),
+            *_kernel_entries_as_cpp(kernels, files),
             f"static const char* const FORM = {json.dumps(forms.FORM)};",
             f"static const struct Argument {{ const char *rule, *name; }} ARGUMENTS[] = {{{', '.join(arguments)}}};",
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
@@ -153,7 +153,7 @@ def write_kernel_table(kernels: Sequence[NeededKernel], files: Sequence[File], f
     )
 
 
-def _write_form_tables(kernels: Sequence[NeededKernel], files: Sequence[File]) -> Iterator[str]:
+def _kernel_entries_as_cpp(kernels: Sequence[NeededKernel], files: Sequence[File]) -> Iterator[str]:
     rows = []
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)
