@@ -43,11 +43,11 @@ def read_environment() -> Environment:
     return Environment(
         tpgen=__version__,
         torch=torch.__version__,
-        e3nn=_package_version("e3nn"),
-        cuequivariance=_package_version("cuequivariance-torch"),
+        e3nn=_package_version_or_empty("e3nn"),
+        cuequivariance=_package_version_or_empty("cuequivariance-torch"),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        cpu=_cpu_model(),
+        cpu=_read_cpu_model_name(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
@@ -56,14 +56,14 @@ def read_environment() -> Environment:
     )
 
 
-def _package_version(package: str) -> str:
+def _package_version_or_empty(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
 
 
-def _cpu_model() -> str:
+def _read_cpu_model_name() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():
@@ -155,7 +155,7 @@ class Report:
             return None
         return best.median / record.median
 
-    def geometric_mean(self, contender: str, task: str, same_backend: bool = False) -> Mean | None:
+    def geometric_mean_speedup(self, contender: str, task: str, same_backend: bool = False) -> MeanSpeedup | None:
         """Average a contender's speed-ups over problems; None without any."""
         found = [
             (ratio, r.problem)
@@ -165,7 +165,7 @@ class Report:
         if not found:
             return None
         mean = math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
-        return Mean(mean, len(found), *min(found))
+        return MeanSpeedup(mean, len(found), *min(found))
 
     def save_json(self, path: str | Path) -> None:
         """Write the report for `load_report`."""
@@ -177,7 +177,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Mean:
+class MeanSpeedup:
     """Mean speed-up, number of problems, and smallest speed-up."""
 
     mean: float

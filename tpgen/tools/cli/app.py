@@ -71,7 +71,7 @@ _HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # a group without a 
 
 
 @contextmanager
-def _report_errors_as_one_message() -> Iterator[None]:
+def _reraise_errors_as_command_error() -> Iterator[None]:
     try:
         yield
     except _HELP:
@@ -84,7 +84,7 @@ def _report_errors_as_one_message() -> Iterator[None]:
         raise _CommandError(str(error)) from error
 
 
-class _Commands(SuggestingGroup):
+class _LazyCommandGroup(SuggestingGroup):
     """Commands, imported on demand; errors print one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -104,19 +104,19 @@ class _Commands(SuggestingGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _report_errors_as_one_message():
+        with _reraise_errors_as_command_error():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _report_errors_as_one_message():
+            with _reraise_errors_as_command_error():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)  # as a shell says it
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tpgen")
 def main() -> None:
     """Generate the code of equivariant tensor products, and read every stage of it.

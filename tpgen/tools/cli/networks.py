@@ -55,7 +55,7 @@ def find_network(name: str) -> Network:
     if name in NETWORKS:
         return NETWORKS[name]()
     where, _, function = name.partition(":")
-    return _make_network_or_raise(name, _call_user_function(name, _import_function(where, function)))
+    return _make_network_of_returned_values(name, _call_user_function(name, _import_function(where, function)))
 
 
 def is_network_option(name: str) -> bool:
@@ -80,7 +80,7 @@ class NetworkName(OneOf):
             raise TpgenError(f"{error}; or give package.module:function") from None
 
 
-def _make_network_or_raise(function_name: str, returned: Any) -> Network:
+def _make_network_of_returned_values(function_name: str, returned: Any) -> Network:
     parts = tuple(returned) if isinstance(returned, (tuple, list)) else ()
     module, inputs, varied = (*parts, ())[:3] if len(parts) in (2, 3) else (None,) * 3
     if (
@@ -148,9 +148,9 @@ def add_network_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument NAME; the command gets ``network``, a `Network`."""
 
     @functools.wraps(command)
-    def command_with_network(name: str | None, network: str | None, **given: Any) -> Any:
+    def call_command_with_network(name: str | None, network: str | None, **given: Any) -> Any:
         if (name is None) == (network is None):
             raise click.UsageError(f"name one network: {', '.join(NETWORKS)}, or package.module:function")
         return command(network=find_network(str(name or network)), **given)
 
-    return network_name(network_option(command_with_network))
+    return network_name(network_option(call_command_with_network))

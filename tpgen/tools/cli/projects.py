@@ -66,7 +66,7 @@ def lammps_command(source: Path, target: Path, project: str | None, radial: str,
     TARGET is for pair_style mliap unified.  SOURCE, a MACE model, a NequIP checkpoint or package, or a SevenNet
     checkpoint, is a pickle: give files of people you trust.
     """
-    _write_for_lammps_with_progress(source, target, project, radial, force)
+    _write_lammps_model_with_progress(source, target, project, radial, force)
 
 
 def _refuse_existing_target(target: Path, force: bool) -> None:
@@ -74,7 +74,9 @@ def _refuse_existing_target(target: Path, force: bool) -> None:
         raise TpgenError(f"{target} is there already: name another TARGET, or replace it by --force")
 
 
-def _write_for_lammps_with_progress(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
+def _write_lammps_model_with_progress(
+    source: Path, target: Path, project: str | None, radial: str, force: bool
+) -> None:
     _refuse_existing_target(target, force)
     with show_progress("lammps: read the model, convert it, write the file"):
         write_for_lammps(source, target, project, radial=radial)
@@ -105,7 +107,7 @@ def mace_convert_command(
     TARGET must not exist yet.  SOURCE is a pickle: give files of people you trust.
     """
     if lammps:
-        _write_for_lammps_with_progress(source, target, "mace", options["radial"], force)
+        _write_lammps_model_with_progress(source, target, "mace", options["radial"], force)
         return
     _refuse_existing_target(target, force)
     change = restore if back else partial(convert, **options)

@@ -153,7 +153,7 @@ def make_pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]
     return PairEnergy().double(), [torch.randn(points, 3, dtype=torch.float64), torch.cat([pairs, pairs.flip(0)], 1)]
 
 
-def run_from_cpp(folder: Path) -> tuple[float, float, list[str]]:
+def deploy_and_run_from_cpp(folder: Path) -> tuple[float, float, list[str]]:
     """Deploy `make_pair_energy_example`, then build and run the C++ program.
 
     Returns energy, largest relative difference from Python, and build command.

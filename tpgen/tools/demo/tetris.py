@@ -139,7 +139,7 @@ class TrainingRun:
         return median(self.seconds)
 
     @property
-    def solved(self) -> int | None:
+    def solved_step(self) -> int | None:
         """Step from which every shape is recognised, or None."""
         for step in range(len(self.accuracies)):
             if min(self.accuracies[step:]) == 1.0:

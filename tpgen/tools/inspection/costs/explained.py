@@ -52,7 +52,7 @@ class PathExplanation:
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplanationValues:
     """Values of an explanation; times are seconds for the batch."""
 
     product: str
@@ -90,13 +90,13 @@ class Explained:
         return rows + channels + (f", {self.elements} elements" if self.elements > 1 else "")
 
     @property
-    def points(self) -> list[tuple[PathExplanation, float, float]]:
+    def roofline_points(self) -> list[tuple[PathExplanation, float, float]]:
         """Each path with operations per byte and per second."""
         ceilings, rows = self.ceilings, self.rows
         if ceilings is None:
             return []
         live = [p for p in self.paths if p.flops]
-        times = [p.seconds or ceilings.seconds(rows * p.flops, rows * p.bytes) for p in live]
+        times = [p.seconds or ceilings.least_seconds(rows * p.flops, rows * p.bytes) for p in live]
         return [(p, p.flops / p.bytes, rows * p.flops / seconds) for p, seconds in zip(live, times, strict=True)]
 
     @property
@@ -113,7 +113,7 @@ class Explained:
     @property
     def predicted_seconds(self) -> float | None:
         """Least forward seconds under the ceilings."""
-        return self.ceilings.seconds(self.flops, self.bytes) if self.ceilings else None
+        return self.ceilings.least_seconds(self.flops, self.bytes) if self.ceilings else None
 
     @property
     def bound(self) -> str | None:

@@ -50,7 +50,7 @@ def time_paths(request: Request, seconds: float) -> dict[int, float]:
 def _make_call_on_random_operands(
     request: Request, nodes: int | None = None
 ) -> tuple[Callable[[], Tensor], list[Tensor]]:
-    module, generator = build_module_for(request, nodes is not None), torch.Generator().manual_seed(0)
+    module, generator = build_request_module(request, nodes is not None), torch.Generator().manual_seed(0)
     indexed = request.indexed if nodes is None else nodes
 
     def random_tensor_like(like: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def _make_call_on_random_operands(
     return lambda: module.call_on_operands(*operands), [x for x in operands if x.is_floating_point()]
 
 
-def build_module_for(request: Request, convolution: bool = False) -> PlannedModule:
+def build_request_module(request: Request, convolution: bool = False) -> PlannedModule:
     """Build a request's module, without internal weights."""
     module = build_module(request.plan, edges=convolution, **request.module_options)
     return module.to(device=request.device, dtype=request.dtype)

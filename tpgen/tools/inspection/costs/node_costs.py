@@ -43,14 +43,14 @@ class _NodeCost:
 
 def compute_node_costs(request: Request) -> dict[str, _NodeCost]:
     """Costs of a request's program by node name."""
-    emission = request.emission()
+    emission = request.emit_program()
     watch = _CostInterpreter(request.module(emission))
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # example arguments are made as such too
         watch.run(*draw_example_arguments(request, emission.arguments))
     return watch.found
 
 
-def compute_traced_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
+def compute_joint_graph_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
     """Costs of AOTAutograd's graph by node name."""
     found = {}
     for node in graph.nodes:
@@ -60,7 +60,7 @@ def compute_traced_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
             is_call = isinstance(node.target, OpOverload)
             flops = count_operations(node.target, args, kwargs, value) if is_call else 0
             is_view = _returns_view(node.target) if is_call else node.target is operator.getitem  # of a split
-            found[node.name] = _node_cost(value, flops, is_view)
+            found[node.name] = _make_node_cost(value, flops, is_view)
     return found
 
 
@@ -92,7 +92,7 @@ class _CostInterpreter(fx.Interpreter):
         if isinstance(result, Tensor) and n.op != "output":
             read = pytree.tree_leaves([self.env[given] for given in n.all_input_nodes])
             held = {_storage_id(value) for value in read if isinstance(value, Tensor)}
-            self.found[n.name] = _node_cost(result, counted.flops, _storage_id(result) in held)
+            self.found[n.name] = _make_node_cost(result, counted.flops, _storage_id(result) in held)
         return result
 
 
@@ -110,7 +110,7 @@ def _storage_id(value: Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
-def _node_cost(value: Tensor, flops: int, is_view: bool) -> _NodeCost:
+def _make_node_cost(value: Tensor, flops: int, is_view: bool) -> _NodeCost:
     dtype = str(value.dtype).removeprefix("torch.")
     shape = tuple(map(int, value.shape))
     return _NodeCost(shape, dtype, prod(shape) * value.dtype.itemsize, is_view, int(flops))

@@ -42,10 +42,10 @@ class Ceilings:
         """Operations per byte above which arithmetic limits."""
         return self.flops / self.bandwidth
 
-    def seconds(self, flops: float, nbytes: float) -> float:
+    def least_seconds(self, flops: float, nbytes: float) -> float:
         """Least seconds for operations and bytes.
 
-        >>> Ceilings(bandwidth=1e10, flops=1e11).seconds(flops=1e9, nbytes=2e9)
+        >>> Ceilings(bandwidth=1e10, flops=1e11).least_seconds(flops=1e9, nbytes=2e9)
         0.2
         """
         return max(flops / self.flops, nbytes / self.bandwidth)

@@ -39,7 +39,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Joint:
+class JointGraph:
     """Code, size and partitions of a joint graph."""
 
     code: str
@@ -47,7 +47,7 @@ class Joint:
     partitions: tuple[Partition, ...]
 
 
-def trace_joint_graph_of_captured(program: fx.GraphModule) -> Joint:
+def trace_joint_graph_of_captured(program: fx.GraphModule) -> JointGraph:
     """Trace the joint graph of Dynamo's graph; raises `TpgenError` if nothing is differentiable."""
     holders = [node for node in program.graph.nodes if node.op == "placeholder"]
     # buffers are no one's to differentiate; Dynamo's name of an input says where it was found
@@ -72,7 +72,7 @@ class _StopTracing(Exception):
     """Leaves AOTAutograd before compilation."""
 
 
-def trace_joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> Joint:
+def trace_joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> JointGraph:
     """Trace a module and gradients on fake tensors, and partition the graph.
 
     Inputs flagged in ``constant`` have no gradient.  Raises `TpgenError` if nothing is differentiable.
@@ -87,7 +87,7 @@ def trace_joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequen
     }
     found = [_trace_code_operations_and_partition(module, inputs, constant, name, cut) for name, cut in cutters.items()]
     code, operations, _ = found[0]
-    return Joint(code, operations, tuple(partition for _, _, partition in found))
+    return JointGraph(code, operations, tuple(partition for _, _, partition in found))
 
 
 def _trace_code_operations_and_partition(

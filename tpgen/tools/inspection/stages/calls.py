@@ -32,13 +32,13 @@ from tpgen.tools.inspection.stages.request import GRAPHS, Line, Request
 Terms = frozenset[int]
 
 
-def _terms_of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
+def _find_terms_of_monomial(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
     """Terms with a monomial's weights, or else inputs and output component.
 
     >>> from tpgen.planner.problems import POLYNOMIALS
     >>> plan = POLYNOMIALS["small-contraction"].plan
     >>> first = make_scalar_form(plan).monomials[0]
-    >>> str(first), _terms_of_factors(plan, first.factors)
+    >>> str(first), _find_terms_of_monomial(plan, first.factors)
     ('x0 x0 x0 out0 w0_30', (0,))
     """
     weights = {o.name for o in plan.weights}
@@ -59,8 +59,8 @@ def _find_unweighted_terms_of_component(plan: Plan, component: int) -> list[int]
     return [n for n, t in free if t.i_out is None or component in range(*slices[t.i_out].indices(plan.out.dim))]
 
 
-def _terms_of_statements(plan: Plan, statements: Sequence[Computation]) -> list[tuple[int, ...]]:
-    weights = {o.name: frozenset(_terms_of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
+def _find_terms_of_statements(plan: Plan, statements: Sequence[Computation]) -> list[tuple[int, ...]]:
+    weights = {o.name: frozenset(_find_terms_of_monomial(plan, [Variable(o.name, 0)])) for o in plan.weights}
     known: dict[Value, Terms] = {}
     found: list[Terms] = []
     for statement in statements:
@@ -94,15 +94,15 @@ class PolynomialRequest(Request):
     _said: ClassVar[str] = "of a polynomial: "
     shared: ClassVar[str] = "all terms"  # products of components are shared between them
 
-    def directions(self, shows: str = "") -> tuple[str, ...]:
+    def list_stage_directions(self, stage_kind: str = "") -> tuple[str, ...]:
         """Plan's calls; for graphs, forward."""
-        return POLYNOMIAL_CALLS[:1] if shows == GRAPHS else POLYNOMIAL_CALLS
+        return POLYNOMIAL_CALLS[:1] if stage_kind == GRAPHS else POLYNOMIAL_CALLS
 
-    def check_direction(self, stage: str, shows: str) -> None:
+    def check_direction(self, stage: str, stage_kind: str) -> None:
         """Raise `EmitError` for a graph of a call but forward."""
         call = self.call  # or it is none
-        if call != named_call(self.plan, "forward") and shows == GRAPHS:
-            self._check_shown(stage, shows)
+        if call != named_call(self.plan, "forward") and stage_kind == GRAPHS:
+            self._check_stage_has_direction(stage, stage_kind)
 
     @cached_property
     def call(self) -> Call:
@@ -115,9 +115,9 @@ class PolynomialRequest(Request):
     @property
     def form_lines(self) -> list[Line]:
         """Monomials as text, with terms."""
-        return [(str(m), _terms_of_factors(self.plan, m.factors)) for m in self.form.monomials]
+        return [(str(m), _find_terms_of_monomial(self.plan, m.factors)) for m in self.form.monomials]
 
-    def emission(self, backend: str | None = None) -> Emission:
+    def emit_program(self, backend: str | None = None) -> Emission:
         """Emitted program."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_polynomial(self.plan, strategy, self.elements > 1)
@@ -127,7 +127,7 @@ class PolynomialRequest(Request):
         """Plan as JSON, for kernel calls."""
         return self.plan.to_json()
 
-    def shape(self, argument: str) -> tuple[int, ...] | None:
+    def find_argument_shape(self, argument: str) -> tuple[int, ...] | None:
         """Shape of an argument's tensor; None for the argument ``index``."""
         if argument == "index":
             return None
@@ -143,7 +143,9 @@ class PolynomialRequest(Request):
         """Lines of the sweep with terms."""
         sweep = self.kernels.sweep(self.call)
         parts = {name: getattr(sweep, name) for name in ("prologue", "rows", "epilogue")}
-        served = iter(_terms_of_statements(self.plan, [statement for part in parts.values() for statement in part]))
+        served = iter(
+            _find_terms_of_statements(self.plan, [statement for part in parts.values() for statement in part])
+        )
         lines: list[Line] = [(str(sweep).split("\n")[0], ())]
         for name, statements in parts.items():
             lines += [(f"{name}:", ())] if statements else []
@@ -163,7 +165,7 @@ class PolynomialRequest(Request):
         return tuple(o.layout for o in self.plan.operands if not o.weights)
 
     @property
-    def scheduled(self) -> dict[int, str]:
+    def schedule_names(self) -> dict[int, str]:
         """Schedule ``channel`` by instruction."""
         return dict.fromkeys(self.plan.by_instruction, "channel")
 
@@ -182,7 +184,7 @@ class PolynomialRequest(Request):
         sweep = self._sweep("forward")
         return self.channels * (self.rows * sweep.operations + self.elements * sweep.once)
 
-    def bytes(self, nodes: int | None = None) -> int:
+    def count_bytes(self, nodes: int | None = None) -> int:
         """Bytes of all operands and result."""
         shapes = [find_operand_shape(o, self.rows, self.channels, self.elements) for o in self.plan.operands]
         return self.dtype.itemsize * sum(map(prod, shapes))
@@ -206,7 +208,7 @@ REQUESTS: dict[str, type[Request]] = {OF_PATHS: Request, OF_MONOMIALS: Polynomia
 def make_request(plan: Plan, direction: str = "forward", **options: Any) -> Request:
     """Request for a plan; raises `EmitError` for an unknown option."""
     kind = REQUESTS[plan.maker.form]
-    kind.check(options)
+    kind.check_option_names(options)
     made = kind(plan, direction, **options)
     if made.elements != 1 and not plan.by_element:
         raise EmitError("elements: no index chooses weights of this plan; leave it out")
@@ -230,7 +232,7 @@ def resolve_request(subject: Inspected, **options: Unpack[DirectionOptions]) -> 
     >>> resolve_request(channelwise("8x1o", "1o", "0e"), strategy="einsum").strategy
     'einsum'
     """
-    _check_options(options)
+    _check_dtype_and_device(options)
     plan = _plan_of_subject(subject)
     if plan is None:
         raise _subject_error("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
@@ -240,13 +242,13 @@ def resolve_request(subject: Inspected, **options: Unpack[DirectionOptions]) -> 
 
 
 def _subject_error(rule: str, subject: object) -> TpgenError:
-    return TpgenError(f"{rule}, not {type(subject).__name__}; {_suggest_alternative(subject)}")
+    return TpgenError(f"{rule}, not {type(subject).__name__}; {_suggest_inspectable_subject(subject)}")
 
 
 _SHOWN = 4  # products of a network that an error names
 
 
-def _check_options(options: Mapping[str, object]) -> None:
+def _check_dtype_and_device(options: Mapping[str, object]) -> None:
     if not isinstance(options.get("dtype", torch.float32), torch.dtype):
         raise TpgenError(f"dtype is a torch.dtype like torch.float32, got {options['dtype']!r}")
     try:
@@ -255,7 +257,7 @@ def _check_options(options: Mapping[str, object]) -> None:
         raise TpgenError(f"device {options['device']!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
-def _suggest_alternative(subject: object) -> str:
+def _suggest_inspectable_subject(subject: object) -> str:
     if isinstance(subject, str):
         return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
     modules = subject.named_modules() if isinstance(subject, nn.Module) else ()

@@ -39,7 +39,7 @@ def compile_to_ptx(source: CudaSource, numbered: bool = False) -> str:
     return need_nvrtc(arch).ptx(source.text, arch, numbered).strip()
 
 
-def disassemble(source: CudaSource) -> str:
+def disassemble_to_sass(source: CudaSource) -> str:
     """A kernel's machine instructions; raises `BackendError` without nvdisasm."""
     tool = next(find_disassemblers(), None)
     if tool is None:

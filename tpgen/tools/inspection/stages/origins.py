@@ -113,35 +113,35 @@ def merge_origins(origins: Iterable[Origin]) -> Origin:
 TracedLines = Iterable[tuple[str, Origin]]
 
 
-def trace_plan(request: Request) -> TracedLines:
+def trace_plan_lines(request: Request) -> TracedLines:
     """Trace the plan's table."""
     whole = Origin(shared="title, header and totals")
     found = request.plan.lines()
     return [(text, BLANK if not text else whole if path is None else Origin((path,))) for text, path in found]
 
 
-def trace_form(request: Request) -> TracedLines:
+def trace_form_lines(request: Request) -> TracedLines:
     """Trace the form's lines."""
     return pair_lines_with_origins(request.form_lines, _SIGNATURE)
 
 
-def trace_graph(request: Request) -> TracedLines:
+def trace_graph_lines(request: Request) -> TracedLines:
     """Trace the fx graph's table."""
-    emission = request.emission()
+    emission = request.emit_program()
     title, header, *rows = str(emission).split("\n")
     head = [(title, Origin(shared="title")), (header, Origin(shared="title"))]
     return [*head, *zip(rows, find_node_origins(emission.graph).values(), strict=True)]
 
 
-def trace_code(request: Request) -> TracedLines:
+def trace_code_lines(request: Request) -> TracedLines:
     """Trace the fx graph's Python source."""
-    emission = request.emission()
+    emission = request.emit_program()
     return _pair_python_lines_with_origins(emission.code, emission.graph)
 
 
-def trace_script(request: Request) -> TracedLines:
+def trace_script_lines(request: Request) -> TracedLines:
     """Trace TorchScript's code."""
-    emission = request.emission()
+    emission = request.emit_program()
     return _pair_python_lines_with_origins(request.scripted(emission).code, emission.graph)
 
 

@@ -22,42 +22,42 @@ from tpgen.compiler.config import DirectionOptions
 from tpgen.planner.plan import Plan
 from tpgen.tools.inspection.stages.calls import Inspected, resolve_request
 from tpgen.tools.inspection.stages.compiled_origins import (
-    trace_inductor,
-    trace_joint,
-    trace_kernel,
-    trace_placement,
-    trace_ptx,
-    trace_sweep,
+    trace_inductor_lines,
+    trace_joint_lines,
+    trace_kernel_lines,
+    trace_placement_lines,
+    trace_ptx_lines,
+    trace_sweep_lines,
 )
 from tpgen.tools.inspection.stages.origins import (
     BLANK,
     TracedLines,
     TracedStage,
-    trace_code,
-    trace_form,
-    trace_graph,
-    trace_plan,
-    trace_script,
+    trace_code_lines,
+    trace_form_lines,
+    trace_graph_lines,
+    trace_plan_lines,
+    trace_script_lines,
 )
 from tpgen.tools.inspection.stages.request import GRAPHS, Request
 
 # The language of each stage, and its lines with their origins.
 TRACED_STAGES: dict[str, tuple[str, Callable[[Request], TracedLines]]] = {
-    "plan": ("text", trace_plan),
-    "form": ("text", trace_form),
-    "graph": ("text", trace_graph),
-    "code": ("python", trace_code),
-    "script": ("python", trace_script),
-    "joint": ("python", trace_joint),
-    "inductor": ("python", trace_inductor),
-    "sweep": ("text", trace_sweep),
-    "placement": ("text", trace_placement),
+    "plan": ("text", trace_plan_lines),
+    "form": ("text", trace_form_lines),
+    "graph": ("text", trace_graph_lines),
+    "code": ("python", trace_code_lines),
+    "script": ("python", trace_script_lines),
+    "joint": ("python", trace_joint_lines),
+    "inductor": ("python", trace_inductor_lines),
+    "sweep": ("text", trace_sweep_lines),
+    "placement": ("text", trace_placement_lines),
     **{
-        f"{language}{suffix}": ("cpp", partial(trace_kernel, language=language, direction=direction))
+        f"{language}{suffix}": ("cpp", partial(trace_kernel_lines, language=language, direction=direction))
         for language in ("cpp", "cuda")
         for direction, suffix in (("forward", ""), ("backward", "_backward"))
     },
-    "ptx": ("text", trace_ptx),
+    "ptx": ("text", trace_ptx_lines),
 }
 # Inductor compiles for seconds, and NVRTC has to be there: they are left out unless asked for.
 DEFAULT_STAGES = tuple(name for name in TRACED_STAGES if name not in ("inductor", "ptx"))
@@ -135,7 +135,7 @@ def provenance(
     chosen = list(stages)
     check_known("stage", chosen, TRACED_STAGES, EmitError)
     request = resolve_request(subject, **options)
-    check_known("direction", [request.direction], request.directions(GRAPHS), EmitError)
+    check_known("direction", [request.direction], request.list_stage_directions(GRAPHS), EmitError)
     return Provenance(request.plan, request.strategy, {name: trace_stage(name, request) for name in chosen})
 
 

@@ -49,7 +49,7 @@ class Request(Config):
     shared: ClassVar[str] = ""  # what lines of its kernels serve where their writer does not say so
 
     @classmethod
-    def check(cls, options: Iterable[str]) -> None:
+    def check_option_names(cls, options: Iterable[str]) -> None:
         """Raise `EmitError` for an unknown option."""
         known = [field.name for field in fields(cls) if field.name not in cls._not_asked]
         for name in options:
@@ -58,30 +58,30 @@ class Request(Config):
 
     # --- directions -----------------------------------------------------------------------------------------------
 
-    def directions(self, shows: str = "") -> tuple[str, ...]:
+    def list_stage_directions(self, stage_kind: str = "") -> tuple[str, ...]:
         """Plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
         own = list_product_directions(self.plan)
         joint = tuple(joint for joint, form in JOINT.items() if form in own)
-        left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[shows]
+        left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[stage_kind]
         return tuple(d for d in (*own, *joint) if d not in left_out)
 
-    def check_direction(self, stage: str, shows: str) -> None:
+    def check_direction(self, stage: str, stage_kind: str) -> None:
         """Raise `EmitError` if the plan or stage lacks the direction."""
         check_known("direction", [self.direction], (*DIRECTIONS, *JOINT), EmitError)
-        known = self.directions()
+        known = self.list_stage_directions()
         if self.direction not in known:
             what = "product has no weights" if self.direction in list_directions(self.plan) else "is a linear layer"
             raise EmitError(
                 f"this {what}, so it has no direction {self.direction!r}; its directions: {', '.join(known)}"
             )
-        self._check_shown(stage, shows)
+        self._check_stage_has_direction(stage, stage_kind)
 
-    def _check_shown(self, stage: str, shows: str) -> None:
-        if self.direction in self.directions(shows):
+    def _check_stage_has_direction(self, stage: str, stage_kind: str) -> None:
+        if self.direction in self.list_stage_directions(stage_kind):
             return
         why = (
             "only kernels compute all gradients at once; ask for the stage 'cpp', 'cuda', 'sweep' or 'placement' of it"
-            if shows == GRAPHS
+            if stage_kind == GRAPHS
             else "right is a matrix and runs as a graph; ask for the stage 'graph' or 'code' of it"
         )
         raise EmitError(f"stage {stage!r} has no direction {self.direction!r}: {why}")
@@ -99,7 +99,7 @@ class Request(Config):
         return list_directions(self.plan)[JOINT.get(self.direction, self.direction)](self.plan, self.layout)
 
     @property
-    def opened(self) -> tuple[str, ...]:
+    def result_names(self) -> tuple[str, ...]:
         """``out``, or operands whose gradients a kernel computes."""
         form: Form = self.form
         there = {operand.name for operand in form.operands if operand.dim or operand.name != "w"}
@@ -118,7 +118,7 @@ class Request(Config):
     def choice(self) -> Choice:
         return choose_strategy(self.computed, self)
 
-    def emission(self, backend: str | None = None) -> Emission:
+    def emit_program(self, backend: str | None = None) -> Emission:
         """Emitted program for a backend."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
@@ -134,7 +134,7 @@ class Request(Config):
         """Text of the form in kernel calls."""
         return describe(self.form.plan, self.form.layout)
 
-    def shape(self, argument: str) -> tuple[int, ...] | None:
+    def find_argument_shape(self, argument: str) -> tuple[int, ...] | None:
         """An argument's shape; None for an index."""
         if argument not in _OPERANDS:
             return None
@@ -165,7 +165,7 @@ class Request(Config):
 
     @property
     def call(self) -> Call:
-        return call_of(self.opened)
+        return call_of(self.result_names)
 
     @property
     def placement(self) -> Any:
@@ -218,7 +218,7 @@ class Request(Config):
         return expand_layout(self.plan, self.layout)
 
     @property
-    def scheduled(self) -> dict[int, str]:
+    def schedule_names(self) -> dict[int, str]:
         """Schedule by path."""
         schedule = self.kernels.schedule(self.dtype)
         return {term.path: str(schedule).split(" ", 1)[0] for term in schedule.terms}
@@ -242,12 +242,12 @@ class Request(Config):
     def _bias_count(self) -> int:
         return self.plan.bias_numel * (self.plan.arguments.get("f_out") or 1)
 
-    def bytes(self, nodes: int | None = None) -> int:
+    def count_bytes(self, nodes: int | None = None) -> int:
         """Bytes of inputs, weights and result; with ``nodes``, of a convolution.
 
         >>> from tpgen.planner.presets import channelwise
         >>> request = Request(channelwise("8x0e", "0e", "0e"), rows=100)
-        >>> request.bytes(), request.bytes(nodes=10)
+        >>> request.count_bytes(), request.count_bytes(nodes=10)
         (10000, 5840)
         """
         flat, itemsize = self.computed, self.dtype.itemsize
