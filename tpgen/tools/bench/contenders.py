@@ -61,8 +61,6 @@ def ignore_weights_unless_needed(plan: Plan, product: Any) -> TimedProduct:
 
 
 class _InstructionForDynamo(NamedTuple):
-    """An instruction in types that Dynamo can guard."""
-
     equation: str
     in1: tuple[int, int, int, int]  # start, stop, multiplicity, dimension
     in2: tuple[int, int, int, int]
@@ -84,9 +82,10 @@ def _make_instruction_for_dynamo(plan: Plan, path: Path) -> _InstructionForDynam
 
 
 class LoopOverInstructions(nn.Module):
-    """Product by one einsum per instruction."""
+    """Tensor product by one einsum per instruction."""
 
     def __init__(self, plan: Plan) -> None:
+        """Register a plan's coupling tensors as buffers."""
         super().__init__()
         self.steps = [_make_instruction_for_dynamo(plan, path) for path in plan.paths]
         self.out_dims = [mul * ir.dim for mul, ir in plan.irreps_out]
@@ -96,6 +95,7 @@ class LoopOverInstructions(nn.Module):
                 self.register_buffer(f"pairs_{n}", torch.triu_indices(path.in1.mul, path.in1.mul, 1))
 
     def forward(self, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
+        """Tensor product of ``x1`` and ``x2`` with weights ``w``."""
         results = self.compute_instruction_results(x1, x2, w)
         blocks = []
         for segment, dim in enumerate(self.out_dims):
@@ -104,11 +104,11 @@ class LoopOverInstructions(nn.Module):
         return torch.cat(blocks, dim=1)
 
     def compute_instruction_results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
-        """Each instruction's flat result."""
+        """Flat result of each instruction."""
         return [self.compute_instruction_result(n, x1, x2, w) for n in range(len(self.steps))]
 
     def compute_instruction_result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-        """Instruction ``n``'s flat result."""
+        """Result of instruction ``n``, with flattened components."""
         step = self.steps[n]
         a, b = _cut_segment(x1, step.in1), _cut_segment(x2, step.in2)
         if step.paired:
@@ -132,7 +132,7 @@ class _InstructionLoopOnCudaStreams(LoopOverInstructions):
         self.streams = [torch.cuda.Stream() for _ in range(min(streams, len(self.steps)))]
 
     def compute_instruction_results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
-        """Each instruction's flat result, by CUDA streams."""
+        """Flat result of each instruction, on CUDA streams."""
         main = torch.cuda.current_stream()
         for stream in self.streams:
             stream.wait_stream(main)
@@ -154,7 +154,7 @@ def build_instruction_loop(
     backend: str,
     loop_class: type[LoopOverInstructions] = LoopOverInstructions,
 ) -> TimedProduct:
-    """Build a `LoopOverInstructions` under a backend."""
+    """Build a `LoopOverInstructions`, compiled by a backend."""
     return compile_program(loop_class(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
@@ -195,7 +195,7 @@ def _build_openequivariance_product(plan: Plan, dtype: torch.dtype, device: torc
 
 
 def build_openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
-    """OpenEquivariance's problem of a plan; raises `BackendError` if unsupported."""
+    """Make OpenEquivariance's ``TPProblem`` of a plan."""
     if find_spec("openequivariance") is None:
         raise BackendError("not installed: pip install openequivariance")
     if dtype not in (torch.float32, torch.float64):
@@ -224,7 +224,7 @@ _LACKS: dict[str, dict[str, str]] = {"inductor": _NO_DOUBLE, "cudagraphs": _NO_D
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to compute a product, named ``family/backend``."""
+    """One implementation of a product, named ``family/backend``."""
 
     name: str
     build: Builder = field(repr=False)  # returns ``(x1, x2, w) -> out``, or raises a `TpgenError` that says why not
@@ -288,8 +288,6 @@ DEFAULT_CONTENDERS = ("e3nn/script", "e3nn/eager", "e3nn/inductor", "loop/eager"
 
 def select_contenders(patterns: Iterable[str] = ()) -> tuple[Contender, ...]:
     """Select contenders by name patterns; default: `DEFAULT_CONTENDERS`.
-
-    Raises a `TpgenError` for a pattern without match.
 
     >>> [contender.name for contender in select_contenders(["e3nn/[es]*"])]
     ['e3nn/eager', 'e3nn/script']

@@ -63,7 +63,7 @@ def run_benchmarks(
     threads: int | None = 1,
     progress: bool | Progress = False,
 ) -> Report:
-    """Measure contenders on problems, in ``tasks`` (empty: all).
+    """Check and time contenders at ``tasks`` (empty: all) of problems.
 
     Contenders share ``seconds`` per task and problem, without compilation; ``repeats`` sets rounds instead.  ``rows``
     replaces the batch.  One thread is timed in processor time, more ``threads`` (None: torch's number) in wall time.
@@ -165,7 +165,7 @@ class _ProblemBenchmark:
         return list(records.values())
 
     def _check_contender_results(
-        self, task: Task, entry: _BuiltContender | _UnbuiltContender, expected: Sequence[Tensor]
+        self, task: Task, entry: _BuiltContender | _UnbuiltContender, expected_results: Sequence[Tensor]
     ) -> Record:
         contender = entry.contender
         layout = contender.layout if isinstance(contender.layout, str) else ",".join(contender.layout)
@@ -177,19 +177,19 @@ class _ProblemBenchmark:
         if obstacle:
             return replace(record, status="unavailable", reason=obstacle)
         try:
-            return self._record_first_call_time_and_error(record, task, entry, expected)
+            return self._record_first_call_time_and_error(record, task, entry, expected_results)
         except Exception as error:
             status, reason = _status_and_reason_of_error(error)
             return replace(record, status=status, reason=reason)
 
     def _record_first_call_time_and_error(
-        self, record: Record, task: Task, entry: _BuiltContender, expected: Sequence[Tensor]
+        self, record: Record, task: Task, entry: _BuiltContender, expected_results: Sequence[Tensor]
     ) -> Record:
         device, call = self.device, entry.call(task)
         first = time_calls(call, device)
         for _ in range(_WARM_CALLS):
             results = call()
-        error, where = find_largest_error(self.problem.plan, task, entry.contender.layout, results, expected)
+        error, where = find_largest_error(self.problem.plan, task, entry.contender.layout, results, expected_results)
         record = replace(record, first=first, error=error)
         if not error <= error_bound(self.dtype):
             reason = f"{where} is off by {error:.1e}, allowed is {error_bound(self.dtype):.0e}"

@@ -45,7 +45,7 @@ _SECONDS = 2.0
 
 @dataclass(frozen=True)
 class _CheckResult:
-    """Result of one check: error over tolerance, and reason of failure."""
+    """Error over tolerance, and reason of failure, of a problem."""
 
     name: str
     dtype: str
@@ -57,7 +57,7 @@ class _CheckResult:
 
 @dataclass(frozen=True)
 class ProductTiming:
-    """Seconds of a product forward and backward, on one thread."""
+    """Seconds of e3nn and tpgen, forward and backward, on one thread."""
 
     name: str
     rows: int
@@ -67,7 +67,7 @@ class ProductTiming:
 
 @dataclass(frozen=True)
 class Selftest(Shown):
-    """Machine, checks and timing."""
+    """Result of `selftest`: machine, checks and timing."""
 
     environment: Environment
     libc: str
@@ -137,7 +137,7 @@ def _error_over_tolerance_text(error: float | None) -> str:
 def selftest(progress: ProgressOption = None) -> Selftest:
     """Check ten products, layers and polynomials by laws, and time one beside e3nn.
 
-    Uses kernels if a compiler exists; compilation takes a minute.
+    Compilation of kernels takes a minute.
     """
     start = time.perf_counter()
     with step_reporter(progress, len(CHECKED) + 1) as begin:

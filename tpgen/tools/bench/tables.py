@@ -38,7 +38,7 @@ _SHOWN = ("ok", "wrong")  # others have a reason instead of figures
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table's text; ``marks`` are row styles (``best``, ``wrong``)."""
+    """A table's title, headings and cells; ``marks`` are row styles."""
 
     title: str
     headings: tuple[str, ...]
@@ -143,7 +143,7 @@ def describe_environment(report: Report) -> str:
 
 
 def describe_doubtful_times(report: Report) -> str:
-    """Warning of doubtful times, or empty."""
+    """Text that warns of doubtful times, or empty."""
     doubted = [r for r in report.records if r.doubt]
     if not doubted:
         return ""
@@ -171,7 +171,7 @@ def describe_machine(machine: Environment, device: str = "cpu") -> str:
 
 @dataclass(frozen=True)
 class ReportTables:
-    """All tables of a report, for a terminal."""
+    """All tables of a benchmark report, for rich."""
 
     report: Report
 
@@ -198,7 +198,7 @@ _DETAIL = tuple(name for name in _COLUMNS if name != "error")
 
 
 def markdown_report(report: Report, image: str | None = None, details: bool = True) -> str:
-    """A report in Markdown; ``image`` is the plot's address, ``details`` adds `make_task_tables`."""
+    """Benchmark report in Markdown; ``image`` is the plot's address, ``details`` adds `make_task_tables`."""
     parts = [f"Measured: {describe_environment(report)}."]
     if busy := describe_doubtful_times(report):
         parts.append(f"Note: {busy}.")
@@ -215,7 +215,7 @@ def markdown_report(report: Report, image: str | None = None, details: bool = Tr
 
 
 def make_task_tables(report: Report) -> list[TextTable]:
-    """Tables of every problem and task."""
+    """A table of records per problem and task."""
     found = (
         _make_table_of_task(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks
     )

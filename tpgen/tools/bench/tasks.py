@@ -22,7 +22,7 @@ TimedProduct = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Operands:
-    """Inputs, weights and cotangents of a problem."""
+    """Inputs, weights and cotangents of a product."""
 
     x1: Tensor
     x2: Tensor
@@ -65,7 +65,7 @@ def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.devic
 
 @dataclass(frozen=True)
 class Task:
-    """Pass to time, as forward; ``run`` returns tensors named in ``results``."""
+    """A timed pass, such as backward; ``run`` returns tensors named in ``results``."""
 
     name: str
     about: str
@@ -124,14 +124,14 @@ def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
 
 
 def convert_operands_to_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
-    """``mul_ir`` operands in another layout."""
+    """Convert ``mul_ir`` operands to another layout."""
     if layout == "mul_ir":
         return operands
     return operands.map_tensors(lambda name, tensor: convert_tensor_to_layout(plan, layout, name, tensor))
 
 
 def convert_tensor_to_layout(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
-    """An operand or result, given in ``mul_ir``, in another layout."""
+    """Convert one ``mul_ir`` operand or result to another layout."""
     leg = _LEG.get(name)
     if leg is None or expand_layout(plan, layout)[leg] == "mul_ir":
         return tensor
@@ -139,7 +139,7 @@ def convert_tensor_to_layout(plan: Plan, layout: Layout, name: str, tensor: Tens
 
 
 def select_operand_rows(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
-    """Rows ``start`` to ``stop``; shared weights stay whole."""
+    """Operands' rows ``start`` to ``stop``; shared weights stay whole."""
     whole = ("w",) if plan.shared_weights or not plan.weight_numel else ()
     return operands.map_tensors(lambda name, tensor: tensor if name in whole else tensor[start:stop])
 
@@ -155,7 +155,7 @@ _CHUNK = 256  # rows; the definition builds dense intermediates
 
 
 def error_bound(dtype: torch.dtype) -> float:
-    """A dtype's allowed relative error; raises `BackendError` if unknown."""
+    """A dtype's allowed relative error."""
     if dtype not in BOUNDS:
         known = ", ".join(str(d).removeprefix("torch.") for d in BOUNDS)
         raise BackendError(f"benchmarks run in {known}, not in {str(dtype).removeprefix('torch.')}")

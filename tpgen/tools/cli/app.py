@@ -85,12 +85,13 @@ def _reraise_errors_as_command_error() -> Iterator[None]:
 
 
 class _LazyCommandGroup(SuggestingGroup):
-    """Commands, imported on demand; errors print one line."""
+    """Click group: imports commands on demand, prints errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command by name; None if unknown."""
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
@@ -108,6 +109,7 @@ class _LazyCommandGroup(SuggestingGroup):
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the chosen command; print errors in one line."""
         try:
             with _reraise_errors_as_command_error():
                 return super().invoke(ctx)

@@ -110,7 +110,7 @@ def _write_shell_cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
 def list_completion_words(
     command: click.Command, ctx: click.Context, command_path: str = ""
 ) -> dict[str, tuple[str, ...]]:
-    """Words that may follow each command and option."""
+    """Words that may follow, by command and option."""
     if isinstance(command, click.Group):
         below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
         words = {command_path: tuple(below)}

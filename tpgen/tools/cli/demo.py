@@ -28,6 +28,6 @@ TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
 def demo_command(folder: Path, tour: str) -> None:
     """Convert, prove and time a network; with --all all else.
 
-    Read index.md first.
+    Writes a folder; read index.md first.
     """
     run_tour(folder, TOURS[tour], make_console())

@@ -45,9 +45,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 
 
 def find_network(name: str) -> Network:
-    """One of `NETWORKS`, or the network of ``package.module:function``.
-
-    The function returns a module, a list of arguments and, optionally, a list of further ones.
+    """Make one of `NETWORKS`, or call ``package.module:function``, which returns a module and arguments.
 
     >>> len(find_network("tetris").inputs)
     1
@@ -59,7 +57,7 @@ def find_network(name: str) -> Network:
 
 
 def is_network_option(name: str) -> bool:
-    """Whether a name can be a network's.
+    """Whether a name can be a network's option value.
 
     >>> is_network_option("tetris"), is_network_option("my.module:function"), is_network_option("mace-large")
     (True, True, False)
@@ -68,10 +66,10 @@ def is_network_option(name: str) -> bool:
 
 
 class NetworkName(OneOf):
-    """Option value: a network's name, or ``package.module:function``."""
+    """Click type: a network's name, or ``package.module:function``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Name; raise `TpgenError` for others."""
+        """Return a network's name; raise `TpgenError` for others."""
         if value in self.refused:
             return super().convert(value, param, ctx)
         try:
@@ -109,15 +107,15 @@ def _call_user_function(name: str, function: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _import_function(where: str, name: str) -> Callable[[], Any]:
-    if where.endswith(".py") or "/" in where:
-        module = where.removesuffix(".py").strip("./").replace("/", ".")
-        raise TpgenError(f"{where!r} is a file, and a module is asked for: give {module}:{name}")
+def _import_function(module_name: str, function_name: str) -> Callable[[], Any]:
+    if module_name.endswith(".py") or "/" in module_name:
+        module = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise TpgenError(f"{module_name!r} is a file, and a module is asked for: give {module}:{function_name}")
     sys.path.insert(0, str(Path.cwd()))  # as python -m has it
     try:
-        return getattr(importlib.import_module(where), name)
+        return getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
-        raise TpgenError(f"cannot import {name!r} from {where!r}: {error}") from error
+        raise TpgenError(f"cannot import {function_name!r} from {module_name!r}: {error}") from error
     finally:
         sys.path.pop(0)
 

@@ -48,9 +48,9 @@ _OPTION_OF = {
 _FLAGS = {"in1": "--in1", "in2": "--in2", "out": "--irreps-out", "filter": "--filter"}
 
 
-def _apply_option_decorators(options: list[Callable[[Any], Any]], command: Any) -> Any:
-    for option in reversed(options):
-        command = option(command)
+def _apply_option_decorators(decorators: list[Callable[[Any], Any]], command: Any) -> Any:
+    for decorator in reversed(decorators):
+        command = decorator(command)
     return command
 
 
@@ -89,7 +89,7 @@ _PLAN_OPTION_NAMES = tuple(
 
 
 def add_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add options that describe a product; the command gets ``free``, a plan or None."""
+    """Add options that describe a product; the command gets ``described_plan``, a plan or None."""
 
     @functools.wraps(command)
     def call_command_with_plan(**given: Any) -> Any:
@@ -143,13 +143,13 @@ product_options = functools.partial(add_subject_options, networks=False)
 
 
 class ProblemName(OneOf):
-    """Option value: a problem's name."""
+    """Click type: a problem's name."""
 
-    def __init__(self, known: Collection[str], what: str = "problem") -> None:
-        super().__init__(what, known, make_wrong_kind_messages(known))
+    def __init__(self, known: Collection[str], kind: str = "problem") -> None:
+        super().__init__(kind, known, make_wrong_kind_messages(known))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Name; raise `TpgenError` for others and irreps."""
+        """Return a problem's name; raise `TpgenError` for others and irreps."""
         if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
             raise TpgenError(
                 f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and "
@@ -159,7 +159,7 @@ class ProblemName(OneOf):
 
 
 class SubjectName(ProblemName, NetworkName):
-    """Option value: a problem's or network's name."""
+    """Click type: a problem's or network's name."""
 
 
 _TAKE_POLYNOMIALS = "plan, explain, explore, dump, tune and verify take polynomials"
@@ -167,7 +167,7 @@ _TAKE_LINEARS = "explain, tune and verify take linear layers"
 
 
 def make_wrong_kind_messages(known_names: Collection[str]) -> dict[str, str]:
-    """Error messages by name of problems and networks outside ``known_names``."""
+    """Error messages for names of problems and networks outside ``known_names``."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKE_POLYNOMIALS)),
         **dict.fromkeys(LINEARS, ("linear layer", _TAKE_LINEARS)),
@@ -191,7 +191,7 @@ _FORMS = {False: (OF_PATHS,), True: (OF_PATHS, OF_MONOMIALS)}  # of plans, by wh
 
 
 def make_problem_of_plan(plan: Plan, *, polynomials: bool = False) -> Problem:
-    """Problem of a user's plan; `click.UsageError` for the wrong kind."""
+    """Make a problem of a user's plan; raise `click.UsageError` for the wrong kind."""
     if plan.maker.form not in _FORMS[polynomials]:
         raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKE_POLYNOMIALS}")
     if not polynomials and len(plan.inputs) < 2:
@@ -200,7 +200,7 @@ def make_problem_of_plan(plan: Plan, *, polynomials: bool = False) -> Problem:
 
 
 def make_plan_from_options(option_values: dict[str, Any]) -> Plan | None:
-    """Plan that options describe; None without."""
+    """Make the plan that options describe; None without."""
     given = [name for name in _PLAN_OPTION_NAMES if option_values[name] not in (None, ())]
     sources = [name for name in ("preset", "instructions", "plan_file") if name in given]
     if not given:
@@ -295,7 +295,7 @@ _LEFT_OUT: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def select_known_options(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options that a plan has; refuse others that the user gave."""
+    """Select options that a plan has; refuse others that the user gave."""
     names, why = _LEFT_OUT[plan.maker.form]
     refuse_options(names, why)
     return {name: value for name, value in options.items() if name not in names}

@@ -86,7 +86,7 @@ def _write_lammps_model_with_progress(
 @click.command("mace-convert")
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("target", type=OutputFile())
-@click.option("--restore", "back", is_flag=True, help="Make a converted model stock again.")
+@click.option("--restore", "to_stock", is_flag=True, help="Make a converted model stock again.")
 @click.option("--lammps", is_flag=True, help="Write a file for LAMMPS's Python interface (mliap unified).")
 @radial_option
 @click.option("--force", is_flag=True, help="Replace TARGET where it is there, even if it is SOURCE.")
@@ -96,7 +96,7 @@ def _write_lammps_model_with_progress(
 def mace_convert_command(
     source: Path,
     target: Path,
-    back: bool,
+    to_stock: bool,
     lammps: bool,
     force: bool,
     as_json: bool,
@@ -110,7 +110,7 @@ def mace_convert_command(
         _write_lammps_model_with_progress(source, target, "mace", options["radial"], force)
         return
     _refuse_existing_target(target, force)
-    change = restore if back else partial(convert, **options)
+    change = restore if to_stock else partial(convert, **options)
     with show_progress("mace-convert: read the model, change it, write the file"):
         report = change_file(source, target, change)
     click.echo(report.to_json() if as_json else str(report))

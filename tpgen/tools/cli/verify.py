@@ -80,11 +80,11 @@ def _run_verification(
 
 
 def _parse_irreps_of_inputs_and_results(
-    turns: tuple[str, ...],
+    turn_texts: tuple[str, ...],
 ) -> tuple[dict[str, str | None] | None, dict[str, str | None] | None]:
     # irreps of inputs, and of results; None where nothing is said
     ends: tuple[dict[str, str | None], dict[str, str | None]] = ({}, {})
-    for text in turns:
+    for text in turn_texts:
         name, equals, irreps = text.partition("=")
         if not equals:
             raise click.UsageError(f"--turns {text!r}: write NAME=IRREPS for an input, out:NAME=IRREPS for a result")

@@ -48,7 +48,7 @@ LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same number
 
 @dataclass(frozen=True)
 class Tour:
-    """Contents of the demonstration."""
+    """Contents and sizes of the demonstration."""
 
     problems: tuple[str, ...]
     compiled: tuple[str, ...]  # problems whose Inductor output is shown as well
@@ -100,7 +100,7 @@ class _TourChapter:
 
 
 def run_tour(folder: Path, tour: Tour, console: Console) -> None:
-    """Run all steps and write ``index.md``; then raise `TpgenError` if a check failed."""
+    """Run all steps and write ``index.md``; raise `TpgenError` if a check failed."""
     folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     sections = []
@@ -294,7 +294,7 @@ def _plot_losses(runs: dict[str, TrainingRun], path: Path) -> None:
 
 
 def convert_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
-    """Convert and prove a potential of e3nn's modules, and time both."""
+    """Convert and check a potential of e3nn's modules; time both."""
     _, channels, degree = tour.potential
     with console.status("   a potential of e3nn's modules: convert, compile kernels, prove"):
         stock, network, found = convert_potential(channels, degree)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches; raises `TpgenError` without matplotlib."""
+    """Make an empty matplotlib figure, sized in inches."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

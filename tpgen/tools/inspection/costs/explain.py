@@ -40,10 +40,9 @@ def explain(
 ) -> Explanation:
     """Explain a product, convolution, linear layer, polynomial or plan: each path's costs, and the machine's ceilings.
 
-    ``rows`` is the batch of totals, for a convolution edges between ``nodes`` (default: as many).  A row has all
-    channels.  ``measure`` times the subject and each path alone.  ``ceilings`` replace measured ones.  ``options`` are
-    layout, strategy, backend, dtype, device, and a polynomial's channels and elements (32 and 1); a module brings its
-    own.
+    ``rows`` is the batch of totals, for a convolution edges between ``nodes`` (default: as many).
+    ``measure`` times the subject and each path alone.  ``ceilings`` replace measured ones.  ``options`` are
+    layout, strategy, backend, dtype, device, and a polynomial's channels and elements (32 and 1).
 
     Raises `TpgenError` for other subjects, empty batches, and ``nodes`` without a convolution.
     """
@@ -73,7 +72,7 @@ def explain(
 _NORMALIZATIONS = ("irrep_normalization", "path_normalization")
 
 
-def _explain_without_ceilings(request: Request, nodes: int | None, seconds: Mapping[int, float]) -> Explanation:
+def _explain_without_ceilings(request: Request, nodes: int | None, path_seconds: Mapping[int, float]) -> Explanation:
     plan, how, memory = request.plan, _describe_code_by_path(request), _estimate_request_memory(request, nodes)
     return Explanation(
         product=request.title,
@@ -87,7 +86,7 @@ def _explain_without_ceilings(request: Request, nodes: int | None, seconds: Mapp
         strategy=request.strategy,
         reason="",
         paths=tuple(
-            _explain_path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), seconds.get(n))
+            _explain_path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), path_seconds.get(n))
             for n, paths in plan.by_instruction.items()
         ),
         dropped=len(plan.instructions) - len(plan.biased) - len(plan.by_instruction),
@@ -161,7 +160,6 @@ _WRITTEN = {"channel": "C++ loop over channels", "batch": "C++ loop over rows", 
 
 
 def _describe_code_by_path(request: Request) -> dict[int, str]:
-    """Describe each path's code: kind of kernel loop, or numbers of own and shared graph nodes."""
     if request.strategy == "kernel":
         return {index: _WRITTEN[name] for index, name in request.schedule_names.items()}
     own, shared = Counter[int](), Counter[int]()
@@ -172,9 +170,7 @@ def _describe_code_by_path(request: Request) -> dict[int, str]:
 
 
 def _coefficient_factors(path: Path) -> dict[str, float]:
-    """Factors of a path's coefficient by name.
-
-    Square roots of irrep normalisation, one over the summed elements, output variance, and path weight.
+    """Normalisation factors of a path's coefficient.
 
     >>> from tpgen.planner.product import make_plan
     >>> path = make_plan("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True, 4.0)]).paths[0]

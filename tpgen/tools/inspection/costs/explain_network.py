@@ -49,7 +49,7 @@ _MOST_CLASSES = 6  # in a table
 
 @dataclass(frozen=True)
 class ProductInNetwork:
-    """A product's totals over a network's call, and explanation of its largest call."""
+    """A product's total costs in a network's call."""
 
     module: str
     calls: int
@@ -69,7 +69,7 @@ class ProductInNetwork:
 
 @dataclass(frozen=True)
 class OtherCodeTime:
-    """Seconds of a class, without modules that it calls."""
+    """Seconds in a module class, without modules inside."""
 
     name: str
     seconds: float
@@ -77,7 +77,7 @@ class OtherCodeTime:
 
 @dataclass(frozen=True)
 class NetworkExplanation(Shown):
-    """Products and other code of a network call."""
+    """Costs of products and other code in a network's call."""
 
     network: str
     products: tuple[ProductInNetwork, ...]
@@ -201,9 +201,9 @@ def explain_network(
     """Explain each product, linear layer and polynomial in a call ``network(*inputs, **keywords)``.
 
     A backward pass follows unless the network differentiates by itself.  Buffers, gradients and random numbers are
-    restored.  ``measure`` times products and other code.
+    restored.  ``measure`` times products and other code.  A stock network is copied and converted.
 
-    Explains a converted copy of a stock network.  Raises `TpgenError` if the network fails.
+    Raises `TpgenError` if the network fails.
     """
     check_module_and_inputs("explain_network(network, [x, y])", network, inputs)
     given, network = network, convert_if_stock(network)
@@ -243,7 +243,7 @@ def explain_network(
 
 
 def convert_if_stock(network: nn.Module) -> nn.Module:
-    """Network, or a converted copy of a stock one."""
+    """A converted copy if the network has stock (e3nn) products, else the network."""
     if find_planned_modules(network):
         return network
     try:

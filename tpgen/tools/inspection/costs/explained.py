@@ -53,7 +53,7 @@ class PathExplanation:
 
 @dataclass(frozen=True)
 class ExplanationValues:
-    """Values of an explanation; times are seconds for the batch."""
+    """Costs of a product, its paths and settings; times are seconds for the batch."""
 
     product: str
     digest: str
@@ -84,7 +84,7 @@ class ExplanationValues:
 
     @property
     def batch(self) -> str:
-        """Batch in words."""
+        """Batch sizes in words."""
         rows = f"{self.rows:,} rows" if self.nodes is None else f"{self.rows:,} edges of {self.nodes:,} nodes"
         channels = f" of {self.channels} channels" if self.channels else ""
         return rows + channels + (f", {self.elements} elements" if self.elements > 1 else "")
@@ -101,7 +101,7 @@ class ExplanationValues:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Operations per second: ``predicted``, ``measured``."""
+        """A product's operations per second, ``predicted`` and ``measured``."""
         times = {"predicted": self.predicted_seconds, "measured": self.forward_seconds}
         return {name: self.flops / seconds for name, seconds in times.items() if seconds}
 

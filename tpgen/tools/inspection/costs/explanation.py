@@ -21,7 +21,7 @@ SECONDS = 0.25  # for each measured time
 
 
 class ExplainedOptions(RequestOptions, total=False):
-    """Request options, nodes and ceilings."""
+    """Keyword options of `explain`."""
 
     nodes: int | None
     ceilings: Ceilings | None
@@ -29,7 +29,7 @@ class ExplainedOptions(RequestOptions, total=False):
 
 @dataclass(frozen=True)
 class Explanation(Shown, ExplanationValues):
-    """Explanation as text, HTML, JSON or picture."""
+    """Result of `explain`, as text, HTML, JSON or picture."""
 
     def to_json(self) -> str:
         """All values as JSON; null if unmeasured."""
@@ -37,7 +37,7 @@ class Explanation(Shown, ExplanationValues):
         return json.dumps({**asdict(self), **derived}, indent=1)
 
     def plot(self, path: str | FilePath) -> None:
-        """Draw costs and roofline into a file; raises `TpgenError` without matplotlib."""
+        """Draw costs and roofline into a picture file."""
         draw_explanation(self, path)
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ def _table_rows_and_left_columns(explanation: Explanation) -> tuple[list[list[st
 
 
 def describe_product_totals(explanation: Explanation) -> dict[str, str]:
-    """Texts on the whole product by name."""
+    """Total costs, ceilings and times in words, by name."""
     facts = {
         f"for {explanation.batch}": f"{quantity(explanation.flops, 'FLOP')}, {quantity(explanation.bytes, 'B')} "
         f"with each operand once: {explanation.intensity:.2f} FLOP/B",

@@ -16,21 +16,21 @@ from tpgen.tools.inspection.stages.request import Request
 
 
 def make_benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
-    """Calls on random operands: ``forward``, and ``backward`` with forward; with ``nodes``, of a convolution."""
+    """Make calls on random operands: ``forward``, and ``backward`` with forward; with ``nodes``, of a convolution."""
     run, operands = _make_call_on_random_operands(request, nodes)
     for operand in operands:
         operand.requires_grad_()
 
-    def forward() -> None:
+    def run_forward() -> None:
         with torch.no_grad():
             run()
 
-    def backward() -> None:
+    def run_forward_and_backward() -> None:
         for x in operands:
             x.grad = None
         run().sum().backward()
 
-    return {"forward": forward, "backward": backward}
+    return {"forward": run_forward, "backward": run_forward_and_backward}
 
 
 def time_paths(request: Request, seconds: float) -> dict[int, float]:
@@ -71,7 +71,7 @@ def build_request_module(request: Request, convolution: bool = False) -> Planned
 
 @dataclass(frozen=True)
 class Tuning:
-    """Median milliseconds of forward and backward by strategy, and reasons of missing strategies."""
+    """Median milliseconds of forward and backward by strategy."""
 
     milliseconds: dict[str, float]
     left_out: dict[str, str]

@@ -36,8 +36,7 @@ class MemoryEstimate:
 def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
     """Estimate the peak memory of a call, without and with gradients, without computing.
 
-    ``operands`` may be on ``meta``.  Tensors and workspaces of tpgen's kernels count.  If no result has a gradient
-    (forces taken inside), training is the call alone.
+    ``operands`` may be on ``meta``.  If no result has a gradient, training is the call alone.
 
     Raises `TpgenError` for a module with a compiling backend, `InputError` for wrong operands.
 
@@ -64,10 +63,10 @@ def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
 
 class _EmptyTensorMemoryEstimator:
     def __init__(self, module: nn.Module, operands: Sequence[Any], footprint: Footprint) -> None:
-        """Allocate empty operands and parameters, which the active ``footprint`` counts."""
+        """Allocate empty operands and parameters, counted by the active ``footprint``."""
         self.module, self.footprint = module, footprint
-        self.operands = [_empty_like(x) if isinstance(x, Tensor) else x for x in operands]
-        self.parameters = {name: _empty_like(p, p.requires_grad) for name, p in module.named_parameters()}
+        self.operands = [_make_empty_tensor_like(x) if isinstance(x, Tensor) else x for x in operands]
+        self.parameters = {name: _make_empty_tensor_like(p, p.requires_grad) for name, p in module.named_parameters()}
         self.before = footprint.now
 
     def estimate_call_memory(self) -> MemoryEstimate:
@@ -99,8 +98,7 @@ class _EmptyTensorMemoryEstimator:
         return held
 
 
-def _empty_like(tensor: Tensor, requires_grad: bool | None = None) -> Tensor:
-    """Empty tensor, on CPU for meta; floating ones require gradients by default."""
+def _make_empty_tensor_like(tensor: Tensor, requires_grad: bool | None = None) -> Tensor:
     wanted = tensor.is_floating_point() if requires_grad is None else requires_grad
     device = "cpu" if tensor.is_meta else tensor.device
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)

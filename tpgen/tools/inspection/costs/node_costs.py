@@ -42,7 +42,7 @@ class _NodeCost:
 
 
 def compute_node_costs(request: Request) -> dict[str, _NodeCost]:
-    """Costs of a request's program by node name."""
+    """Shape, bytes and operations of each node of a program's graph, by name."""
     emission = request.emit_program()
     watch = _CostInterpreter(request.module(emission))
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # example arguments are made as such too
@@ -51,7 +51,7 @@ def compute_node_costs(request: Request) -> dict[str, _NodeCost]:
 
 
 def compute_joint_graph_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
-    """Costs of AOTAutograd's graph by node name."""
+    """Shape, bytes and operations of each node of AOTAutograd's graph, by name."""
     found = {}
     for node in graph.nodes:
         value = node.meta.get("val")
@@ -65,7 +65,7 @@ def compute_joint_graph_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
 
 
 def count_operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], result: Any) -> int:
-    """Count an aten call's operations: matrix products by size, else one per number of pointwise calls and reductions.
+    """Count an aten call's operations: matrix products by size, pointwise calls and reductions by elements.
 
     >>> a = torch.ones(2, 3)
     >>> count_operations(torch.ops.aten.mm.default, (a, a.T), {}, a @ a.T)
@@ -87,6 +87,7 @@ class _CostInterpreter(fx.Interpreter):
         self.found: dict[str, _NodeCost] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        """Run a node and record costs."""
         with _FlopCounter() as counted:
             result = super().run_node(n)
         if isinstance(result, Tensor) and n.op != "output":

@@ -35,7 +35,7 @@ def draw_explanation(explanation: ExplanationValues, path: str | Path) -> None:
     figure = new_figure(2.7 * len(kinds) + 5.6, max(3.4, 0.2 * len(explanation.paths) + 1.4))
     panels = figure.subplots(1, len(kinds) + 1, width_ratios=[1] * len(kinds) + [1.5], squeeze=False)[0]
     for n, (panel, (label, values)) in enumerate(zip(panels, kinds.items(), strict=False)):
-        _draw_path_bars(panel, explanation.paths, values, label, named=n == 0)
+        _draw_path_bars(panel, explanation.paths, values, label, with_path_names=n == 0)
     _draw_roofline(panels[-1], explanation)
     rows = f"{explanation.rows:,} rows" if explanation.nodes is None else f"{explanation.rows:,} edges"
     figure.suptitle(
@@ -46,14 +46,14 @@ def draw_explanation(explanation: ExplanationValues, path: str | Path) -> None:
 
 
 def _draw_path_bars(
-    panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, named: bool
+    panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, with_path_names: bool
 ) -> None:
     from matplotlib.ticker import MaxNLocator
 
     scale, prefix = next((one for one in _PREFIXES if max(values, default=0.0) >= one[0]), (1.0, ""))
     places = range(len(paths))
     panel.barh(places, [v / scale for v in values], color=[path_color(p.index) for p in paths], height=0.75, zorder=2)
-    names = [f"{p.index}: {p.couples}" for p in paths] if named else [""] * len(paths)
+    names = [f"{p.index}: {p.couples}" for p in paths] if with_path_names else [""] * len(paths)
     panel.set_yticks(places, names, fontsize=7)
     panel.tick_params(axis="y", length=0)
     panel.tick_params(axis="x", labelsize=8)
@@ -147,7 +147,7 @@ def _put_slices_of_last_axis_side_by_side(values: np.ndarray) -> np.ndarray:
 def _pack_blocks_into_rows(
     shapes: dict[tuple[int, int, int], tuple[int, ...]],
 ) -> tuple[dict[tuple[int, int, int], tuple[float, float]], float, float]:
-    """Place blocks in rows; return places, width and height.
+    """Positions of blocks, width and height.
 
     >>> _pack_blocks_into_rows({(0, 0, 0): (1, 1), (1, 1, 0): (3, 3)})[0]
     {(0, 0, 0): (0.0, 0.0), (1, 1, 0): (11.0, 0.0)}
@@ -164,16 +164,16 @@ def _pack_blocks_into_rows(
 
 
 def draw_graph(request: Request, path: str | Path) -> None:
-    """Draw an fx graph into a file: a dot per node, coloured by path (grey: several)."""
+    """Draw a program's fx graph into a file: a dot per node, coloured by path."""
     names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
     colors = {index: path_color(index) for index in names}
     _draw_graph_dots(
-        list_graph_dots(request.emit_program().graph), names, colors, "several paths, or all", path, numbered=True
+        list_graph_dots(request.emit_program().graph), names, colors, "several paths, or all", path, with_numbers=True
     )
 
 
 def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
-    """Draw a network's graph into a file: a dot per node, coloured by module (black: several; grey: none)."""
+    """Draw a network's fx graph into a file: a dot per node, coloured by module."""
     homes = {node.name: _module_path_of_node(node) for node in graph_module.graph.nodes}
     modules = sorted(filter(None, dict.fromkeys(homes.values())), key=lambda home: home == _SHARED)
     numbers = {home: n for n, home in enumerate(modules)}
@@ -197,9 +197,9 @@ def _draw_graph_dots(
     dots: Mapping[str, PictureNode],
     names: Mapping[int, str],
     colors: Mapping[Any, Any],
-    others: str,
+    others_label: str,
     path: str | Path,
-    numbered: bool = False,
+    with_numbers: bool = False,
 ) -> None:
     # dots in ranks, each in the colour of its path, or with its number too; a legend says what paths are
     reads = {name: [source for source in dot.reads if source in dots] for name, dot in dots.items()}
@@ -216,7 +216,7 @@ def _draw_graph_dots(
     for name, (x, y) in place.items():
         number = dots[name].path
         _draw_node_dot(
-            panel, x, y, colors.get(number, SHARED_COLOR), str(number) if numbered and number is not None else ""
+            panel, x, y, colors.get(number, SHARED_COLOR), str(number) if with_numbers and number is not None else ""
         )
     for name in (name for name, dot in dots.items() if dot.is_end):
         away, va = (8, "bottom") if name in inputs else (-8, "top")
@@ -225,7 +225,7 @@ def _draw_graph_dots(
         _draw_node_title(panel, dots[name], place[name], (6, 0), fontsize=5.5, color="0.3", va="center")
     for number, name in names.items():
         panel.plot([], [], "o", ms=6, color=colors[number], label=name)
-    panel.plot([], [], "o", ms=6, color=SHARED_COLOR, label=others)
+    panel.plot([], [], "o", ms=6, color=SHARED_COLOR, label=others_label)
     panel.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(names) // 40)
     panel.axis("off")
     save_figure(figure, path, _DPI)

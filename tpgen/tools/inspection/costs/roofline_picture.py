@@ -23,7 +23,7 @@ _ToPixels = Callable[[float, float], tuple[float, float]]  # where a point of in
 
 
 def draw_roofline_svg(explanation: ExplanationValues, interactive: bool = False) -> str:
-    """An SVG of operations per second over operations per byte; empty without ceilings."""
+    """SVG text of operations per second over operations per byte; empty without ceilings."""
     ceilings = explanation.ceilings
     if ceilings is None or not explanation.intensity:
         return ""
@@ -50,14 +50,12 @@ def draw_roofline_svg(explanation: ExplanationValues, interactive: bool = False)
 
 
 class _LabelPlacer:
-    """Places labels in the roofline's frame without overlap."""
-
     _LETTER, _LINE = 5.9, 12.0  # the most that a letter is wide, and a line is tall
 
     def __init__(self) -> None:
         self._taken: list[tuple[float, float, float, float]] = []
 
-    def draw_label(self, content: str, x: float, y: float, above: bool = False) -> str:
+    def draw_label_without_overlap(self, content: str, x: float, y: float, above: bool = False) -> str:
         # a label near a point of the roof: below it on the right, or above on the left, else where there is room
         wide = self._LETTER * len(content)
         beside = [(x + 9, "start", x + 9), (x - 9, "end", x - 9 - wide)]
@@ -68,10 +66,10 @@ class _LabelPlacer:
         self._taken.append((start, base - self._LINE, start + wide, base))
         return _write_svg_text(at, base, name, content)
 
-    def _is_label_place_free(self, start: float, base: float, wide: float) -> bool:
-        inside = start >= _LEFT + 2 and start + wide <= _RIGHT + 16 and _TOP <= base <= _BOTTOM - 2
+    def _is_label_place_free(self, left_edge: float, baseline: float, width: float) -> bool:
+        inside = left_edge >= _LEFT + 2 and left_edge + width <= _RIGHT + 16 and _TOP <= baseline <= _BOTTOM - 2
         return inside and not any(
-            start < right and left < start + wide and base - self._LINE < bottom and top < base
+            left_edge < right and left < left_edge + width and baseline - self._LINE < bottom and top < baseline
             for left, top, right, bottom in self._taken
         )
 
@@ -101,8 +99,8 @@ def _draw_ceiling_lines(
     middle = (start[0] + ridge[0]) / 2, (start[1] + ridge[1]) / 2
     return [
         f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}" {_ROOF}/>',
-        labels.draw_label(quantity(ceilings.flops, "FLOP/s"), _RIGHT + 9, ridge[1], above=True),
-        labels.draw_label(quantity(ceilings.bandwidth, "B/s"), *middle, above=True),
+        labels.draw_label_without_overlap(quantity(ceilings.flops, "FLOP/s"), _RIGHT + 9, ridge[1], above=True),
+        labels.draw_label_without_overlap(quantity(ceilings.bandwidth, "B/s"), *middle, above=True),
     ]
 
 
@@ -120,7 +118,7 @@ def _draw_product_points(to_pixels: _ToPixels, labels: _LabelPlacer, explanation
     for name, rate in explanation.rates.items():
         x, y = to_pixels(explanation.intensity, rate)
         parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5" {_TOTALS[name]}/>')
-        parts.append(labels.draw_label(f"{name} {duration(explanation.flops / rate)}", x, y))
+        parts.append(labels.draw_label_without_overlap(f"{name} {duration(explanation.flops / rate)}", x, y))
     return parts
 
 

@@ -18,7 +18,7 @@ BOOKKEEPING = "bookkeeping"
 
 @dataclass
 class Stopwatch:
-    """Seconds of a call's parts."""
+    """Seconds of a call's parts, without parts inside."""
 
     device: str
     seconds: dict[Hashable, float] = field(default_factory=dict)  # without those of parts inside
@@ -30,7 +30,7 @@ class Stopwatch:
         self._timed.clear()
 
     def time_call(self, forward_part: Hashable, backward_part: Hashable, call: Callable[[], Any]) -> Any:
-        """Call as part ``forward``; the pass back is part ``backward``."""
+        """Run ``call``, timed as ``forward_part``; time the backward pass as ``backward_part``."""
         first = sequence_number()
         self._start_part(forward_part)
         try:

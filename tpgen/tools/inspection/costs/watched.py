@@ -27,7 +27,7 @@ FORWARD, BACKWARD, CODE = "forward", "backward", "code"  # of products, and of o
 
 
 class ProductCall(NamedTuple):
-    """Sizes, dtype and device of a call; a convolution's rows are edges."""
+    """Sizes, dtype and device of a product's call; a convolution's rows are edges."""
 
     rows: int
     nodes: int | None
@@ -38,14 +38,14 @@ class ProductCall(NamedTuple):
 
 @dataclass(frozen=True)
 class WatchedModule:
-    """A module that computes a plan, by itself or by a ``program`` inside."""
+    """A module that computes a plan."""
 
     module: nn.Module
     program: PlannedModule | None  # none where an operator of the module's forward computes the plan
     plan: Plan
 
     def describe_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ProductCall:
-        """Sizes of a call."""
+        """Sizes, dtype and device of a call."""
         names = getattr(self.module, "program_arguments", None)
         if names is not None:  # a convolution, whose arguments are those of a project
             given = dict(zip(names, (*args, *kwargs.values()), strict=True))
@@ -60,7 +60,7 @@ class WatchedModule:
         return ProductCall(rows, None, x.numel() // max(rows * dim, 1), x.dtype, str(x.device))
 
     def make_explain_arguments(self, call: ProductCall) -> tuple[PlannedModule | Plan, dict[str, Any]]:
-        """Subject and options of `explain` for a call."""
+        """Make the subject and options of `explain` for a call."""
         if self.program is not None:
             return self.program, {}
         return self.plan, {
@@ -89,7 +89,7 @@ def find_planned_modules(network: nn.Module) -> dict[str, WatchedModule]:
 
 @dataclass
 class CallWatch:
-    """Records of products' calls, and seconds of modules."""
+    """Recorded calls of products, and seconds of modules."""
 
     stopwatch: Stopwatch
     paths: Mapping[nn.Module, str]
@@ -100,6 +100,7 @@ class CallWatch:
 
     @classmethod
     def make_for_modules(cls, network: nn.Module, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
+        """Make a watch of a network's modules."""
         inside = {part for watched in modules.values() for part in watched.module.modules()}
         others = {
             m: name_class_before_conversion(m)
@@ -146,7 +147,7 @@ class CallWatch:
 
 @dataclass
 class WatchedRun:
-    """A network's call, then a backward pass unless the call has one."""
+    """A callable: a network's call, then a backward pass unless the call has one."""
 
     network: nn.Module
     inputs: tuple[Any, ...]

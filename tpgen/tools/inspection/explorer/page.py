@@ -103,7 +103,7 @@ def make_explorer_page(
     inductor: bool = False,
     **options: Unpack[ExplainedOptions],
 ) -> str:
-    """`write_explorer`'s page as HTML."""
+    """Make `write_explorer`'s page as HTML text."""
     sheet = make_product_sheet(subject, rows, measure, inductor, **options)
     return _write_page_html({"": sheet}, "", sheet.title)
 
@@ -121,9 +121,9 @@ def _write_page_html(
     )
 
 
-def _write_product_menu_html(labels: Mapping[str, str], first: str) -> str:
+def _write_product_menu_html(labels: Mapping[str, str], selected: str) -> str:
     options = "".join(
-        f'<option value="{escape(name)}"{" selected" * (name == first)}>{escape(label)}</option>'
+        f'<option value="{escape(name)}"{" selected" * (name == selected)}>{escape(label)}</option>'
         for name, label in labels.items()
     )
     return f'<select id="product" aria-label="product">{options}</select>'
@@ -133,12 +133,12 @@ def _read_asset(name: str) -> str:
     return files("tpgen.tools.inspection.explorer").joinpath(name).read_text(encoding="utf-8")
 
 
-def _write_page_file(path: str | Path, page: Callable[[], str]) -> Page:
+def _write_page_file(path: str | Path, make_html: Callable[[], str]) -> Page:
     path = Page(path)  # checked before the page is made
     if path.is_dir():
         raise TpgenError(
             f"the explorer is one file and {str(path)!r} is a folder: name a file in it, like explorer.html"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(), encoding="utf-8")
+    path.write_text(make_html(), encoding="utf-8")
     return path

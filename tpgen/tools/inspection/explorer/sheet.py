@@ -67,7 +67,7 @@ class _StagePane:
 
 @dataclass(frozen=True)
 class ProductSheet:
-    """A product's title, and HTML parts by name."""
+    """Explorer's section on a product: title, and HTML parts by name."""
 
     title: str
     parts: Mapping[str, str]
@@ -86,21 +86,21 @@ def _write_tab_html(pane: _StagePane) -> str:
     )
 
 
-def _write_pane_html(pane: _StagePane, paths: int) -> str:
+def _write_pane_html(pane: _StagePane, path_count: int) -> str:
     stage = pane.stage
     missing = f'<span class="missing-reason">{escape(stage.missing)}</span>'
-    body = missing if stage.missing else "".join(_write_pane_body_html(pane, paths))
+    body = missing if stage.missing else "".join(_write_pane_body_html(pane, path_count))
     return (
         f'<section class="pane" id="pane-{stage.name}"{"" if pane.is_open else " hidden"}><h2>{TITLES[stage.name]}'
         f'<span>{escape(pane.remark)}</span><output></output></h2><pre class="code">{body}</pre></section>'
     )
 
 
-def _write_pane_body_html(pane: _StagePane, paths: int) -> Iterator[str]:
+def _write_pane_body_html(pane: _StagePane, path_count: int) -> Iterator[str]:
     stage = pane.stage
     html = highlight_lines("\n".join(stage.lines), stage.language)
     notes = [pane.notes.get(next(iter(text.split()), "")) for text in stage.lines]  # by the value that a line names
-    lines = [_write_line_html(*line, paths) for line in zip(html, stage.origins, notes, strict=True)]
+    lines = [_write_line_html(*line, path_count) for line in zip(html, stage.origins, notes, strict=True)]
     # long parts that are the same for every product are folded
     for folded, run in groupby(range(len(lines)), key=lambda n: stage.origins[n].shared in _FOLDED):
         numbers = list(run)
@@ -116,9 +116,9 @@ def _write_pane_body_html(pane: _StagePane, paths: int) -> Iterator[str]:
         yield body
 
 
-def _write_line_html(html: str, origin: Origin, note: object, paths: int) -> str:
+def _write_line_html(html: str, origin: Origin, note: object, path_count: int) -> str:
     said = "" if note is None else f' data-n="{escape(str(note))}"'
-    if len(origin.instructions) == paths > 1:  # all paths
+    if len(origin.instructions) == path_count > 1:  # all paths
         return f'<b data-p="*"{said}>{html}</b>'
     if origin.instructions:
         return f'<b data-p="{" ".join(map(str, origin.instructions))}"{said}>{html}</b>'
@@ -171,7 +171,7 @@ _CLASSES: dict[_TokenType, str] = {
 
 
 def highlight_lines(text: str, language: str) -> list[str]:
-    """Each line as HTML with syntax classes.
+    """Highlight source text: each line as HTML.
 
     >>> highlight_lines("return 1 < 2", "python")
     ['<i class=k>return</i> <i class=m>1</i> &lt; <i class=m>2</i>']
@@ -205,14 +205,14 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 def make_product_sheet(
     subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> ProductSheet:
-    """Explorer's sheet of a product, linear layer, polynomial or plan."""
+    """Make the explorer's section on a product, linear layer, polynomial or plan."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
     request = replace(resolve_request(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)
     panes = _make_stage_panes(request, inductor)
     written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
     machine = {"strategy": written, **describe_product_totals(found)}.items()
-    paths = [{"index": path.index, "facts": _describe_path(path)} for path in found.paths]
+    paths = [{"index": path.index, "facts": _describe_path_facts(path)} for path in found.paths]
     data = {"paths": paths, "costliest": _costliest_path_index(found), "noun": found.noun}
     parts = {
         "digest": found.digest,
@@ -261,7 +261,7 @@ def _costliest_path_index(explanation: Explanation) -> int | None:
     return largest.index if largest else None
 
 
-def _describe_path(path: PathExplanation) -> dict[str, str]:
+def _describe_path_facts(path: PathExplanation) -> dict[str, str]:
     shape = "" if path.constant else f" as {'×'.join(map(str, path.weight_shape))}"
     facts = {
         "couples": path.couples + (f", mode {path.mode}" if path.mode else ""),

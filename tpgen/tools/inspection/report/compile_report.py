@@ -54,26 +54,10 @@ def compile_report(
 ) -> CompileReport:
     """Compile a module with torch's backends; report graphs, guards, times, gradients and kernels.
 
-    Buffers and random numbers are restored.  Dynamo is reset: the process compiles earlier code again.
+    ``sections`` are names of `SECTIONS`; ``varied`` are arguments of other shapes (None: more and fewer rows);
+    ``repeats`` are timings per backend.  Dynamo is reset: the process compiles earlier code again.
 
     Raises `ReportError` for a wrong module, failing inputs, unknown sections, and ``repeats < 1``.
-
-    Parameters
-    ----------
-    module, inputs
-        a module, and the arguments of a call.
-    sections
-        names of `SECTIONS`; None: all.
-    varied
-        arguments of other shapes; None: more and fewer rows, unless an input holds integers.
-    inductor
-        whether to compile with Inductor.
-    repeats
-        timings per backend.
-    threads
-        threads of torch (None: current); one is timed in processor time.
-    progress
-        True for a bar, or a function of each section's name.
     """
     names = tuple(SECTIONS if sections is None else sections)
     check_known("section", names, SECTIONS, ReportError)
@@ -136,10 +120,10 @@ def _make_inputs_with_other_row_counts(inputs: tuple[Any, ...]) -> tuple[tuple[A
     if rows == 0 or any(map(is_index, leaves)):
         return ()
 
-    def resize_rows(a: Any, count: int) -> Any:
-        if isinstance(a, Tensor) and a.dim() >= 2 and a.shape[0] == rows:
-            return a[torch.arange(count, device=a.device) % rows]
-        return a
+    def resize_rows(value: Any, count: int) -> Any:
+        if isinstance(value, Tensor) and value.dim() >= 2 and value.shape[0] == rows:
+            return value[torch.arange(count, device=value.device) % rows]
+        return value
 
     return tuple(
         pytree.tree_unflatten([resize_rows(a, count) for a in leaves], form) for count in (rows + 1, 2 * rows + 1, 1)

@@ -54,7 +54,7 @@ def is_missing_irrep_length(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class ReportSubject:
-    """A report's module and inputs, with cached captures."""
+    """Module and inputs of a compile report, with captured graphs."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -82,7 +82,7 @@ class ReportSubject:
 
     @cached_property
     def joints(self) -> _JointGraphs:
-        """Module's joint graph, or those of captured graphs; raises `TpgenError` if none has a backward."""
+        """Joint graph of the module, or of each captured graph."""
         try:
             return _JointGraphs({"": trace_joint_graph(self.module, self.inputs)})
         except TpgenError:
@@ -104,14 +104,12 @@ class ReportSubject:
 
 @dataclass(frozen=True)
 class _JointGraphs:
-    """Joint graphs by name: the module's, or one per captured graph, with the reason ``why``."""
-
     graphs: dict[str, JointGraph]
     without: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
     def split_reason_lines(self) -> list[str]:
-        """Say why the module has several graphs."""
+        """Lines that say why a module has several joint graphs."""
         if not self.why:
             return []
         return [
@@ -178,11 +176,11 @@ def _compile_and_check_backend(
     return tasks, found
 
 
-def _time_backends(subject: ReportSubject, built: dict[str, BackendTasks]) -> list[dict[str, Any]]:
+def _time_backends(subject: ReportSubject, tasks_by_backend: dict[str, BackendTasks]) -> list[dict[str, Any]]:
     device = find_device(subject.module, subject.inputs)
     times: dict[str, dict[str, Timing]] = {}
     for task in ("forward", "step"):
-        calls = {name: tasks[task] for name, (tasks, _) in built.items() if task in tasks}
+        calls = {name: tasks[task] for name, (tasks, _) in tasks_by_backend.items() if task in tasks}
         times[task] = time_in_turns(calls, device, rounds=subject.repeats)
     return [
         {
@@ -192,7 +190,7 @@ def _time_backends(subject: ReportSubject, built: dict[str, BackendTasks]) -> li
             "step_seconds": times["step"][name].median if name in times["step"] else None,
             "spread": max(found[name].spread for found in times.values() if name in found),
         }
-        for name, (_, first) in built.items()
+        for name, (_, first) in tasks_by_backend.items()
     ]
 
 
@@ -304,7 +302,7 @@ def _write_kernels_section(subject: ReportSubject) -> _TextAndData:
 
 @dataclass(frozen=True)
 class SectionMaker:
-    """A section's title and writer."""
+    """Title and writer of a report's section."""
 
     title: str
     write: Callable[[ReportSubject], _TextAndData]

@@ -25,7 +25,7 @@ _ERROR = 1e-4  # relative, from which a result is worth a look
 
 
 def write_verdict(report_data: DataBySection) -> dict[str, str]:
-    """Verdict lines by name, with advice under ``to do``.
+    """Write lines of a verdict by name, with advice under ``to do``.
 
     >>> write_verdict({"graphs": {"graphs": [{}], "breaks": []}})
     {'graphs': '1, no breaks', 'to do': 'nothing'}
@@ -96,7 +96,7 @@ Bar = tuple[str, float, str]  # label, value, value as text
 
 
 def make_bars_by_group(report_data: DataBySection) -> dict[str, list[Bar]]:
-    """Bars of a report's data by group: label, value, text.
+    """Make bars of a chart by group: label, value, text.
 
     >>> make_bars_by_group({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
     {'graphs': [('graphs', 2.0, '2'), ('breaks', 1.0, '1')]}

@@ -33,7 +33,7 @@ Terms = frozenset[int]
 
 
 def _find_terms_of_monomial(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
-    """Terms with a monomial's weights, or else inputs and output component.
+    """Indices of terms with a monomial.
 
     >>> from tpgen.planner.problems import POLYNOMIALS
     >>> plan = POLYNOMIALS["small-contraction"].plan
@@ -85,7 +85,7 @@ def _operand_name(value: Value) -> str:
 
 @dataclass(frozen=True)
 class PolynomialRequest(Request):
-    """Request for a polynomial's call: ``forward``, ``backward``, ``second``, or any call in full."""
+    """A polynomial's call to inspect, with options."""
 
     channels: int = 32
     elements: int = 1  # weights are chosen row by row where there are more
@@ -95,11 +95,11 @@ class PolynomialRequest(Request):
     shared: ClassVar[str] = "all terms"  # products of components are shared between them
 
     def list_stage_directions(self, stage_kind: str = "") -> tuple[str, ...]:
-        """Plan's calls; for graphs, forward."""
+        """Calls that a kind of stage (``graphs``, ``kernels``) can show."""
         return POLYNOMIAL_CALLS[:1] if stage_kind == GRAPHS else POLYNOMIAL_CALLS
 
     def check_direction(self, stage: str, stage_kind: str) -> None:
-        """Raise `EmitError` for a graph of a call but forward."""
+        """Raise `EmitError` if a stage cannot show the call."""
         call = self.call  # or it is none
         if call != named_call(self.plan, "forward") and stage_kind == GRAPHS:
             self._check_stage_has_direction(stage, stage_kind)
@@ -114,11 +114,11 @@ class PolynomialRequest(Request):
 
     @property
     def form_lines(self) -> list[Line]:
-        """Monomials as text, with terms."""
+        """Monomials as text, with indices of terms."""
         return [(str(m), _find_terms_of_monomial(self.plan, m.factors)) for m in self.form.monomials]
 
     def emit_program(self, backend: str | None = None) -> Emission:
-        """Emitted program."""
+        """Emit the forward program as an fx graph."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_polynomial(self.plan, strategy, self.elements > 1)
 
@@ -140,7 +140,7 @@ class PolynomialRequest(Request):
 
     @property
     def sweep_lines(self) -> list[Line]:
-        """Lines of the sweep with terms."""
+        """Lines of a kernel's statements, with indices of terms."""
         sweep = self.kernels.sweep(self.call)
         parts = {name: getattr(sweep, name) for name in ("prologue", "rows", "epilogue")}
         served = iter(
@@ -166,7 +166,7 @@ class PolynomialRequest(Request):
 
     @property
     def schedule_names(self) -> dict[int, str]:
-        """Schedule ``channel`` by instruction."""
+        """Names of kernel schedules by path."""
         return dict.fromkeys(self.plan.by_instruction, "channel")
 
     @property
@@ -174,14 +174,14 @@ class PolynomialRequest(Request):
         sizes = list_open_sizes(self.plan, self.channels, self.elements)
         return {**sizes, "strategy": self.strategy, "backend": self.backend}
 
-    def _sweep(self, call: str) -> PolynomialSweep:
+    def _make_sweep(self, call: str) -> PolynomialSweep:
         return make_polynomial_sweep(
             self.form, named_call(self.plan, call), frozenset(o.name for o in self.plan.weights)
         )
 
     @property
     def flops(self) -> int:
-        sweep = self._sweep("forward")
+        sweep = self._make_sweep("forward")
         return self.channels * (self.rows * sweep.operations + self.elements * sweep.once)
 
     def count_bytes(self, nodes: int | None = None) -> int:
@@ -191,8 +191,9 @@ class PolynomialRequest(Request):
 
     @property
     def explanation_fields(self) -> dict[str, Any]:
+        """Sizes and counts for an `Explanation`."""
         weights = {o.name for o in self.plan.weights}
-        sweeps = {name: self._sweep(name) for name in POLYNOMIAL_CALLS[:2]}
+        sweeps = {name: self._make_sweep(name) for name in POLYNOMIAL_CALLS[:2]}
         return {
             "channels": self.channels,
             "elements": self.elements,
@@ -206,7 +207,7 @@ REQUESTS: dict[str, type[Request]] = {OF_PATHS: Request, OF_MONOMIALS: Polynomia
 
 
 def make_request(plan: Plan, direction: str = "forward", **options: Any) -> Request:
-    """Request for a plan; raises `EmitError` for an unknown option."""
+    """Make the request that inspects a direction of a plan."""
     kind = REQUESTS[plan.maker.form]
     kind.check_option_names(options)
     made = kind(plan, direction, **options)
@@ -224,9 +225,7 @@ def _plan_of_subject(subject: Any) -> Plan | None:
 
 
 def resolve_request(subject: Inspected, **options: Unpack[DirectionOptions]) -> Request:
-    """Request of a product, linear layer, polynomial or plan, with ``auto`` resolved.
-
-    Raises `TpgenError` for other subjects, unknown options and absent devices.
+    """Make the request that inspects a module or plan, with strategy ``auto`` resolved.
 
     >>> from tpgen.planner.presets import channelwise
     >>> resolve_request(channelwise("8x1o", "1o", "0e"), strategy="einsum").strategy

@@ -31,7 +31,7 @@ _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
 
 def trace_joint_lines(request: Request) -> TracedLines:
-    """Trace AOTAutograd's joint graph, a line per node."""
+    """Lines of AOTAutograd's joint graph, with instructions served."""
     graph = trace_joint_graph_of_request(request)
     origins: dict[fx.Node, Origin] = {}
     pairs = []
@@ -43,7 +43,7 @@ def trace_joint_lines(request: Request) -> TracedLines:
 
 @remembered("joint graphs of products", entries=2)
 def trace_joint_graph_of_request(request: Request) -> fx.Graph:
-    """AOTAutograd's joint graph of a program."""
+    """Trace a program's joint forward-backward graph by AOTAutograd."""
     # imported here: it takes a second, and only this stage needs it
     from torch.fx.traceback import preserve_node_meta
 
@@ -65,7 +65,7 @@ def trace_joint_graph_of_request(request: Request) -> fx.Graph:
     given = [x.requires_grad_(x.is_floating_point()) for x in tensors]
     with preserve_node_meta(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exported: Any = _torch.export_joint(interpret_module, tuple(given), trace_joint_lines=True)
+        exported: Any = _torch.export_joint(interpret_module, tuple(given), trace_joint=True)
     return exported.graph
 
 
@@ -105,7 +105,7 @@ _RUNNER = Origin(shared="Inductor: imports, buffers and runner")
 
 
 def trace_inductor_lines(request: Request) -> TracedLines:
-    """Trace Inductor's code."""
+    """Lines of Inductor's code, with instructions served."""
     nodes = {node.name: node for node in request.emit_program().graph.nodes}
     with _record_source_comments_by_kernel() as comments:
         text = STAGES["inductor"].write(request)
@@ -148,18 +148,18 @@ def _record_source_comments_by_kernel() -> Iterator[dict[str, str]]:
     scheduling, config, virtual, metadata = internals
     define = scheduling.define_kernel
 
-    def recorded(self: Any, source: str, nodes: Any, *arguments: Any, **keywords: Any) -> str:
+    def define_kernel_and_record(self: Any, source: str, nodes: Any, *arguments: Any, **keywords: Any) -> str:
         name = define(self, source, nodes, *arguments, **keywords)
         found[name] = f"{found.get(name, '')} {metadata(nodes, virtual.graph.wrapper_code)[0]}"
         return name
 
     # code from its cache would name nothing
-    with patch.object(scheduling, "define_kernel", recorded), config.patch(fx_graph_cache=False):
+    with patch.object(scheduling, "define_kernel", define_kernel_and_record), config.patch(fx_graph_cache=False):
         yield found
 
 
 def trace_kernel_lines(request: Request, language: str, direction: str) -> TracedLines:
-    """Pair lines of a kernel's C++ or CUDA with origins."""
+    """Lines of a kernel's C++ or CUDA, with instructions served."""
     on_gpu = language == "cuda"
     _check_kernel_exists(request, on_device=not on_gpu)
     asked = replace(request, direction=direction)
@@ -172,7 +172,7 @@ _AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 
 
 def trace_ptx_lines(request: Request) -> TracedLines:
-    """Trace PTX by source lines."""
+    """Lines of PTX, with instructions served."""
     origins, origin = [origin for _, origin in trace_kernel_lines(request, "cuda", request.direction)], _PTX
     pairs = []
     for line in compile_to_ptx(request.cuda, numbered=True).split("\n"):
@@ -189,13 +189,13 @@ _PTX = Origin(shared="PTX: declarations, labels and debug sections")
 
 
 def trace_sweep_lines(request: Request) -> TracedLines:
-    """Pair the kernel's statements with origins."""
+    """Lines of a kernel's statements, with instructions served."""
     _check_kernel_exists(request)
     return pair_lines_with_origins(request.sweep_lines, "title")
 
 
 def trace_placement_lines(request: Request) -> TracedLines:
-    """Pair lines of the kernel's placement with origins."""
+    """Lines of a kernel's placement in vectors and scratch, with instructions served."""
     _check_kernel_exists(request)
     return pair_lines_with_origins(request.placement_lines, "vectors, blocks, scratch")
 

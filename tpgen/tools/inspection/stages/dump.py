@@ -24,7 +24,7 @@ _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage's writer, file suffix and description."""
+    """Writer, file suffix and description of a stage of generated code."""
 
     write: Callable[[Request], str]
     suffix: str
@@ -36,7 +36,7 @@ class Stage:
         return bool(self.shows)
 
     def make_file_name(self, name: str, direction: str) -> str:
-        """Stage's file name."""
+        """File name of a stage's text."""
         part = f".{direction.replace('->', 'to').replace(' ', '_')}" if self.by_direction else ""
         return f"{name}{part}.{self.suffix}"
 
@@ -172,7 +172,7 @@ def choose_default_stage(plan: Plan, direction: str = "forward", **options: Unpa
 
 
 def draw_example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
-    """A program's random arguments, from a fixed seed."""
+    """Draw a program's arguments by name, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
 
     def draw_argument(name: str) -> Any:

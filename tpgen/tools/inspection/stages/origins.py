@@ -85,7 +85,7 @@ def pair_lines_with_origins(lines: Iterable[tuple[str, tuple[int, ...]]], shared
 
 
 def find_node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
-    """Each node's origin in an emitted graph."""
+    """Instructions that each node of an emitted graph serves."""
     written: dict[fx.Node, NodeOrigin] = {n: n.meta["tpgen"] for n in graph.nodes if "tpgen" in n.meta}
     served = {n: set(written[n].instructions if n in written else ()) for n in graph.nodes}
     # a node that prepares operands serves its readers' paths; one that assembles the output, its inputs' paths
@@ -100,7 +100,7 @@ def find_node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
 
 
 def merge_origins(origins: Iterable[Origin]) -> Origin:
-    """All instructions of origins, else the first shared part.
+    """Merge origins: all instructions, else the first shared part.
 
     >>> str(merge_origins([Origin((2,)), Origin(shared="streams"), Origin((0, 2))]))
     '0,2'
@@ -114,19 +114,19 @@ TracedLines = Iterable[tuple[str, Origin]]
 
 
 def trace_plan_lines(request: Request) -> TracedLines:
-    """Trace the plan's table."""
+    """Lines of the plan's table, with instructions served."""
     whole = Origin(shared="title, header and totals")
     found = request.plan.lines()
     return [(text, BLANK if not text else whole if path is None else Origin((path,))) for text, path in found]
 
 
 def trace_form_lines(request: Request) -> TracedLines:
-    """Trace the form's lines."""
+    """Lines of the form, with instructions served."""
     return pair_lines_with_origins(request.form_lines, _SIGNATURE)
 
 
 def trace_graph_lines(request: Request) -> TracedLines:
-    """Trace the fx graph's table."""
+    """Lines of the fx graph's table, with instructions served."""
     emission = request.emit_program()
     title, header, *rows = str(emission).split("\n")
     head = [(title, Origin(shared="title")), (header, Origin(shared="title"))]
@@ -134,13 +134,13 @@ def trace_graph_lines(request: Request) -> TracedLines:
 
 
 def trace_code_lines(request: Request) -> TracedLines:
-    """Trace the fx graph's Python source."""
+    """Lines of the fx graph's Python source, with instructions served."""
     emission = request.emit_program()
     return _pair_python_lines_with_origins(emission.code, emission.graph)
 
 
 def trace_script_lines(request: Request) -> TracedLines:
-    """Trace TorchScript's code."""
+    """Lines of TorchScript's code, with instructions served."""
     emission = request.emit_program()
     return _pair_python_lines_with_origins(request.scripted(emission).code, emission.graph)
 

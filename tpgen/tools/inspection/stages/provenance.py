@@ -65,7 +65,7 @@ DEFAULT_STAGES = tuple(name for name in TRACED_STAGES if name not in ("inductor"
 
 @dataclass(frozen=True)
 class Provenance:
-    """Stages of a product's code, with the instructions that each line serves."""
+    """Stages of a product's code, with instructions that each line serves."""
 
     plan: Plan
     strategy: str
@@ -80,10 +80,7 @@ class Provenance:
         return stage
 
     def trace_back(self, stage: str, line: int) -> tuple[int, ...]:
-        """Instructions that a line (from 1) serves; empty for a shared line.
-
-        Raises `EmitError` for a missing stage or line.
-        """
+        """Instructions that a line (from 1) serves; empty for a shared line."""
         origins = self.stage(stage).origins
         if not 1 <= line <= len(origins):
             raise EmitError(f"stage {stage!r} has lines 1 to {len(origins)}, not {line}")
@@ -125,10 +122,7 @@ class Provenance:
 def provenance(
     subject: Inspected, stages: Iterable[str] = DEFAULT_STAGES, **options: Unpack[DirectionOptions]
 ) -> Provenance:
-    """Trace the lines of a product, linear layer, polynomial or plan through stages.
-
-    ``options`` are layout, strategy, backend, dtype, device, rows, direction; a module brings its own.  A missing stage
-    holds a reason.
+    """Pair each line of a product's stages with instructions served.
 
     Raises `EmitError` for an unknown stage, strategy or direction.
     """
@@ -140,7 +134,7 @@ def provenance(
 
 
 def trace_stage(name: str, request: Request) -> TracedStage:
-    """Trace a stage, or give the reason for a missing one."""
+    """Write a stage's lines with instructions served, or the reason for no stage."""
     language, lines = TRACED_STAGES[name]
     try:
         found = list(lines(request))

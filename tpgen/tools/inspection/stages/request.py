@@ -36,7 +36,7 @@ Line = tuple[str, tuple[int, ...]]  # a line of a text, and the instructions tha
 
 @dataclass(frozen=True)
 class Request(Config):
-    """A direction of a product or linear layer, with options."""
+    """A product's or linear layer's direction to inspect, with options."""
 
     plan: Plan
     direction: str = "forward"
@@ -59,7 +59,7 @@ class Request(Config):
     # --- directions -----------------------------------------------------------------------------------------------
 
     def list_stage_directions(self, stage_kind: str = "") -> tuple[str, ...]:
-        """Plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
+        """Directions that a kind of stage (``graphs``, ``kernels``; empty: any) can show."""
         own = list_product_directions(self.plan)
         joint = tuple(joint for joint, form in JOINT.items() if form in own)
         left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[stage_kind]
@@ -100,14 +100,14 @@ class Request(Config):
 
     @property
     def result_names(self) -> tuple[str, ...]:
-        """``out``, or operands whose gradients a kernel computes."""
+        """``out``, or operands whose gradients are computed."""
         form: Form = self.form
         there = {operand.name for operand in form.operands if operand.dim or operand.name != "w"}
         return tuple(slot for slot in KERNELS["backward"] if slot in there) if self.direction in JOINT else form.opened
 
     @property
     def form_lines(self) -> list[Line]:
-        """Lines of the form with paths."""
+        """Lines of the form, with indices of paths."""
         form: Form = self.form
         head, *lines = str(form).split("\n")
         return [(head, ()), *((text, (term.path,)) for text, term in zip(lines, form.live_terms, strict=True))]
@@ -119,7 +119,7 @@ class Request(Config):
         return choose_strategy(self.computed, self)
 
     def emit_program(self, backend: str | None = None) -> Emission:
-        """Emitted program for a backend."""
+        """Emit the direction's program as an fx graph, for a backend."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
 
@@ -135,7 +135,7 @@ class Request(Config):
         return describe(self.form.plan, self.form.layout)
 
     def find_argument_shape(self, argument: str) -> tuple[int, ...] | None:
-        """An argument's shape; None for an index."""
+        """Shape of an argument's tensor; None for an index."""
         if argument not in _OPERANDS:
             return None
         operand = self.form.operand(_OPERANDS[argument])
@@ -173,7 +173,7 @@ class Request(Config):
 
     @property
     def sweep_lines(self) -> list[Line]:
-        """Lines of the sweep with paths."""
+        """Lines of a kernel's statements, with indices of paths."""
         found = [o for o in self.form.operands if o.rows in self.form.indices]
         return [
             *self.placement.sweep.text_lines_and_paths,
@@ -191,10 +191,7 @@ class Request(Config):
 
     @property
     def cuda(self) -> CudaSource:
-        """CUDA kernel for the current GPU, else an H200.
-
-        Raises `BackendError` for unsupported products and dtypes, `EmitError` if a row does not fit.
-        """
+        """Source of the CUDA kernel for the current GPU, else an H200."""
         c_type_of(self.dtype)
         spec = KernelSpec(self.kernels, self.call, self.dtype, self._rules)
         return generate_cuda(place_on_gpu(spec, choose_shown_chip()))
@@ -203,6 +200,7 @@ class Request(Config):
 
     @property
     def title(self) -> str:
+        """Irreps of inputs and output as text."""
         plan = self.plan
         inputs = " x ".join(str(o.irreps.simplify()) for o in plan.inputs)
         channels = f", {plan.f_in} -> {plan.f_out} channels" if plan.arguments.get("f_in") else ""
@@ -219,7 +217,7 @@ class Request(Config):
 
     @property
     def schedule_names(self) -> dict[int, str]:
-        """Schedule by path."""
+        """Names of kernel schedules by path."""
         schedule = self.kernels.schedule(self.dtype)
         return {term.path: str(schedule).split(" ", 1)[0] for term in schedule.terms}
 
