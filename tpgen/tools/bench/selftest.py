@@ -45,8 +45,6 @@ _SECONDS = 2.0
 
 @dataclass(frozen=True)
 class _CheckResult:
-    """Error over tolerance, and reason of failure, of a problem."""
-
     name: str
     dtype: str
     passed: bool

@@ -253,9 +253,9 @@ def plot_report(report: Report, path: str | Path) -> None:
     save_figure(figure, path)
 
 
-def _plot_task_panel(panel: Any, report: Report, task: str, names: list[str]) -> None:
-    families = [family for family in dict.fromkeys(name.split("/")[0] for name in names) if family != "e3nn"]
-    for name in names:
+def _plot_task_panel(panel: Any, report: Report, task: str, contender_names: list[str]) -> None:
+    families = [family for family in dict.fromkeys(name.split("/")[0] for name in contender_names) if family != "e3nn"]
+    for name in contender_names:
         points = [
             (ratio, y)
             for y, problem in enumerate(report.problems)

@@ -25,7 +25,7 @@ COMMANDS = {
     "tune": 'Time every strategy; "auto" then takes the fastest.',
     "cache": "Show, remove or build ahead the compiled kernels.",
     "selftest": "Check ten products on this machine, and time one.",
-    "demo": "Convert, prove and time a network; with --all all else.",
+    "demo": "Convert, check and time a network; --all adds the rest.",
     "report": "Show what torch.compile makes of a product or network.",
     "convert": "Convert a network in memory and report what changed.",
     "deploy": "Write a network and its kernels for other programs.",

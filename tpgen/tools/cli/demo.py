@@ -26,7 +26,7 @@ TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
 @click.option("--all", "tour", flag_value="all", help="Training, laws, benchmarks and a program in C++ too: minutes.")
 @click.option("--short", "tour", flag_value="short", help="A little of all: a small product, and no compiler.")
 def demo_command(folder: Path, tour: str) -> None:
-    """Convert, prove and time a network; with --all all else.
+    """Convert, check and time a network; --all adds the rest.
 
     Writes a folder; read index.md first.
     """

@@ -32,10 +32,10 @@ class Network:
     varied: tuple[tuple[Any, ...], ...] = ()  # of other shapes, for reports on recompilation
 
 
-def _build_tetris_network(product: ProductClass) -> Network:
+def _build_tetris_network(product_class: ProductClass) -> Network:
     torch.manual_seed(0)
     points = shapes(torch.Generator().manual_seed(0))
-    return Network(Tetris(product), (points,))
+    return Network(Tetris(product_class), (points,))
 
 
 NETWORKS: dict[str, Callable[[], Network]] = {

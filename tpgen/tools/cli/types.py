@@ -34,7 +34,7 @@ class OneOf(click.Choice):
 
 # help shows the name of this and of each later function as the name of its value
 def instruction(value: Any) -> tuple:
-    """Parse ``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
+    """Parse an instruction ``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
 
     >>> instruction("0,0,1,uvu,true")
     (0, 0, 1, 'uvu', True, 1.0)

@@ -114,7 +114,7 @@ STOCK, KERNELS, PROGRAM = "e3nn", "tpgen.convert, first calls", "tpgen.convert, 
 
 
 def time_potential(stock: Potential, network: Potential, side: int) -> dict[str, Timing]:
-    """Time energies and forces of side³ atoms by e3nn, kernels and program."""
+    """Time energies and forces of side³ atoms, stock and converted."""
     given = atoms(side)
     network(*given)
     ready(network)

@@ -74,13 +74,13 @@ class Convolution(nn.Module):
     """Convolution with spherical harmonics and learned radial weights, and a self-connection."""
 
     def __init__(
-        self, product: ProductClass, irreps_in: o3.Irreps, irreps_sh: o3.Irreps, irreps_out: o3.Irreps
+        self, product_class: ProductClass, irreps_in: o3.Irreps, irreps_sh: o3.Irreps, irreps_out: o3.Irreps
     ) -> None:
-        """Convolution by tensor products of class ``product``."""
+        """Convolution by tensor products of ``product_class``."""
         super().__init__()
-        self.message = product(irreps_in, irreps_sh, irreps_out, shared_weights=False, internal_weights=False)
+        self.message = product_class(irreps_in, irreps_sh, irreps_out, shared_weights=False, internal_weights=False)
         self.radial = FullyConnectedNet([BASIS, 16, self.message.weight_numel], nn.functional.silu)
-        self.self_connection = product(irreps_in, "0e", irreps_out)
+        self.self_connection = product_class(irreps_in, "0e", irreps_out)
 
     def forward(self, f: Tensor, edges: Neighbours, harmonics: Tensor, basis: Tensor) -> Tensor:
         """Convolve features ``f`` of points; harmonics and radial basis are of edges."""
@@ -92,18 +92,18 @@ class Convolution(nn.Module):
 class Tetris(nn.Module):
     """Classifier of shapes: gated convolutions, and the mean over a shape's points."""
 
-    def __init__(self, product: ProductClass, layers: int = 2, mul: int = 8, lmax: int = 2) -> None:
-        """Network of tensor products of class ``product``."""
+    def __init__(self, product_class: ProductClass, layers: int = 2, mul: int = 8, lmax: int = 2) -> None:
+        """Network of tensor products of ``product_class``."""
         super().__init__()
         self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)
         self.convolutions, self.gates = nn.ModuleList(), nn.ModuleList()
         irreps = o3.Irreps("0e")
         for _ in range(layers):
             gate = _make_gate(irreps, self.irreps_sh, mul, lmax)
-            self.convolutions.append(Convolution(product, irreps, self.irreps_sh, gate.irreps_in))
+            self.convolutions.append(Convolution(product_class, irreps, self.irreps_sh, gate.irreps_in))
             self.gates.append(gate)
             irreps = gate.irreps_out
-        self.last = Convolution(product, irreps, self.irreps_sh, o3.Irreps(OUTPUT))
+        self.last = Convolution(product_class, irreps, self.irreps_sh, o3.Irreps(OUTPUT))
 
     def forward(self, points: Tensor) -> Tensor:
         """Seven scalars for each shape of four points."""

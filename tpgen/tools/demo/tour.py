@@ -173,7 +173,7 @@ _SLOW_OR_PARTIAL_STAGES = ("inductor", "cuda", "ptx", "sass")
 
 
 def _write_stage_files(
-    problem: Problem, options: dict[str, Any], folder: Path, compiled: bool, console: Console
+    problem: Problem, options: dict[str, Any], folder: Path, with_inductor: bool, console: Console
 ) -> list[str]:
     plan = problem.plan
     console.print(f"   {problem.name}: {len(plan.paths)} paths, {plan.weight_numel} weights, {plan.flops} FLOPs a row")
@@ -181,7 +181,7 @@ def _write_stage_files(
     with console.status(f"   {problem.name}: write every stage"):
         stages = [stage for stage in STAGES if stage not in _SLOW_OR_PARTIAL_STAGES]
         files = dump_files(plan, stages, ["all"], **options)
-    if compiled:  # in seconds, so for the forward product alone
+    if with_inductor:  # in seconds, so for the forward product alone
         with console.status(f"   {problem.name}: compile with Inductor"):
             files |= dump_files(plan, ["inductor"], strategy="unrolled")
     files["plan.json"] = plan.to_json()

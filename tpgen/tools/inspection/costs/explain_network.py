@@ -69,7 +69,7 @@ class ProductInNetwork:
 
 @dataclass(frozen=True)
 class OtherCodeTime:
-    """Seconds in a module class, without modules inside."""
+    """Seconds in a module class, without submodules."""
 
     name: str
     seconds: float

@@ -37,11 +37,14 @@ def draw_roofline_svg(explanation: ExplanationValues, interactive: bool = False)
         return min(max(x, _LEFT), _RIGHT), min(max(y, _TOP), _BOTTOM)
 
     labels = _LabelPlacer()
-    parts = _draw_grid_lines(to_pixels, left, right, low, high)
-    totals = _draw_product_points(to_pixels, labels, explanation)  # first, as what they name is one point
-    parts += _draw_ceiling_lines(to_pixels, labels, ceilings, left, right)
+    parts = _write_grid_lines_svg(to_pixels, left, right, low, high)
+    totals = _write_product_points_svg(to_pixels, labels, explanation)  # first, as what they name is one point
+    parts += _write_ceiling_lines_svg(to_pixels, labels, ceilings, left, right)
     parts += [
-        *(_draw_path_point(path, *to_pixels(intensity, rate)) for path, intensity, rate in explanation.roofline_points),
+        *(
+            _write_path_point_svg(path, *to_pixels(intensity, rate))
+            for path, intensity, rate in explanation.roofline_points
+        ),
         *totals,
     ]
     # on the interactive page a path's point appears when the path is chosen
@@ -55,7 +58,7 @@ class _LabelPlacer:
     def __init__(self) -> None:
         self._taken: list[tuple[float, float, float, float]] = []
 
-    def draw_label_without_overlap(self, content: str, x: float, y: float, above: bool = False) -> str:
+    def write_label_without_overlap(self, content: str, x: float, y: float, above: bool = False) -> str:
         # a label near a point of the roof: below it on the right, or above on the left, else where there is room
         wide = self._LETTER * len(content)
         beside = [(x + 9, "start", x + 9), (x - 9, "end", x - 9 - wide)]
@@ -74,7 +77,7 @@ class _LabelPlacer:
         )
 
 
-def _draw_grid_lines(to_pixels: _ToPixels, left: float, right: float, low: float, high: float) -> list[str]:
+def _write_grid_lines_svg(to_pixels: _ToPixels, left: float, right: float, low: float, high: float) -> list[str]:
     parts = []
     for n in range(ceil(left), floor(right) + 1):
         x, _ = to_pixels(10.0**n, 10**low)
@@ -91,7 +94,7 @@ def _draw_grid_lines(to_pixels: _ToPixels, left: float, right: float, low: float
     return parts
 
 
-def _draw_ceiling_lines(
+def _write_ceiling_lines_svg(
     to_pixels: _ToPixels, labels: _LabelPlacer, ceilings: Ceilings, left: float, right: float
 ) -> list[str]:
     start, ridge = to_pixels(10**left, 10**left * ceilings.bandwidth), to_pixels(ceilings.ridge, ceilings.flops)
@@ -99,12 +102,12 @@ def _draw_ceiling_lines(
     middle = (start[0] + ridge[0]) / 2, (start[1] + ridge[1]) / 2
     return [
         f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}" {_ROOF}/>',
-        labels.draw_label_without_overlap(quantity(ceilings.flops, "FLOP/s"), _RIGHT + 9, ridge[1], above=True),
-        labels.draw_label_without_overlap(quantity(ceilings.bandwidth, "B/s"), *middle, above=True),
+        labels.write_label_without_overlap(quantity(ceilings.flops, "FLOP/s"), _RIGHT + 9, ridge[1], above=True),
+        labels.write_label_without_overlap(quantity(ceilings.bandwidth, "B/s"), *middle, above=True),
     ]
 
 
-def _draw_path_point(path: PathExplanation, x: float, y: float) -> str:
+def _write_path_point_svg(path: PathExplanation, x: float, y: float) -> str:
     name = f"path {path.index}, {'measured alone' if path.seconds else 'predicted'}"
     fill = to_css(path_color(path.index))
     return (
@@ -113,12 +116,12 @@ def _draw_path_point(path: PathExplanation, x: float, y: float) -> str:
     )
 
 
-def _draw_product_points(to_pixels: _ToPixels, labels: _LabelPlacer, explanation: ExplanationValues) -> list[str]:
+def _write_product_points_svg(to_pixels: _ToPixels, labels: _LabelPlacer, explanation: ExplanationValues) -> list[str]:
     parts = []
     for name, rate in explanation.rates.items():
         x, y = to_pixels(explanation.intensity, rate)
         parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5" {_TOTALS[name]}/>')
-        parts.append(labels.draw_label_without_overlap(f"{name} {duration(explanation.flops / rate)}", x, y))
+        parts.append(labels.write_label_without_overlap(f"{name} {duration(explanation.flops / rate)}", x, y))
     return parts
 
 

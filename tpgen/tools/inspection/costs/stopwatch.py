@@ -18,7 +18,7 @@ BOOKKEEPING = "bookkeeping"
 
 @dataclass
 class Stopwatch:
-    """Seconds of a call's parts, without parts inside."""
+    """Seconds in each part of a call, without nested parts."""
 
     device: str
     seconds: dict[Hashable, float] = field(default_factory=dict)  # without those of parts inside
@@ -36,20 +36,20 @@ class Stopwatch:
         try:
             out = call()
         finally:
-            self._stop_part()
+            self._stop_innermost_part()
         self._start_part(BOOKKEEPING)
         for node in _find_autograd_nodes_since(first, out):
             if node not in self._timed:
                 self._timed.add(node)
                 node.register_prehook(lambda *_: self._start_part(backward_part))
-                node.register_hook(lambda *_: self._stop_part())
-        self._stop_part()
+                node.register_hook(lambda *_: self._stop_innermost_part())
+        self._stop_innermost_part()
         return out
 
     def _start_part(self, part: Hashable) -> None:
         self._open.append((part, choose_clock(self.device)(self.device), []))
 
-    def _stop_part(self) -> None:
+    def _stop_innermost_part(self) -> None:
         part, start, inside = self._open.pop()
         took = choose_clock(self.device)(self.device) - start
         self.seconds[part] = self.seconds.get(part, 0.0) + took - sum(inside)

@@ -38,7 +38,7 @@ class ProductCall(NamedTuple):
 
 @dataclass(frozen=True)
 class WatchedModule:
-    """A module that computes a plan."""
+    """A module that computes a tensor product, and the plan."""
 
     module: nn.Module
     program: PlannedModule | None  # none where an operator of the module's forward computes the plan
@@ -72,7 +72,7 @@ class WatchedModule:
 
 
 def find_planned_modules(network: nn.Module) -> dict[str, WatchedModule]:
-    """Modules that compute a plan, by path."""
+    """Find modules that compute tensor products, by path."""
     found: dict[str, WatchedModule] = {}
     inside: set[nn.Module] = set()
     for path, module in network.named_modules():
@@ -100,7 +100,7 @@ class CallWatch:
 
     @classmethod
     def make_for_modules(cls, network: nn.Module, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
-        """Make a watch of a network's modules."""
+        """Make a watch that records a network's modules."""
         inside = {part for watched in modules.values() for part in watched.module.modules()}
         others = {
             m: name_class_before_conversion(m)
@@ -117,10 +117,10 @@ class CallWatch:
     def recording(self) -> Iterator[None]:
         """Record calls within the context."""
         # no hooks on modules: a converted network would take hooks for a user's own
-        with replaced_attribute(nn.Module, "__call__", self._make_recording_call):
+        with replaced_attribute(nn.Module, "__call__", self._wrap_call_to_record):
             yield
 
-    def _make_recording_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_call_to_record(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def call_and_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             called = partial(call, module, *args, **kwargs)
             if (path := self.paths.get(module)) is not None:

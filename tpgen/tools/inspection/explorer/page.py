@@ -109,14 +109,14 @@ def make_explorer_page(
 
 
 def _write_page_html(
-    sheets: Mapping[str, ProductSheet], first: str, title: str, labels: Mapping[str, str] | None = None
+    sheets: Mapping[str, ProductSheet], selected: str, title: str, labels: Mapping[str, str] | None = None
 ) -> str:
     template = Template(_read_asset("sheet.html"))
     return Template(_read_asset("page.html")).substitute(
         title=escape(title),
         css=_read_asset("explorer.css"),
         script=_read_asset("explorer.js"),
-        choice=_write_product_menu_html(labels or {}, first) if len(sheets) > 1 else "",
+        choice=_write_product_menu_html(labels or {}, selected) if len(sheets) > 1 else "",
         sheets="".join(sheet.html(name, template) for name, sheet in sheets.items()),
     )
 

@@ -31,7 +31,7 @@ _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
 
 def trace_joint_lines(request: Request) -> TracedLines:
-    """Lines of AOTAutograd's joint graph, with instructions served."""
+    """Pair lines of AOTAutograd's joint graph with product instructions."""
     graph = trace_joint_graph_of_request(request)
     origins: dict[fx.Node, Origin] = {}
     pairs = []
@@ -105,7 +105,7 @@ _RUNNER = Origin(shared="Inductor: imports, buffers and runner")
 
 
 def trace_inductor_lines(request: Request) -> TracedLines:
-    """Lines of Inductor's code, with instructions served."""
+    """Pair lines of Inductor's code with product instructions."""
     nodes = {node.name: node for node in request.emit_program().graph.nodes}
     with _record_source_comments_by_kernel() as comments:
         text = STAGES["inductor"].write(request)
@@ -159,7 +159,7 @@ def _record_source_comments_by_kernel() -> Iterator[dict[str, str]]:
 
 
 def trace_kernel_lines(request: Request, language: str, direction: str) -> TracedLines:
-    """Lines of a kernel's C++ or CUDA, with instructions served."""
+    """Pair lines of a kernel's C++ or CUDA with product instructions."""
     on_gpu = language == "cuda"
     _check_kernel_exists(request, on_device=not on_gpu)
     asked = replace(request, direction=direction)
@@ -172,7 +172,7 @@ _AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 
 
 def trace_ptx_lines(request: Request) -> TracedLines:
-    """Lines of PTX, with instructions served."""
+    """Pair lines of PTX with product instructions."""
     origins, origin = [origin for _, origin in trace_kernel_lines(request, "cuda", request.direction)], _PTX
     pairs = []
     for line in compile_to_ptx(request.cuda, numbered=True).split("\n"):
@@ -189,13 +189,13 @@ _PTX = Origin(shared="PTX: declarations, labels and debug sections")
 
 
 def trace_sweep_lines(request: Request) -> TracedLines:
-    """Lines of a kernel's statements, with instructions served."""
+    """Pair lines of a kernel's statements with product instructions."""
     _check_kernel_exists(request)
     return pair_lines_with_origins(request.sweep_lines, "title")
 
 
 def trace_placement_lines(request: Request) -> TracedLines:
-    """Lines of a kernel's placement in vectors and scratch, with instructions served."""
+    """Pair lines of a kernel's vectors, blocks and scratch with product instructions."""
     _check_kernel_exists(request)
     return pair_lines_with_origins(request.placement_lines, "vectors, blocks, scratch")
 

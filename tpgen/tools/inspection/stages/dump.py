@@ -172,7 +172,7 @@ def choose_default_stage(plan: Plan, direction: str = "forward", **options: Unpa
 
 
 def draw_example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
-    """Draw a program's arguments by name, from a fixed seed."""
+    """Draw random arguments of a program, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
 
     def draw_argument(name: str) -> Any:

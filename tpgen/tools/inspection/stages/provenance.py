@@ -122,7 +122,7 @@ class Provenance:
 def provenance(
     subject: Inspected, stages: Iterable[str] = DEFAULT_STAGES, **options: Unpack[DirectionOptions]
 ) -> Provenance:
-    """Pair each line of a product's stages with instructions served.
+    """Pair lines of a product's generated texts with product instructions.
 
     Raises `EmitError` for an unknown stage, strategy or direction.
     """
@@ -134,7 +134,7 @@ def provenance(
 
 
 def trace_stage(name: str, request: Request) -> TracedStage:
-    """Write a stage's lines with instructions served, or the reason for no stage."""
+    """Pair a stage's lines with product instructions, or give the reason for no stage."""
     language, lines = TRACED_STAGES[name]
     try:
         found = list(lines(request))

@@ -223,7 +223,7 @@ class Request(Config):
 
     @property
     def module_options(self) -> dict[str, Any]:
-        """Keywords of a module that runs the request."""
+        """Keywords to build a module that runs the request."""
         elements = {"num_elements": self.elements} if self.plan.by_element else {}
         return {"layout": self.layout, "strategy": self.strategy, "backend": self.backend, **elements}
 
@@ -265,7 +265,7 @@ class Request(Config):
 
 
 def list_product_directions(plan: Plan) -> tuple[str, ...]:
-    """A plan's directions; ``grad_w`` needs weights.
+    """Names of a plan's directions, such as ``grad_x1``.
 
     >>> from tpgen.planner.presets import elementwise
     >>> list_product_directions(elementwise("1o", "1o"))
