@@ -243,7 +243,7 @@ def explain_network(
 
 
 def convert_if_stock(network: nn.Module) -> nn.Module:
-    """A converted copy if the network has stock (e3nn) products, else the network."""
+    """The network if tpgen's modules are inside, else a converted copy."""
     if find_planned_modules(network):
         return network
     try:
