@@ -20,7 +20,7 @@ from tpgen.base.text import duration, ratio
 from tpgen.tools.bench.contenders import select_contenders
 from tpgen.tools.bench.records import Record, Report
 from tpgen.tools.bench.run import run_benchmarks, select_problems
-from tpgen.tools.bench.tables import Cells, describe_doubtful_times, describe_environment
+from tpgen.tools.bench.tables import TextTable, describe_doubtful_times, describe_environment
 from tpgen.tools.bench.tasks import TASKS
 from tpgen.tools.inspection.figures import new_figure, save_figure
 
@@ -105,12 +105,12 @@ def _gain(report: Report, record: Record) -> str:
     return f", {ratio(e3nn.median / record.median)}"
 
 
-def table(reports: dict[str, Report], task: str, calls: int) -> Cells:
+def table(reports: dict[str, Report], task: str, calls: int) -> TextTable:
     """Rows × columns, the median seconds of one call."""
     columns = [column for column in COLUMNS if column.device in reports]
     rows = tuple((row, *(cell(reports, task, row, column) for column in columns)) for row in ROWS)
     title = f"1x0e+2x1o+3x2e three times, 32 rows, {task}, median of {calls:,} calls"
-    return Cells(title, ("product", *(column.title for column in columns)), rows)
+    return TextTable(title, ("product", *(column.title for column in columns)), rows)
 
 
 def plot(reports: dict[str, Report], task: str, path: Path) -> None:
@@ -144,7 +144,7 @@ def main(calls: int, task: str, plot_to: Path, json_to: Path | None) -> None:
     for report in reports.values():
         if busy := describe_doubtful_times(report):
             console.print(busy, style="yellow")
-    console.print(table(reports, task, calls).rich())
+    console.print(table(reports, task, calls).make_rich_table())
     if "cuda" not in reports:
         console.print("no GPU here: its columns are left out", style="dim")
     for device, report in reports.items():

@@ -262,7 +262,7 @@ def articles(report: Report, run: Run, clock: Clock) -> None:
             found.setdefault(device, []).append(made)
     whole = {device: merge_reports(made)[0] for device, made in found.items()}
     report.article = [asdict(record) for made in whole.values() for record in made.records]
-    click.echo(article.table(whole, "forward", run.calls).markdown())
+    click.echo(article.table(whole, "forward", run.calls).write_markdown())
     picture(report, "gpu-article.png", partial(article.plot, whole, "forward", run.folder / "gpu-article.png"))
 
 

@@ -25,7 +25,7 @@ from tpgen.kernels.runtime.ops import describe
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS
 from tpgen.tools.bench.contenders import build_openequivariance_problem
-from tpgen.tools.bench.tasks import convert_components_to_layout, error_bound
+from tpgen.tools.bench.tasks import convert_tensor_to_layout, error_bound
 
 Row = dict[str, Any]
 Convolution = Callable[..., Tensor]  # of x1, x2, w, both ends of the edges, and the number of nodes
@@ -78,7 +78,7 @@ class Graph:
         return self._laid_out("out", rows.new_zeros(self.nodes, rows.shape[1]).index_add(0, dst, rows))
 
     def _laid_out(self, name: str, x: Tensor) -> Tensor:
-        return convert_components_to_layout(self.plan, self.layout, name, x)
+        return convert_tensor_to_layout(self.plan, self.layout, name, x)
 
 
 # -- libraries ---------------------------------------------------------------------------------------------------------

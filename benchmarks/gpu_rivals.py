@@ -20,7 +20,7 @@ from tpgen.tools.bench.tasks import (
     Task,
     TimedProduct,
     compute_expected_results,
-    convert_to_layout,
+    convert_operands_to_layout,
     error_bound,
     find_largest_error,
     make_operands,
@@ -41,7 +41,7 @@ def rival_rows(problem: Problem, rows: int, device: str, seconds: float, clock: 
             yield blank("all", status="unavailable", reason="time is up"), {}
             continue
         try:
-            if reason := contender.obstacle("forward", torch.device(device)):
+            if reason := contender.why_task_cannot_run("forward", torch.device(device)):
                 raise BackendError(reason)
             product = contender.build(problem.plan, torch.float32, torch.device(device))
             for task in TASKS.values():
@@ -68,8 +68,10 @@ def _timed(
     """One task: its first call, whether it is right, and its time."""
     device = operands.x1.device.type
     size = sum(x.numel() * x.element_size() for x in (operands.x1, operands.x2, operands.w, expected[0]))
-    copies = [operands.map(lambda name, x: x.clone()) for _ in range(copies_beyond_cache(size, device))]
-    calls = [partial(task.run, product, convert_to_layout(problem.plan, contender.layout, one)) for one in copies]
+    copies = [operands.map_tensors(lambda name, x: x.clone()) for _ in range(copies_beyond_cache(size, device))]
+    calls = [
+        partial(task.run, product, convert_operands_to_layout(problem.plan, contender.layout, one)) for one in copies
+    ]
     first = clock.time_calls(calls[0], device)
     calls[0]()  # TorchScript rewrites its graph at the second call
     error, where = find_largest_error(problem.plan, task, contender.layout, calls[0](), expected)

@@ -47,7 +47,7 @@ def conv_operands(plan: Plan, graph: Graph, dtype: torch.dtype) -> Operands:
 
     y = draw(plan.irreps_in2.dim)
     w = nodes.w if plan.shared_weights or not plan.weight_numel else draw(plan.weight_numel)
-    return replace(nodes, x2=y, w=w, force_cotangent=y).map(lambda name, tensor: tensor)
+    return replace(nodes, x2=y, w=w, force_cotangent=y).map_tensors(lambda name, tensor: tensor)
 
 
 def conv_product(plan: Plan, graph: Graph) -> TimedProduct:
@@ -74,7 +74,7 @@ def check_convolutions(plan: Plan, task: Task, makers: Mapping[str, Callable[[Gr
     Raises `TpgenError` for the first that is off.
     """
     operands = conv_operands(plan, GATE_GRAPH, torch.float32)
-    exact = operands.map(lambda name, tensor: tensor.to(torch.float64, copy=True))
+    exact = operands.map_tensors(lambda name, tensor: tensor.to(torch.float64, copy=True))
     expected = task.run(gathered(lambda x1, x2, w: reference_product(plan, x1, x2, w), GATE_GRAPH), exact)
     for name, make in makers.items():
         require_right(plan, task, name, task.run(make(GATE_GRAPH), operands), expected)

@@ -54,7 +54,7 @@ def main(
         count = write_page(places)
     except TpgenError as error:
         raise click.ClickException(str(error)) from None
-    console.print(goal_cells(outcomes).rich())
+    console.print(goal_cells(outcomes).make_rich_table())
     if json_to:
         json_to.parent.mkdir(parents=True, exist_ok=True)
         json_to.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n")

@@ -48,7 +48,11 @@ def write_layers(outcomes: Sequence[Outcome], goals: Mapping[str, Goal], page: P
     if not outcomes:
         raise TpgenError("nothing was measured: run without --write-only")
     machines = dict.fromkeys(describe_machine(outcome.environment) for outcome in outcomes)
-    parts = [INTRODUCTION, "\n".join(f"Measured: {line}." for line in machines), goal_cells(outcomes, goals).markdown()]
+    parts = [
+        INTRODUCTION,
+        "\n".join(f"Measured: {line}." for line in machines),
+        goal_cells(outcomes, goals).write_markdown(),
+    ]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n\n".join([*(part.strip() for part in parts), METHOD]))
     write_details(detail_parts(outcomes, goals), page.parent / "records" / page.with_suffix(".json").name)
@@ -84,7 +88,7 @@ def main(
         write_layers(outcomes, goals, page)
     except TpgenError as error:
         raise click.ClickException(str(error)) from None
-    console.print(goal_cells(outcomes, goals).rich())
+    console.print(goal_cells(outcomes, goals).make_rich_table())
     console.print(f"wrote {page} from {len(outcomes)} records in {time.monotonic() - start:.0f} s")
 
 

@@ -34,9 +34,9 @@ from tpgen.tools.bench.tasks import (
     Task,
     TimedProduct,
     compute_expected_results,
-    convert_to_layout,
+    convert_operands_to_layout,
     make_operands,
-    select_rows,
+    select_operand_rows,
 )
 
 CPU = torch.device("cpu")
@@ -114,14 +114,14 @@ def checked_calls(
     """Calls on all rows of a problem, once the first rows have agreed with the slow definition in float64."""
     plan, backward = problem.plan, TASKS["backward"]
     operands = make_operands(plan, problem.rows, torch.float32, CPU)
-    few = select_rows(operands, plan, 0, _GATE_ROWS)
+    few = select_operand_rows(operands, plan, 0, _GATE_ROWS)
     expected = dict(zip(backward.results, compute_expected_results(plan, backward, few), strict=False))
-    for name, call in make(plan, layout, convert_to_layout(plan, layout, few)).items():
+    for name, call in make(plan, layout, convert_operands_to_layout(plan, layout, few)).items():
         results = TASKS["forward"].results if name == "forward" else backward.results[1:]
         task = Task(name, name, results, backward.run)
         right = [expected[result] for result in results if result in expected]
         require_right(plan, task, f"{problem.name}, {layout}, {name}", call(), right, layout)
-    return make(plan, layout, convert_to_layout(plan, layout, operands))
+    return make(plan, layout, convert_operands_to_layout(plan, layout, operands))
 
 
 def bytes_moved(plan: Plan, rows: int, direction: str) -> int:

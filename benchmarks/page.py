@@ -16,7 +16,7 @@ from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration, ratio
 from tpgen.tools.bench.records import Environment, Record, Report, Settings, load_report
 from tpgen.tools.bench.run import select_problems
-from tpgen.tools.bench.tables import Cells, describe_machine, make_detail_cells, markdown_report, plot_report
+from tpgen.tools.bench.tables import TextTable, describe_machine, make_task_tables, markdown_report, plot_report
 from tpgen.tools.bench.tasks import BOUNDS, TASKS
 
 INTRODUCTION = """\
@@ -100,7 +100,7 @@ def write_page(places: Places, others: Sequence[Path] = ()) -> int:
         parts.append(f"## How it is measured\n\n{method_notes(reports[0])}")
     places.page.parent.mkdir(parents=True, exist_ok=True)
     places.page.write_text("\n".join(parts))
-    write_details([*(c for r in reports for c in make_detail_cells(r)), *detail_parts(outcomes, GOALS)], places.details)
+    write_details([*(c for r in reports for c in make_task_tables(r)), *detail_parts(outcomes, GOALS)], places.details)
     return len(files) + len(outcomes)
 
 
@@ -116,7 +116,7 @@ def _dtype(report: Report) -> torch.dtype:
     return next(dtype for dtype in BOUNDS if str(dtype) == f"torch.{report.settings.dtype}")
 
 
-def write_details(details: Sequence[Cells], path: Path) -> None:
+def write_details(details: Sequence[TextTable], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([cells.record() for cells in details], indent=0, ensure_ascii=False) + "\n")
 
@@ -145,7 +145,7 @@ def kernel_section(outcomes: Sequence[Outcome], images: Path) -> str:
     parts = ["## Generated CPU kernels"]
     machines = dict.fromkeys(describe_machine(outcome.environment) for outcome in outcomes)
     parts.append("\n".join(f"Measured: {line}." for line in machines))
-    parts.append(goal_cells(outcomes).markdown())
+    parts.append(goal_cells(outcomes).write_markdown())
     found = [outcome.findings for outcome in outcomes if outcome.findings.points]
     if found:
         plot_roofline(found, images / "roofline.png")
@@ -154,7 +154,7 @@ def kernel_section(outcomes: Sequence[Outcome], images: Path) -> str:
     return "\n\n".join(parts)
 
 
-def detail_parts(outcomes: Sequence[Outcome], goals: Mapping[str, Goal]) -> list[Cells]:
+def detail_parts(outcomes: Sequence[Outcome], goals: Mapping[str, Goal]) -> list[TextTable]:
     """A table for each goal that was measured, with every figure."""
     return [
         _detail_cells(goal, outcomes)
@@ -163,7 +163,7 @@ def detail_parts(outcomes: Sequence[Outcome], goals: Mapping[str, Goal]) -> list
     ]
 
 
-def goal_cells(outcomes: Sequence[Outcome], goals: Mapping[str, Goal] = GOALS) -> Cells:
+def goal_cells(outcomes: Sequence[Outcome], goals: Mapping[str, Goal] = GOALS) -> TextTable:
     """A row for each target: the worst figure counts."""
     rows, marks = [], []
     for goal in goals.values():
@@ -176,7 +176,7 @@ def goal_cells(outcomes: Sequence[Outcome], goals: Mapping[str, Goal] = GOALS) -
             rows.append((goal.name, goal.about, part, str(target), _shown(target, worst), where, met))
             marks.append("wrong" if met.startswith("no") else "")
     headings = ("row", "what", "part", "target", "worst measured", "worst at", "met")
-    return Cells("generated CPU kernels", headings, tuple(rows), tuple(marks))
+    return TextTable("generated CPU kernels", headings, tuple(rows), tuple(marks))
 
 
 def _figures(goal: Goal, part: str, outcomes: Sequence[Outcome]) -> list[Figure]:
@@ -198,14 +198,14 @@ def _shown(target: Target, value: float | None) -> str:
     return duration(value) if target.unit == "s" else ratio(value)
 
 
-def _detail_cells(goal: Goal, outcomes: Sequence[Outcome]) -> Cells:
+def _detail_cells(goal: Goal, outcomes: Sequence[Outcome]) -> TextTable:
     rows = []
     for part, target in goal.targets.items():
         for figure in _figures(goal, part, outcomes):
             met = "" if figure.value is None else "yes" if target.met(figure.value) else "no"
             value = _shown(target, figure.value) or "–"
             rows.append((figure.what, part, str(target), value, met, figure.note))
-    return Cells(f"{goal.name}: {goal.about}", ("problem", "part", "target", "measured", "met", "how"), tuple(rows))
+    return TextTable(f"{goal.name}: {goal.about}", ("problem", "part", "target", "measured", "met", "how"), tuple(rows))
 
 
 def merge_reports(reports: Iterable[Report]) -> tuple[Report, ...]:

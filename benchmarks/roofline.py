@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.goals import Findings, Point
 from tpgen.base.drawing.colors import path_color
-from tpgen.tools.inspection.figures import label_logarithms_plainly, new_figure, save_figure
+from tpgen.tools.inspection.figures import label_log_axes_plainly, new_figure, save_figure
 
 _MARKERS = {"forward": "o", "backward": "s"}
 _LAYOUTS = {"mul_ir": "full", "ir_mul": "none"}
@@ -48,7 +48,7 @@ def _draw_roof(axes: Any, points: Sequence[Point], problems: list[str], rate: fl
         axes.plot([point.flops / point.bytes], [point.flops / point.seconds], **style)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    label_logarithms_plainly(axes)
+    label_log_axes_plainly(axes)
     axes.set_xlabel("FLOP for each byte that has to move")
     axes.set_ylabel("FLOP per second")
     axes.grid(alpha=0.25)

@@ -37,7 +37,7 @@ from tpgen.base.errors import BackendError, TpgenError
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS, Problem
 from tpgen.planner.product import make_plan
-from tpgen.tools.bench.contenders import build_loop
+from tpgen.tools.bench.contenders import build_instruction_loop
 from tpgen.tools.bench.records import read_environment
 from tpgen.tools.bench.run import run_benchmarks
 from tpgen.tools.bench.tasks import TASKS
@@ -166,7 +166,7 @@ def test_threads_are_put_back(small: Problem):
 
 def test_convolutions_pass_the_gate_or_not():
     plan = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
-    loop = build_loop(plan, torch.float32, CPU, "eager")
+    loop = build_instruction_loop(plan, torch.float32, CPU, "eager")
     right = {"tpgen": lambda graph: conv_product(plan, graph), "loop": lambda graph: gathered(loop, graph)}
     check_convolutions(plan, TASKS["backward"], right)
     wrong = {"loop": lambda graph: lambda x1, x2, w: 1.01 * gathered(loop, graph)(x1, x2, w)}

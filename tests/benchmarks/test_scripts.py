@@ -58,7 +58,7 @@ def test_article_table_fits_into_80_columns_and_has_ratios() -> None:
         {"cpu": Report(read_environment(), Settings("float32", "cpu", 0.0), records)}, "forward", 1000
     )
     console = Console(file=io.StringIO(), width=80)
-    console.print(cells.rich())
+    console.print(cells.make_rich_table())
     shown = console.file.getvalue()
     assert "…" not in shown
     assert "200 µs, 2.00×" in shown

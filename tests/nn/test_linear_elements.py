@@ -172,8 +172,8 @@ def test_stages_say_how_weights_are_found() -> None:
     assert "rows of w are found by element" in dump_stage(layer.plan, "sweep")
     assert "tpgen.form" in dump_stage(layer.plan, "code", strategy="kernel")
     request = resolve_request(layer)
-    program = request.module(request.emission())
-    x, w, element = draw_example_arguments(request, request.emission().arguments)
+    program = request.module(request.emit_program())
+    x, w, element = draw_example_arguments(request, request.emit_program().arguments)
     assert w.shape == (ELEMENTS, layer.weight_numel)
     torch.testing.assert_close(program(x, w, element), by_rows_of(layer, x, w, element))
     with pytest.raises(EmitError, match="elements: no index chooses weights of this plan"):

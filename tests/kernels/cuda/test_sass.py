@@ -20,7 +20,7 @@ from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS
-from tpgen.tools.inspection.stages.cuda import disassemble
+from tpgen.tools.inspection.stages.cuda import disassemble_to_sass
 
 pytestmark = [needs_nvrtc, needs_nvdisasm]
 ARCHITECTURES = (80, 90)
@@ -29,7 +29,7 @@ _OPERATION = re.compile(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)")
 
 def operations(source: CudaSource) -> Counter[str]:
     """The instructions of all kernels of a source, by name."""
-    found = (_OPERATION.match(line) for line in disassemble(source).splitlines())
+    found = (_OPERATION.match(line) for line in disassemble_to_sass(source).splitlines())
     return Counter(operation[1] for operation in found if operation)
 
 

@@ -45,10 +45,10 @@ def test_ratios_and_geometric_means(report: Report):
     assert fast is not None
     assert report.speedup(fast) == pytest.approx(4)
     assert report.speedup(fast, same_backend=True) == pytest.approx(8)
-    mean = report.geometric_mean("tpgen-auto/eager", "forward")
+    mean = report.geometric_mean_speedup("tpgen-auto/eager", "forward")
     assert mean is not None
     assert (mean.mean, mean.problems, mean.least, mean.least_problem) == (pytest.approx(2), 2, pytest.approx(1), "b")
-    assert report.geometric_mean("peer/eager", "forward") is None
+    assert report.geometric_mean_speedup("peer/eager", "forward") is None
 
 
 def test_no_ratio_is_made_of_times_in_doubt(report: Report):
@@ -64,7 +64,7 @@ def test_no_ratio_is_made_of_times_in_doubt(report: Report):
     assert best is not None
     assert (doubted.speedup(fast), doubted.speedup(best)) == (None, None)
     assert doubted.speedup(fast, same_backend=True) == pytest.approx(8)
-    assert doubted.geometric_mean("tpgen-auto/eager", "forward") is None
+    assert doubted.geometric_mean_speedup("tpgen-auto/eager", "forward") is None
     said = "no ratios are made of e3nn/script at a (its times lie 40 % apart), and 1 more"
     assert said in markdown_report(doubted)
     console = Console(file=io.StringIO(), width=200)

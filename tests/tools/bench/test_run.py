@@ -24,16 +24,16 @@ from tpgen.tools.bench.contenders import (
     Contender,
     LoopOverInstructions,
     build_e3nn_module,
-    build_loop,
+    build_instruction_loop,
     select_contenders,
 )
 from tpgen.tools.bench.run import measure_peak_bytes, run_benchmarks, select_problems
 from tpgen.tools.bench.tasks import (
     TASKS,
     compute_expected_results,
-    convert_to_layout,
+    convert_operands_to_layout,
     make_operands,
-    select_rows,
+    select_operand_rows,
     select_tasks,
 )
 
@@ -51,7 +51,7 @@ def broken(spoil) -> Contender:
     """The loop with something wrong."""
 
     def build(plan: Plan, dtype: torch.dtype, device: torch.device):
-        loop = build_loop(plan, dtype, device, "eager")
+        loop = build_instruction_loop(plan, dtype, device, "eager")
         return lambda x1, x2, w: spoil(loop, x1, x2, w)
 
     return Contender("broken/eager", build)
@@ -178,13 +178,13 @@ def test_operands_are_seeded_and_change_layout():
     first, again = (make_operands(plan, 5, torch.float32, CPU) for _ in range(2))
     assert torch.equal(first.x1, again.x1)
     assert not torch.equal(first.x1, make_operands(plan, 5, torch.float32, CPU, seed="other").x1)
-    turned = convert_to_layout(plan, ("mul_ir", "mul_ir", "ir_mul"), first)
+    turned = convert_operands_to_layout(plan, ("mul_ir", "mul_ir", "ir_mul"), first)
     assert torch.equal(turned.x1, first.x1)
     for (mul, ir), where in zip(plan.irreps_out, plan.irreps_out.slices(), strict=True):
         outside = turned.out_cotangent[:, where].reshape(-1, ir.dim, mul)
         assert torch.equal(outside.transpose(1, 2).flatten(1), first.out_cotangent[:, where])
     assert all(leaf.is_leaf and leaf.requires_grad for leaf in turned.leaves)
-    assert select_rows(first, plan, 1, 3).w.shape == (2, plan.weight_numel)
+    assert select_operand_rows(first, plan, 1, 3).w.shape == (2, plan.weight_numel)
 
 
 def test_loop_has_all_modes():

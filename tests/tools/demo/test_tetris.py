@@ -66,5 +66,5 @@ def test_the_loss_falls() -> None:
 
 
 def test_solved_is_from_where_it_stays_solved() -> None:
-    assert TrainingRun((1.0,) * 4, (0.5, 1.0, 0.9, 1.0), (1.0,) * 4).solved == 3
-    assert TrainingRun((1.0,) * 2, (1.0, 0.9), (1.0,) * 2).solved is None
+    assert TrainingRun((1.0,) * 4, (0.5, 1.0, 0.9, 1.0), (1.0,) * 4).solved_step == 3
+    assert TrainingRun((1.0,) * 2, (1.0, 0.9), (1.0,) * 2).solved_step is None

@@ -30,7 +30,7 @@ Builder = Callable[[Plan, torch.dtype, torch.device], TimedProduct]
 
 
 @contextmanager
-def _set_whether_e3nn_scripts(scripted: bool) -> Iterator[None]:
+def _set_e3nn_jit_scripting(scripted: bool) -> Iterator[None]:
     # a process-wide default of e3nn decides whether products are scripted
     before = e3nn.get_optimization_defaults()
     # "inductor" is a jit_mode too, but one that compiles nothing: an eager module is compiled from outside instead
@@ -44,11 +44,11 @@ def _set_whether_e3nn_scripts(scripted: bool) -> Iterator[None]:
 
 def build_e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
     """Build e3nn's product with external weights, scripted or eager."""
-    with _set_whether_e3nn_scripts(scripted):
+    with _set_e3nn_jit_scripting(scripted):
         return build_e3nn_product(plan)
 
 
-def _build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
+def _build_timed_e3nn_product(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
     module = build_e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
     return ignore_weights_unless_needed(
         plan, module if backend == "script" else compile_program(module, Config(backend=backend))
@@ -61,8 +61,6 @@ def ignore_weights_unless_needed(plan: Plan, product: Any) -> TimedProduct:
 
 
 class _InstructionForDynamo(NamedTuple):
-    """An instruction in types that Dynamo can guard."""
-
     equation: str
     in1: tuple[int, int, int, int]  # start, stop, multiplicity, dimension
     in2: tuple[int, int, int, int]
@@ -72,7 +70,7 @@ class _InstructionForDynamo(NamedTuple):
     paired: bool
 
 
-def _describe_instruction_for_dynamo(plan: Plan, path: Path) -> _InstructionForDynamo:
+def _make_instruction_for_dynamo(plan: Plan, path: Path) -> _InstructionForDynamo:
     in1, in2 = ((s.start, s.stop, s.mul, s.ir.dim) for s in (path.in1, path.in2))
     letters = ["z" + path.mode.in1 + "i", "z" + path.mode.in2 + "j", "ijk"]
     if path.weight is not None:
@@ -84,11 +82,12 @@ def _describe_instruction_for_dynamo(plan: Plan, path: Path) -> _InstructionForD
 
 
 class LoopOverInstructions(nn.Module):
-    """Product by one einsum per instruction."""
+    """Tensor product by one einsum per instruction."""
 
     def __init__(self, plan: Plan) -> None:
+        """Register a plan's coupling tensors as buffers."""
         super().__init__()
-        self.steps = [_describe_instruction_for_dynamo(plan, path) for path in plan.paths]
+        self.steps = [_make_instruction_for_dynamo(plan, path) for path in plan.paths]
         self.out_dims = [mul * ir.dim for mul, ir in plan.irreps_out]
         for n, path in enumerate(plan.paths):
             self.register_buffer(f"coupling_{n}", torch.tensor(wigner_3j(*path.ls) * path.coefficient))
@@ -96,19 +95,20 @@ class LoopOverInstructions(nn.Module):
                 self.register_buffer(f"pairs_{n}", torch.triu_indices(path.in1.mul, path.in1.mul, 1))
 
     def forward(self, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-        results = self.results(x1, x2, w)
+        """Tensor product of ``x1`` and ``x2`` with weights ``w``."""
+        results = self.compute_instruction_results(x1, x2, w)
         blocks = []
         for segment, dim in enumerate(self.out_dims):
             found = [result for step, result in zip(self.steps, results, strict=True) if step.out == segment]
             blocks.append(sum(found[1:], found[0]) if found else x1.new_zeros(len(x1), dim))
         return torch.cat(blocks, dim=1)
 
-    def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
-        """Each instruction's flat result."""
-        return [self.result(n, x1, x2, w) for n in range(len(self.steps))]
+    def compute_instruction_results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
+        """Flat result of each instruction."""
+        return [self.compute_instruction_result(n, x1, x2, w) for n in range(len(self.steps))]
 
-    def result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-        """Instruction ``n``'s flat result."""
+    def compute_instruction_result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
+        """Result of instruction ``n``, with flattened components."""
         step = self.steps[n]
         a, b = _cut_segment(x1, step.in1), _cut_segment(x2, step.in2)
         if step.paired:
@@ -126,20 +126,20 @@ def _cut_segment(x: Tensor, segment: tuple[int, int, int, int]) -> Tensor:
     return x[:, start:stop].reshape(-1, mul, dim)
 
 
-class _LoopOnCudaStreams(LoopOverInstructions):
+class _InstructionLoopOnCudaStreams(LoopOverInstructions):
     def __init__(self, plan: Plan, streams: int = 4) -> None:
         super().__init__(plan)
         self.streams = [torch.cuda.Stream() for _ in range(min(streams, len(self.steps)))]
 
-    def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
-        """Each instruction's flat result, by CUDA streams."""
+    def compute_instruction_results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
+        """Flat result of each instruction, on CUDA streams."""
         main = torch.cuda.current_stream()
         for stream in self.streams:
             stream.wait_stream(main)
         found = []
         for n in range(len(self.steps)):
             with torch.cuda.stream(self.streams[n % len(self.streams)]):
-                found.append(self.result(n, x1, x2, w))
+                found.append(self.compute_instruction_result(n, x1, x2, w))
         for stream in self.streams:
             main.wait_stream(stream)
         for result in found:
@@ -147,18 +147,18 @@ class _LoopOnCudaStreams(LoopOverInstructions):
         return found
 
 
-def build_loop(
+def build_instruction_loop(
     plan: Plan,
     dtype: torch.dtype,
     device: torch.device,
     backend: str,
-    loop: type[LoopOverInstructions] = LoopOverInstructions,
+    loop_class: type[LoopOverInstructions] = LoopOverInstructions,
 ) -> TimedProduct:
-    """Build a `LoopOverInstructions` under a backend."""
-    return compile_program(loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
+    """Build a `LoopOverInstructions`, compiled by a backend."""
+    return compile_program(loop_class(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
-def _build_cuequivariance(
+def _build_cuequivariance_product(
     plan: Plan, dtype: torch.dtype, device: torch.device, layout: Literal["mul_ir", "ir_mul"] = "mul_ir"
 ) -> TimedProduct:
     if find_spec("cuequivariance_torch") is None:
@@ -187,7 +187,7 @@ def _build_cuequivariance(
 _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyConnectedTensorProduct"}
 
 
-def _build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
+def _build_openequivariance_product(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
     problem = build_openequivariance_problem(plan, dtype)
     import openequivariance as oeq
 
@@ -195,7 +195,7 @@ def _build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device
 
 
 def build_openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
-    """OpenEquivariance's problem of a plan; raises `BackendError` if unsupported."""
+    """Make OpenEquivariance's ``TPProblem`` of a plan."""
     if find_spec("openequivariance") is None:
         raise BackendError("not installed: pip install openequivariance")
     if dtype not in (torch.float32, torch.float64):
@@ -224,7 +224,7 @@ _LACKS: dict[str, dict[str, str]] = {"inductor": _NO_DOUBLE, "cudagraphs": _NO_D
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to compute a product, named ``family/backend``."""
+    """One implementation of a product, named ``family/backend``."""
 
     name: str
     build: Builder = field(repr=False)  # returns ``(x1, x2, w) -> out``, or raises a `TpgenError` that says why not
@@ -232,14 +232,14 @@ class Contender:
     cuda_only: bool = False
     lacks: Mapping[str, str] = field(default_factory=dict, repr=False)  # why a task is left out
 
-    def obstacle(self, task: str, device: torch.device) -> str | None:
+    def why_task_cannot_run(self, task: str, device: torch.device) -> str | None:
         """Why a task cannot run on a device, or None."""
         if self.cuda_only and device.type != "cuda":
             return "needs a CUDA device"
         return self.lacks.get(task)
 
 
-def _build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> TimedProduct:
+def _build_tpgen_product(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> TimedProduct:
     module = TensorProduct.from_plan(plan, internal_weights=False, **options)
     return ignore_weights_unless_needed(plan, module.to(dtype=dtype, device=device))
 
@@ -253,24 +253,32 @@ def _make_contender(family: str, backend: str, build_product: Callable[..., Time
     )
 
 
-def _tpgen_contender(strategy: str, backend: str, layout: Layout = "mul_ir", streams: int = 0) -> Contender:
+def _make_tpgen_contender(strategy: str, backend: str, layout: Layout = "mul_ir", streams: int = 0) -> Contender:
     suffix = f"-{layout}" if layout != "mul_ir" else "-streams" if streams else ""
-    build = partial(_build_tpgen, strategy=strategy, layout=layout, streams=streams)
+    build = partial(_build_tpgen_product, strategy=strategy, layout=layout, streams=streams)
     row = _make_contender(f"tpgen-{strategy}{suffix}", backend, build)
     return replace(row, layout=layout, cuda_only=row.cuda_only or streams > 0, lacks={})
 
 
 _STRATEGIES = (*STRATEGIES, "auto")
 _ALL = (
-    *(_make_contender("e3nn", backend, _build_e3nn) for backend in _BACKENDS),
-    *(_make_contender("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
-    Contender("loop-streams/eager", partial(build_loop, backend="eager", loop=_LoopOnCudaStreams), cuda_only=True),
-    *(_tpgen_contender(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
-    *(_tpgen_contender(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
-    _tpgen_contender("einsum", "eager", streams=4),
-    Contender("cuequivariance/eager", _build_cuequivariance),
-    Contender("cuequivariance-ir_mul/eager", partial(_build_cuequivariance, layout="ir_mul"), layout="ir_mul"),
-    Contender("openequivariance/eager", _build_openequivariance, cuda_only=True),
+    *(_make_contender("e3nn", backend, _build_timed_e3nn_product) for backend in _BACKENDS),
+    *(_make_contender("loop", backend, build_instruction_loop) for backend in _BACKENDS if backend != "script"),
+    Contender(
+        "loop-streams/eager",
+        partial(build_instruction_loop, backend="eager", loop_class=_InstructionLoopOnCudaStreams),
+        cuda_only=True,
+    ),
+    *(_make_tpgen_contender(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
+    *(
+        _make_tpgen_contender(strategy, backend, "ir_mul")
+        for strategy in _STRATEGIES
+        for backend in ("eager", "inductor")
+    ),
+    _make_tpgen_contender("einsum", "eager", streams=4),
+    Contender("cuequivariance/eager", _build_cuequivariance_product),
+    Contender("cuequivariance-ir_mul/eager", partial(_build_cuequivariance_product, layout="ir_mul"), layout="ir_mul"),
+    Contender("openequivariance/eager", _build_openequivariance_product, cuda_only=True),
 )
 
 CONTENDERS: dict[str, Contender] = {contender.name: contender for contender in _ALL}
@@ -280,8 +288,6 @@ DEFAULT_CONTENDERS = ("e3nn/script", "e3nn/eager", "e3nn/inductor", "loop/eager"
 
 def select_contenders(patterns: Iterable[str] = ()) -> tuple[Contender, ...]:
     """Select contenders by name patterns; default: `DEFAULT_CONTENDERS`.
-
-    Raises a `TpgenError` for a pattern without match.
 
     >>> [contender.name for contender in select_contenders(["e3nn/[es]*"])]
     ['e3nn/eager', 'e3nn/script']

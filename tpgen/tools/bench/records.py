@@ -22,7 +22,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Environment:
-    """Machine and package versions of a measurement."""
+    """Machine and package versions of a benchmark."""
 
     tpgen: str
     torch: str
@@ -39,15 +39,15 @@ class Environment:
 
 
 def read_environment() -> Environment:
-    """This process's environment."""
+    """Machine and package versions of this process."""
     return Environment(
         tpgen=__version__,
         torch=torch.__version__,
-        e3nn=_package_version("e3nn"),
-        cuequivariance=_package_version("cuequivariance-torch"),
+        e3nn=_package_version_or_empty("e3nn"),
+        cuequivariance=_package_version_or_empty("cuequivariance-torch"),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        cpu=_cpu_model(),
+        cpu=_read_cpu_model_name(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
@@ -56,14 +56,14 @@ def read_environment() -> Environment:
     )
 
 
-def _package_version(package: str) -> str:
+def _package_version_or_empty(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
 
 
-def _cpu_model() -> str:
+def _read_cpu_model_name() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():
@@ -74,7 +74,7 @@ def _cpu_model() -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """Measurement of a contender at one task of one problem, in seconds and bytes."""
+    """Status, times and memory of one contender at a task of a problem."""
 
     problem: str
     task: str
@@ -105,7 +105,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Settings:
-    """Dtype, device, and seconds for each task of each problem."""
+    """Dtype, device and seconds per task of a benchmark."""
 
     dtype: str
     device: str
@@ -114,7 +114,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """Records with their settings and environment."""
+    """Benchmark records, with settings and environment."""
 
     environment: Environment
     settings: Settings
@@ -144,7 +144,7 @@ class Report:
         return tuple(r for r in self.records if (r.problem, r.task) == (problem, task))
 
     def speedup(self, record: Record, same_backend: bool = False) -> float | None:
-        """Speed-up over e3nn's best (or the same backend); None if missing or in doubt."""
+        """Speed-up of a record over e3nn's best (or same) backend; None if missing or in doubt."""
         rivals = [
             r
             for r in self.records_of(record.problem, record.task)
@@ -155,7 +155,7 @@ class Report:
             return None
         return best.median / record.median
 
-    def geometric_mean(self, contender: str, task: str, same_backend: bool = False) -> Mean | None:
+    def geometric_mean_speedup(self, contender: str, task: str, same_backend: bool = False) -> MeanSpeedup | None:
         """Average a contender's speed-ups over problems; None without any."""
         found = [
             (ratio, r.problem)
@@ -165,10 +165,10 @@ class Report:
         if not found:
             return None
         mean = math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
-        return Mean(mean, len(found), *min(found))
+        return MeanSpeedup(mean, len(found), *min(found))
 
     def save_json(self, path: str | Path) -> None:
-        """Write the report for `load_report`."""
+        """Write the report as JSON, for `load_report`."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(self.to_json() + "\n")
 
@@ -177,7 +177,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Mean:
+class MeanSpeedup:
     """Mean speed-up, number of problems, and smallest speed-up."""
 
     mean: float
@@ -187,7 +187,7 @@ class Mean:
 
 
 def load_report(path: str | Path) -> Report:
-    """Read a file of `Report.save_json`; raises `TpgenError` for others."""
+    """Read a report from a file of `Report.save_json`."""
     try:
         data = json.loads(Path(path).read_text())
         if data["schema"] != SCHEMA:
@@ -202,7 +202,7 @@ def load_report(path: str | Path) -> Report:
 
 
 def build_dataclass_from_json(dataclass_type: type, data: dict[str, Any]) -> Any:
-    """Build a dataclass from JSON; raises `TypeError` for unknown entries."""
+    """Build a dataclass from JSON data; refuse unknown entries."""
     unknown = sorted(set(data) - {f.name for f in fields(dataclass_type)})
     if unknown:
         raise TypeError(f"unknown entries {', '.join(unknown)}")

@@ -27,7 +27,7 @@ from tpgen.tools.bench.tasks import (
     Task,
     TimedProduct,
     compute_expected_results,
-    convert_to_layout,
+    convert_operands_to_layout,
     error_bound,
     find_largest_error,
     make_operands,
@@ -63,7 +63,7 @@ def run_benchmarks(
     threads: int | None = 1,
     progress: bool | Progress = False,
 ) -> Report:
-    """Measure contenders on problems, in ``tasks`` (empty: all).
+    """Check and time contenders at ``tasks`` (empty: all) of problems.
 
     Contenders share ``seconds`` per task and problem, without compilation; ``repeats`` sets rounds instead.  ``rows``
     replaces the batch.  One thread is timed in processor time, more ``threads`` (None: torch's number) in wall time.
@@ -85,8 +85,8 @@ def run_benchmarks(
     with default_dtype(dtype), with_threads(threads), warnings.catch_warnings(), shown as show:
         warnings.simplefilter("ignore")
         for problem in problems:
-            stage = _ProblemRun(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
-            records += stage.run(contenders, chosen)
+            benchmark = _ProblemBenchmark(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
+            records += benchmark.measure_contenders(contenders, chosen)
             # e3nn's products share one code object, of which Dynamo keeps eight compilations at most
             if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
                 torch.compiler.reset()
@@ -106,14 +106,14 @@ class _BuiltContender:
 
 
 @dataclass(frozen=True)
-class _AbsentContender:
+class _UnbuiltContender:
     contender: Contender
     status: str
     reason: str
 
 
 @dataclass(frozen=True)
-class _ProblemRun:
+class _ProblemBenchmark:
     problem: Problem
     rows: int
     dtype: torch.dtype
@@ -122,38 +122,38 @@ class _ProblemRun:
     repeats: int | None
     show: Progress
 
-    def run(self, contenders: Sequence[Contender], tasks: Sequence[Task]) -> list[Record]:
+    def measure_contenders(self, contenders: Sequence[Contender], tasks: Sequence[Task]) -> list[Record]:
         operands = make_operands(self.problem.plan, self.rows, self.dtype, self.device)
-        built = [self._build_contender(contender, operands, tasks) for contender in contenders]
-        return [record for task in tasks for record in self._run_task(task, operands, built)]
+        entries = [self._build_contender(contender, operands, tasks) for contender in contenders]
+        return [record for task in tasks for record in self._measure_task(task, operands, entries)]
 
     def _build_contender(
         self, contender: Contender, operands: Operands, tasks: Sequence[Task]
-    ) -> _BuiltContender | _AbsentContender:
+    ) -> _BuiltContender | _UnbuiltContender:
         plan, device = self.problem.plan, self.device
         self.show.say(f"{self.problem.name}: build {contender.name}")
-        obstacles = [contender.obstacle(task.name, device) for task in tasks]
+        obstacles = [contender.why_task_cannot_run(task.name, device) for task in tasks]
         if all(obstacles):  # do not build what takes part in nothing
-            return _AbsentContender(contender, "unavailable", obstacles[0] or "")
+            return _UnbuiltContender(contender, "unavailable", obstacles[0] or "")
         start = now(device)
         try:
             product = contender.build(plan, self.dtype, device)
             build = now(device) - start
         except Exception as error:
-            return _AbsentContender(contender, *_status_and_reason_of_error(error))
-        return _BuiltContender(contender, product, convert_to_layout(plan, contender.layout, operands), build)
+            return _UnbuiltContender(contender, *_status_and_reason_of_error(error))
+        return _BuiltContender(contender, product, convert_operands_to_layout(plan, contender.layout, operands), build)
 
-    def _run_task(
-        self, task: Task, operands: Operands, built: Sequence[_BuiltContender | _AbsentContender]
+    def _measure_task(
+        self, task: Task, operands: Operands, entries: Sequence[_BuiltContender | _UnbuiltContender]
     ) -> list[Record]:
         where = f"{self.problem.name}, {task.name}"
         self.show.say(f"{where}: compute the right results")
         expected = compute_expected_results(self.problem.plan, task, operands)
         records, ready = {}, {}
-        for entry in built:
+        for entry in entries:
             name = entry.contender.name
             self.show.say(f"{where}: first calls of {name}")
-            records[name] = self._check_contender(task, entry, expected)
+            records[name] = self._check_contender_results(task, entry, expected)
             if records[name].status == "ok" and isinstance(entry, _BuiltContender):
                 ready[name] = entry.call(task)
         self.show.say(f"{where}: time {len(ready)} in turn")
@@ -164,32 +164,32 @@ class _ProblemRun:
         self.show.step()
         return list(records.values())
 
-    def _check_contender(
-        self, task: Task, entry: _BuiltContender | _AbsentContender, expected: Sequence[Tensor]
+    def _check_contender_results(
+        self, task: Task, entry: _BuiltContender | _UnbuiltContender, expected_results: Sequence[Tensor]
     ) -> Record:
         contender = entry.contender
         layout = contender.layout if isinstance(contender.layout, str) else ",".join(contender.layout)
         record = Record(self.problem.name, task.name, contender.name, "ok", self.rows, layout)
-        if isinstance(entry, _AbsentContender):
+        if isinstance(entry, _UnbuiltContender):
             return replace(record, status=entry.status, reason=entry.reason)
         record = replace(record, build=entry.build)
-        obstacle = contender.obstacle(task.name, self.device)
+        obstacle = contender.why_task_cannot_run(task.name, self.device)
         if obstacle:
             return replace(record, status="unavailable", reason=obstacle)
         try:
-            return self._record_first_calls(record, task, entry, expected)
+            return self._record_first_call_time_and_error(record, task, entry, expected_results)
         except Exception as error:
             status, reason = _status_and_reason_of_error(error)
             return replace(record, status=status, reason=reason)
 
-    def _record_first_calls(
-        self, record: Record, task: Task, entry: _BuiltContender, expected: Sequence[Tensor]
+    def _record_first_call_time_and_error(
+        self, record: Record, task: Task, entry: _BuiltContender, expected_results: Sequence[Tensor]
     ) -> Record:
         device, call = self.device, entry.call(task)
         first = time_calls(call, device)
         for _ in range(_WARM_CALLS):
             results = call()
-        error, where = find_largest_error(self.problem.plan, task, entry.contender.layout, results, expected)
+        error, where = find_largest_error(self.problem.plan, task, entry.contender.layout, results, expected_results)
         record = replace(record, first=first, error=error)
         if not error <= error_bound(self.dtype):
             reason = f"{where} is off by {error:.1e}, allowed is {error_bound(self.dtype):.0e}"
@@ -216,13 +216,13 @@ def measure_peak_bytes(call: TimedCall, device: torch.device) -> int:
         torch.cuda.synchronize(device)
         del kept
         return torch.cuda.max_memory_allocated(device) - before
-    return max(accumulate(_list_allocation_sizes(call), initial=0))
+    return max(accumulate(_profile_allocated_and_freed_bytes(call), initial=0))
 
 
-def _list_allocation_sizes(call: TimedCall) -> list[int]:
+def _profile_allocated_and_freed_bytes(call: TimedCall) -> list[int]:
     with (
         no_collection(),
-        _quiet_stderr(),
+        _silence_stderr(),
         turn_reuse_off(),
         torch.autograd.profiler.profile(profile_memory=True, use_kineto=True) as profiled,
     ):
@@ -234,7 +234,7 @@ def _list_allocation_sizes(call: TimedCall) -> list[int]:
 
 
 @contextmanager
-def _quiet_stderr() -> Iterator[None]:
+def _silence_stderr() -> Iterator[None]:
     # the profiler's native library writes lines past Python's streams
     saved = os.dup(2)
     silent = os.open(os.devnull, os.O_WRONLY)

@@ -44,9 +44,7 @@ _SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class _Checked:
-    """Result of one check: error over tolerance, and reason of failure."""
-
+class _CheckResult:
     name: str
     dtype: str
     passed: bool
@@ -56,8 +54,8 @@ class _Checked:
 
 
 @dataclass(frozen=True)
-class Timed:
-    """Seconds of a product forward and backward, on one thread."""
+class ProductTiming:
+    """Seconds of e3nn and tpgen, forward and backward, on one thread."""
 
     name: str
     rows: int
@@ -67,7 +65,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Selftest(Shown):
-    """Machine, checks and timing."""
+    """Result of `selftest`: machine, checks and timing."""
 
     environment: Environment
     libc: str
@@ -77,8 +75,8 @@ class Selftest(Shown):
     runtime: str  # of OpenMP
     found: tuple[str, ...]  # all compilers
     cache: str
-    checks: tuple[_Checked, ...]
-    timing: Timed
+    checks: tuple[_CheckResult, ...]
+    timing: ProductTiming
     seconds: float
 
     @property
@@ -103,12 +101,12 @@ class Selftest(Shown):
             )
             for c in self.checks
         ]
-        return "\n".join([table(self._machine_rows()), "", table([heads, *rows]), "", *self._summary_lines()])
+        return "\n".join([table(self._list_machine_facts()), "", table([heads, *rows]), "", *self._summary_lines()])
 
     def _repr_html_(self) -> str:
         return div_lines(*str(self).splitlines())
 
-    def _machine_rows(self) -> list[tuple[str, str]]:
+    def _list_machine_facts(self) -> list[tuple[str, str]]:
         at = self.environment
         return [
             ("versions", f"tpgen {at.tpgen}, torch {at.torch}, e3nn {at.e3nn}, Python {at.python}"),
@@ -137,16 +135,16 @@ def _error_over_tolerance_text(error: float | None) -> str:
 def selftest(progress: ProgressOption = None) -> Selftest:
     """Check ten products, layers and polynomials by laws, and time one beside e3nn.
 
-    Uses kernels if a compiler exists; compilation takes a minute.
+    Compilation of kernels takes a minute.
     """
     start = time.perf_counter()
     with step_reporter(progress, len(CHECKED) + 1) as begin:
         checks = []
         for name, dtype in CHECKED.items():
             begin(name)
-            checks.append(_check_problem(name, dtype))
+            checks.append(_verify_problem_by_name(name, dtype))
         begin("timing")
-        timing = _time_product()
+        timing = _time_product_beside_e3nn()
     by, at = find_compiler(), instruction_set()
     return Selftest(
         read_environment(),
@@ -163,7 +161,7 @@ def selftest(progress: ProgressOption = None) -> Selftest:
     )
 
 
-def _check_problem(name: str, dtype: torch.dtype) -> _Checked:
+def _verify_problem_by_name(name: str, dtype: torch.dtype) -> _CheckResult:
     problem = {**PROBLEMS, **LINEARS, **POLYNOMIALS}[name]
     sizes = list_open_sizes(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
     strategy = "kernel" if find_compiler() else "auto"
@@ -173,16 +171,18 @@ def _check_problem(name: str, dtype: torch.dtype) -> _Checked:
         try:
             found = verify(build_module(problem.plan, **sizes, strategy=strategy).to(dtype), rows=4, only=CHECKED_LAWS)
         except TpgenError as error:
-            return _Checked(name, named, False, None, time.perf_counter() - start, str(error))
+            return _CheckResult(name, named, False, None, time.perf_counter() - start, str(error))
     broken = [f"{f.law}: {f.why or f.status}" for f in found.findings if f.status == FAILED]
     told_by_us = [str(w.message) for w in said if issubclass(w.category, UserWarning)]  # as of a kernel that failed
     errors = [f.relative / f.tolerance for f in found.findings if f.relative is not None and f.tolerance]
     largest = max(errors, default=None)
     finite = largest if largest is not None and largest < float("inf") else None
-    return _Checked(name, named, found.passed, finite, time.perf_counter() - start, "; ".join([*broken, *told_by_us]))
+    return _CheckResult(
+        name, named, found.passed, finite, time.perf_counter() - start, "; ".join([*broken, *told_by_us])
+    )
 
 
-def _time_product() -> Timed:
+def _time_product_beside_e3nn() -> ProductTiming:
     (problem,) = select_problems([TIMED])
     contenders = select_contenders(["e3nn/eager", "e3nn/script", "tpgen-auto/eager"])
     with warnings.catch_warnings():
@@ -190,4 +190,4 @@ def _time_product() -> Timed:
         report = run_benchmarks([problem], contenders, ["backward"], seconds=_SECONDS)
     medians = {record.contender: record.median for record in report.records}
     stock = [median for name, median in medians.items() if name.startswith("e3nn") and median]
-    return Timed(TIMED, report.records[0].rows, min(stock, default=None), medians.get("tpgen-auto/eager"))
+    return ProductTiming(TIMED, report.records[0].rows, min(stock, default=None), medians.get("tpgen-auto/eager"))

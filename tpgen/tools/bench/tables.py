@@ -37,15 +37,15 @@ _SHOWN = ("ok", "wrong")  # others have a reason instead of figures
 
 
 @dataclass(frozen=True)
-class Cells:
-    """A table's text; ``marks`` are row styles (``best``, ``wrong``)."""
+class TextTable:
+    """A table's title, headings and cells; ``marks`` are row styles."""
 
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     marks: tuple[str, ...] = ()
 
-    def rich(self) -> Table:
+    def make_rich_table(self) -> Table:
         """Table for a terminal."""
         table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
         for n, heading in enumerate(self.headings):
@@ -59,7 +59,7 @@ class Cells:
         """Title, and rows as dicts, for JSON."""
         return {"title": self.title, "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows]}
 
-    def markdown(self) -> str:
+    def write_markdown(self) -> str:
         lines = [self.headings, tuple("---" if h in _WORDS or not n else "---:" for n, h in enumerate(self.headings))]
         bold = [mark == "best" for mark in self.marks] or [False] * len(self.rows)
         for row, stressed in zip(self.rows, bold, strict=True):
@@ -73,14 +73,14 @@ _STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
 
 def _make_table_of_task(
     report: Report, problem: str, task: str, columns: Sequence[str] = tuple(_COLUMNS)
-) -> Cells | None:
+) -> TextTable | None:
     shown = [r for r in report.records_of(problem, task) if r.status in _SHOWN]
     records = sorted(shown, key=lambda r: r.median or float("inf"))
     if not records:
         return None
     rows = tuple(tuple(_COLUMNS[c](report, r) for c in columns) for r in records)
     marks = tuple("wrong" if r.status == "wrong" else "best" if r is records[0] else "" for r in records)
-    return Cells(f"{problem}, {_task_label(task)} ({records[0].rows} rows)", tuple(columns), rows, marks)
+    return TextTable(f"{problem}, {_task_label(task)} ({records[0].rows} rows)", tuple(columns), rows, marks)
 
 
 def _task_label(task: str) -> str:
@@ -92,10 +92,10 @@ _MEAN_HEADINGS = (
 )  # fmt: skip
 
 
-def _make_table_of_mean_speedups(report: Report, task: str) -> Cells | None:
+def _make_table_of_mean_speedups(report: Report, task: str) -> TextTable | None:
     found = []
     for contender in report.contenders:
-        best, same = (report.geometric_mean(contender, task, same_backend) for same_backend in (False, True))
+        best, same = (report.geometric_mean_speedup(contender, task, same_backend) for same_backend in (False, True))
         if best:
             found.append((best, same, contender))
     if not found:
@@ -112,10 +112,10 @@ def _make_table_of_mean_speedups(report: Report, task: str) -> Cells | None:
         )
         for best, same, contender in sorted(found, key=lambda row: -row[0].mean)
     )
-    return Cells(f"{_task_label(task)}: geometric means over the problems", _MEAN_HEADINGS, rows)
+    return TextTable(f"{_task_label(task)}: geometric means over the problems", _MEAN_HEADINGS, rows)
 
 
-def _make_table_of_untimed_contenders(report: Report) -> Cells | None:
+def _make_table_of_untimed_contenders(report: Report) -> TextTable | None:
     reasons: dict[tuple[str, str, str], list[Record]] = {}
     for r in report.records:
         if r.status != "ok":
@@ -123,13 +123,14 @@ def _make_table_of_untimed_contenders(report: Report) -> Cells | None:
     if not reasons:
         return None
     rows = tuple(
-        (name, status, _problems_and_tasks_text(report, rs), reason) for (name, status, reason), rs in reasons.items()
+        (name, status, _join_problem_and_task_names(report, rs), reason)
+        for (name, status, reason), rs in reasons.items()
     )
     marks = tuple("wrong" if status == "wrong" else "" for _, status, _ in reasons)
-    return Cells("not timed", ("contender", "status", "where", "reason"), rows, marks)
+    return TextTable("not timed", ("contender", "status", "where", "reason"), rows, marks)
 
 
-def _problems_and_tasks_text(report: Report, records: Sequence[Record]) -> str:
+def _join_problem_and_task_names(report: Report, records: Sequence[Record]) -> str:
     problems = list(dict.fromkeys(r.problem for r in records))
     tasks = list(dict.fromkeys(r.task for r in records))
     names = "all problems" if len(problems) == len(report.problems) else ", ".join(problems)
@@ -142,7 +143,7 @@ def describe_environment(report: Report) -> str:
 
 
 def describe_doubtful_times(report: Report) -> str:
-    """Warning of doubtful times, or empty."""
+    """Text that warns of doubtful times, or empty."""
     doubted = [r for r in report.records if r.doubt]
     if not doubted:
         return ""
@@ -170,7 +171,7 @@ def describe_machine(machine: Environment, device: str = "cpu") -> str:
 
 @dataclass(frozen=True)
 class ReportTables:
-    """All tables of a report, for a terminal."""
+    """All tables of a benchmark report, for rich."""
 
     report: Report
 
@@ -185,7 +186,7 @@ class ReportTables:
         if len(report.problems) > 1:
             cells += [_make_table_of_mean_speedups(report, task) for task in report.tasks]
         cells.append(_make_table_of_untimed_contenders(report))
-        yield from (c.rich() for c in cells if c)
+        yield from (c.make_rich_table() for c in cells if c)
         yield describe_environment(report)
 
 
@@ -197,31 +198,31 @@ _DETAIL = tuple(name for name in _COLUMNS if name != "error")
 
 
 def markdown_report(report: Report, image: str | None = None, details: bool = True) -> str:
-    """A report in Markdown; ``image`` is the plot's address, ``details`` adds `make_detail_cells`."""
+    """Benchmark report in Markdown; ``image`` is the plot's address, ``details`` adds `make_task_tables`."""
     parts = [f"Measured: {describe_environment(report)}."]
     if busy := describe_doubtful_times(report):
         parts.append(f"Note: {busy}.")
     if image:
         parts.append(f"![times faster than e3nn, by problem and task]({image})")
     found = [(task, _make_table_of_mean_speedups(report, task)) for task in report.tasks]
-    parts += [f"### {task}: geometric means\n\n{cells.markdown()}" for task, cells in found if cells]
+    parts += [f"### {task}: geometric means\n\n{cells.write_markdown()}" for task, cells in found if cells]
     if details:
-        parts += [_problem_section(report, problem) for problem in report.problems]
+        parts += [_write_problem_markdown(report, problem) for problem in report.problems]
     reasons = _make_table_of_untimed_contenders(report)
     if reasons:
-        parts.append(f"### Not timed\n\n{reasons.markdown()}")
+        parts.append(f"### Not timed\n\n{reasons.write_markdown()}")
     return "\n\n".join(parts) + "\n"
 
 
-def make_detail_cells(report: Report) -> list[Cells]:
-    """Tables of every problem and task."""
+def make_task_tables(report: Report) -> list[TextTable]:
+    """A table of records per problem and task."""
     found = (
         _make_table_of_task(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks
     )
     return [cells for cells in found if cells]
 
 
-def _problem_section(report: Report, problem: str) -> str:
+def _write_problem_markdown(report: Report, problem: str) -> str:
     known = PROBLEMS.get(problem)
     parts = [f"### {problem}"]
     if known:
@@ -229,7 +230,7 @@ def _problem_section(report: Report, problem: str) -> str:
     for task in report.tasks:
         cells = _make_table_of_task(report, problem, task, _DETAIL)
         if cells:
-            parts.append(f"{cells.title}:\n\n{cells.markdown()}")
+            parts.append(f"{cells.title}:\n\n{cells.write_markdown()}")
     return "\n\n".join(parts)
 
 
@@ -252,9 +253,9 @@ def plot_report(report: Report, path: str | Path) -> None:
     save_figure(figure, path)
 
 
-def _plot_task_panel(panel: Any, report: Report, task: str, names: list[str]) -> None:
-    families = [family for family in dict.fromkeys(name.split("/")[0] for name in names) if family != "e3nn"]
-    for name in names:
+def _plot_task_panel(panel: Any, report: Report, task: str, contender_names: list[str]) -> None:
+    families = [family for family in dict.fromkeys(name.split("/")[0] for name in contender_names) if family != "e3nn"]
+    for name in contender_names:
         points = [
             (ratio, y)
             for y, problem in enumerate(report.problems)

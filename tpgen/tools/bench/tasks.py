@@ -22,7 +22,7 @@ TimedProduct = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Operands:
-    """Inputs, weights and cotangents of a problem."""
+    """Inputs, weights and cotangents of a product."""
 
     x1: Tensor
     x2: Tensor
@@ -35,7 +35,7 @@ class Operands:
         """Operands that require gradients."""
         return (self.x1, self.x2, self.w) if self.w.numel() else (self.x1, self.x2)
 
-    def map(self, change: Callable[[str, Tensor], Tensor]) -> Operands:
+    def map_tensors(self, change: Callable[[str, Tensor], Tensor]) -> Operands:
         """Operands changed by ``change(name, tensor)``; x1, x2, w require gradients."""
         changed = {name: change(name, tensor.detach()) for name, tensor in vars(self).items()}
         return Operands(**{name: t.requires_grad_(name in _LEAVES and t.numel() > 0) for name, t in changed.items()})
@@ -60,12 +60,12 @@ def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.devic
 
     x1, x2, w, cotangent = draw("x1", "x2", "w", "out")
     operands = Operands(x1, x2, w if plan.weight_numel else w.flatten(), cotangent, *draw("x2"))
-    return operands.map(lambda name, tensor: tensor)
+    return operands.map_tensors(lambda name, tensor: tensor)
 
 
 @dataclass(frozen=True)
 class Task:
-    """Pass to time, as forward; ``run`` returns tensors named in ``results``."""
+    """A timed pass, such as backward; ``run`` returns tensors named in ``results``."""
 
     name: str
     about: str
@@ -123,25 +123,25 @@ def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
     return tuple(task for task in TASKS.values() if task.name in wanted)
 
 
-def convert_to_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
-    """``mul_ir`` operands in another layout."""
+def convert_operands_to_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
+    """Convert ``mul_ir`` operands to another layout."""
     if layout == "mul_ir":
         return operands
-    return operands.map(lambda name, tensor: convert_components_to_layout(plan, layout, name, tensor))
+    return operands.map_tensors(lambda name, tensor: convert_tensor_to_layout(plan, layout, name, tensor))
 
 
-def convert_components_to_layout(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
-    """An operand or result, given in ``mul_ir``, in another layout."""
+def convert_tensor_to_layout(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
+    """Convert one ``mul_ir`` operand or result to another layout."""
     leg = _LEG.get(name)
     if leg is None or expand_layout(plan, layout)[leg] == "mul_ir":
         return tensor
     return change_layout(tensor, (plan.irreps_in1, plan.irreps_in2, plan.irreps_out)[leg], "mul_ir", "ir_mul")
 
 
-def select_rows(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
-    """Rows ``start`` to ``stop``; shared weights stay whole."""
+def select_operand_rows(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
+    """Operands' rows ``start`` to ``stop``; shared weights stay whole."""
     whole = ("w",) if plan.shared_weights or not plan.weight_numel else ()
-    return operands.map(lambda name, tensor: tensor if name in whole else tensor[start:stop])
+    return operands.map_tensors(lambda name, tensor: tensor if name in whole else tensor[start:stop])
 
 
 # Largest error allowed, relative to the largest entry of the right result.
@@ -155,7 +155,7 @@ _CHUNK = 256  # rows; the definition builds dense intermediates
 
 
 def error_bound(dtype: torch.dtype) -> float:
-    """A dtype's allowed relative error; raises `BackendError` if unknown."""
+    """A dtype's allowed relative error."""
     if dtype not in BOUNDS:
         known = ", ".join(str(d).removeprefix("torch.") for d in BOUNDS)
         raise BackendError(f"benchmarks run in {known}, not in {str(dtype).removeprefix('torch.')}")
@@ -164,10 +164,10 @@ def error_bound(dtype: torch.dtype) -> float:
 
 def compute_expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor, ...]:
     """Compute a task's results by the slow definition, in float64 and ``mul_ir``."""
-    exact = operands.map(lambda name, tensor: tensor.to(torch.float64, copy=True))
+    exact = operands.map_tensors(lambda name, tensor: tensor.to(torch.float64, copy=True))
     parts = []
     for start in range(0, len(exact.x1), _CHUNK):
-        chunk = select_rows(exact, plan, start, start + _CHUNK)
+        chunk = select_operand_rows(exact, plan, start, start + _CHUNK)
         parts.append(task.run(lambda x1, x2, w: reference_product(plan, x1, x2, w), chunk))
     by_result = zip(task.results, zip(*parts, strict=True), strict=False)
     return tuple(sum(p[1:], p[0]) if name == "w" and plan.shared_weights else torch.cat(p) for name, p in by_result)
@@ -179,7 +179,7 @@ def find_largest_error(
     """Largest relative error and its result's name; infinite for wrong shapes and NaN."""
     triples = zip(task.results, results, expected, strict=False)
     errors = [
-        (_relative_error(result, convert_components_to_layout(plan, layout, name, right)), name)
+        (_max_relative_error(result, convert_tensor_to_layout(plan, layout, name, right)), name)
         for name, result, right in triples
     ]
     if len(results) != len(expected):
@@ -187,10 +187,10 @@ def find_largest_error(
     return max(errors)
 
 
-def _relative_error(result: Tensor, right: Tensor) -> float:
-    if result.shape != right.shape:
+def _max_relative_error(result: Tensor, expected: Tensor) -> float:
+    if result.shape != expected.shape:
         return math.inf
-    if not right.numel():
+    if not expected.numel():
         return 0.0
-    error = (result.to(right.dtype) - right).abs().max() / right.abs().max().clamp_min(1e-300)
+    error = (result.to(expected.dtype) - expected).abs().max() / expected.abs().max().clamp_min(1e-300)
     return float(error) if torch.isfinite(error) else math.inf

@@ -25,7 +25,7 @@ COMMANDS = {
     "tune": 'Time every strategy; "auto" then takes the fastest.',
     "cache": "Show, remove or build ahead the compiled kernels.",
     "selftest": "Check ten products on this machine, and time one.",
-    "demo": "Convert, prove and time a network; with --all all else.",
+    "demo": "Convert, check and time a network; --all adds the rest.",
     "report": "Show what torch.compile makes of a product or network.",
     "convert": "Convert a network in memory and report what changed.",
     "deploy": "Write a network and its kernels for other programs.",
@@ -71,7 +71,7 @@ _HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # a group without a 
 
 
 @contextmanager
-def _report_errors_as_one_message() -> Iterator[None]:
+def _reraise_errors_as_command_error() -> Iterator[None]:
     try:
         yield
     except _HELP:
@@ -84,13 +84,14 @@ def _report_errors_as_one_message() -> Iterator[None]:
         raise _CommandError(str(error)) from error
 
 
-class _Commands(SuggestingGroup):
-    """Commands, imported on demand; errors print one line."""
+class _LazyCommandGroup(SuggestingGroup):
+    """Click group: imports commands on demand, prints errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command by name; None if unknown."""
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
@@ -104,19 +105,20 @@ class _Commands(SuggestingGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _report_errors_as_one_message():
+        with _reraise_errors_as_command_error():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the chosen command; print errors in one line."""
         try:
-            with _report_errors_as_one_message():
+            with _reraise_errors_as_command_error():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)  # as a shell says it
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tpgen")
 def main() -> None:
     """Generate the code of equivariant tensor products, and read every stage of it.

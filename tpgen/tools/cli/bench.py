@@ -16,7 +16,7 @@ from tpgen.tools.bench.run import run_benchmarks, select_problems
 from tpgen.tools.bench.tables import ReportTables, plot_report
 from tpgen.tools.bench.tasks import TASKS
 from tpgen.tools.cli import types
-from tpgen.tools.cli.options import DTYPE_OPTIONS, ProblemName, add_free_options, json_option, make_free_problem
+from tpgen.tools.cli.options import DTYPE_OPTIONS, ProblemName, add_plan_options, json_option, make_problem_of_plan
 from tpgen.tools.cli.terminal import make_console
 from tpgen.tools.cli.types import PICTURE, OneOf, OutputFile
 
@@ -34,7 +34,7 @@ from tpgen.tools.cli.types import PICTURE, OneOf, OutputFile
     type=ProblemName(PROBLEMS),
     help=f"NAME: {', '.join(PROBLEMS)}; repeatable.",
 )
-@add_free_options
+@add_plan_options
 @click.option(
     "--contender",
     "contenders",
@@ -55,7 +55,7 @@ def bench_command(
     names: tuple[str, ...],
     suites: tuple[str, ...],
     problems: tuple[str, ...],
-    free: Plan | None,
+    described_plan: Plan | None,
     contenders: tuple[str, ...],
     tasks: tuple[str, ...],
     dtype: str,
@@ -70,7 +70,7 @@ def bench_command(
     Wrong contenders are not timed.  Default: all named problems.  The JSON is the records.
     """
     problems = (*names, *problems)
-    described = [make_free_problem(free)] if free is not None else []
+    described = [make_problem_of_plan(described_plan)] if described_plan is not None else []
     named = select_problems(problems, suites) if problems or suites or not described else ()
     report = run_benchmarks(
         [*named, *described],

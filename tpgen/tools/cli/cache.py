@@ -52,7 +52,7 @@ def clear_command(as_json: bool) -> None:
 @cache_command.command("process")
 @json_option
 def process_command(as_json: bool) -> None:
-    """Show a process's other caches, and limits.
+    """Show caches in memory, and limits.
 
     TPGEN_CACHE_ENTRIES and TPGEN_REUSE_MB set lower limits; programs call `tpgen.caches()`.
     """
@@ -104,7 +104,7 @@ def warm_command(
 
 @dataclass
 class WarmedKernels:
-    """Number of ready kernels, and reasons of modules without."""
+    """Number of ready kernels, and reasons for missing kernels."""
 
     ready: int = 0
     without: list[str] = field(default_factory=list)

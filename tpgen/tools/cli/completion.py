@@ -55,18 +55,20 @@ complete -c tpgen -f -a "(_tpgen)"
 
 
 @dataclass(frozen=True)
-class _ShellSyntax:
+class _CompletionTemplates:
     text: str
     between: str
     option: str
     command: str
 
 
-_BASH_SHELL = _ShellSyntax(_BASH, "|", '    "{place}") words="{words}" ;;', '      "{place}") words="{words}" ;;')
+_BASH_SHELL = _CompletionTemplates(
+    _BASH, "|", '    "{place}") words="{words}" ;;', '      "{place}") words="{words}" ;;'
+)
 _SHELLS = {
     "bash": _BASH_SHELL,
     "zsh": replace(_BASH_SHELL, text="autoload -U +X bashcompinit && bashcompinit\n" + _BASH),
-    "fish": _ShellSyntax(
+    "fish": _CompletionTemplates(
         _FISH, " ", '    case "{place}"\n      set words {words}', '        case "{place}"\n          set words {words}'
     ),
 }
@@ -82,7 +84,7 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     """
     root = ctx.find_root()
     assert isinstance(root.command, click.Group)
-    click.echo(write_completion_script(shell, list_known_words(root.command, root)), nl=False)
+    click.echo(write_completion_script(shell, list_completion_words(root.command, root)), nl=False)
 
 
 def write_completion_script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
@@ -105,13 +107,15 @@ def _write_shell_cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
     return "\n".join(case.format(place=place, words=" ".join(found)) for place, found in words.items())
 
 
-def list_known_words(command: click.Command, ctx: click.Context, command_path: str = "") -> dict[str, tuple[str, ...]]:
-    """Words that may follow each command and option."""
+def list_completion_words(
+    command: click.Command, ctx: click.Context, command_path: str = ""
+) -> dict[str, tuple[str, ...]]:
+    """Words that may follow, by command and option."""
     if isinstance(command, click.Group):
         below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
         words = {command_path: tuple(below)}
         for name, found in below.items():
-            words |= list_known_words(found, ctx, f"{command_path} {name}".strip())
+            words |= list_completion_words(found, ctx, f"{command_path} {name}".strip())
         return words
     names = [name for p in command.params if isinstance(p, click.Argument) for name in _list_choices_of_parameter(p)]
     options = [p for p in command.params if isinstance(p, click.Option)]

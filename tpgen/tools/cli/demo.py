@@ -26,8 +26,8 @@ TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
 @click.option("--all", "tour", flag_value="all", help="Training, laws, benchmarks and a program in C++ too: minutes.")
 @click.option("--short", "tour", flag_value="short", help="A little of all: a small product, and no compiler.")
 def demo_command(folder: Path, tour: str) -> None:
-    """Convert, prove and time a network; with --all all else.
+    """Convert, check and time a network; --all adds the rest.
 
-    Read index.md first.
+    Writes a folder; read index.md first.
     """
     run_tour(folder, TOURS[tour], make_console())

@@ -25,10 +25,10 @@ _FILE = click.Path(exists=True, path_type=Path)
 @click.option("--nequip", type=_FILE, help="A checkpoint or package of NequIP's.")
 @click.option("--sevenn", type=_FILE, help="A checkpoint of SevenNet's.")
 @click.option("--out", type=types.folder, required=True, help="A folder that does not exist yet.")
-@click.option("--ghosts", is_flag=True, help="Of an Allegro: for pair_allegro of LAMMPS.")
+@click.option("--ghosts", "ghost_atoms", is_flag=True, help="Of an Allegro: for pair_allegro of LAMMPS.")
 @click.option("--portable", is_flag=True, help="Of torch's operators alone, without kernels: slower.")
 def deploy_command(
-    name: str | None, network: str | None, out: Path, ghosts: bool, portable: bool, **files: Path | None
+    name: str | None, network: str | None, out: Path, ghost_atoms: bool, portable: bool, **files: Path | None
 ) -> None:
     """Write a network and its kernels for other programs.
 
@@ -49,5 +49,7 @@ def deploy_command(
         else:
             found = find_network(str(name or network))
             module, inputs = found.module, found.inputs
-        folder = deployed(without_operators(module) if portable else module, inputs, out, ghosts=ghosts, progress=say)
+        folder = deployed(
+            without_operators(module) if portable else module, inputs, out, ghosts=ghost_atoms, progress=say
+        )
     click.echo(f"{folder}: see README.md there")

@@ -46,18 +46,21 @@ from tpgen.tools.inspection.stages.request import JOINT
 )
 @click.option("--rows", type=click.IntRange(min=1), default=32, show_default=True, help="Batch Inductor compiles for.")
 @click.option(
-    "--whole", is_flag=True, help="On a terminal: with the prelude of C++, which is the same for all kernels."
+    "--whole",
+    "with_prelude",
+    is_flag=True,
+    help="On a terminal: with the prelude of C++, which is the same for all kernels.",
 )
 @click.option(
-    "--out", "place", type=types.path, help="Write into this folder; or one text into a file, like kernel.cpp."
+    "--out", "out_path", type=types.path, help="Write into this folder; or one text into a file, like kernel.cpp."
 )
 @json_option
 def dump_command(
     problem: Problem,
     stages: tuple[str, ...],
     directions: tuple[str, ...],
-    whole: bool,
-    place: Path | None,
+    with_prelude: bool,
+    out_path: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -65,22 +68,26 @@ def dump_command(
 
     The JSON has texts by file name.
     """
-    if place is not None and names_file(place) and (len(stages) > 1 or len(directions) > 1 or "all" in directions):
-        raise click.UsageError(f"{str(place)!r} is one file, and these are several texts: name a folder")
+    if (
+        out_path is not None
+        and names_file(out_path)
+        and (len(stages) > 1 or len(directions) > 1 or "all" in directions)
+    ):
+        raise click.UsageError(f"{str(out_path)!r} is one file, and these are several texts: name a folder")
     asked = collect_inspection_options(problem, options)
     chosen = stages or (choose_default_stage(problem.plan, directions[0], **asked),)
     files = dump_files(problem.plan, chosen, directions, **asked)
-    if place is not None:
+    if out_path is not None:
         for name, text in files.items():
-            file = place if names_file(place) else place / name
+            file = out_path if names_file(out_path) else out_path / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text + "\n", encoding="utf-8")
             click.echo(str(file), err=as_json)
     if as_json:
         click.echo(json.dumps(files))
-    elif place is None:
+    elif out_path is None:
         for name, text in files.items():
-            shown = _shorten_and_colour_for_terminal(name, text, whole)
+            shown = _fold_and_colour_for_terminal(name, text, with_prelude)
             click.echo(f"--- {name}\n{shown}\n" if len(files) > 1 else shown)
 
 
@@ -90,10 +97,10 @@ _PRELUDE = re.compile(
 )
 
 
-def _shorten_and_colour_for_terminal(name: str, text: str, shows_prelude: bool) -> str:
+def _fold_and_colour_for_terminal(name: str, text: str, with_prelude: bool) -> str:
     if not sys.stdout.isatty():
         return text
-    shown = text if shows_prelude or not name.endswith(".cpp") else fold_prelude(text)
+    shown = text if with_prelude or not name.endswith(".cpp") else fold_prelude(text)
     if os.environ.get("NO_COLOR"):
         return shown
     return pygments.highlight(shown, get_lexer_for_filename(name), TerminalFormatter()).rstrip("\n")

@@ -32,10 +32,10 @@ class Network:
     varied: tuple[tuple[Any, ...], ...] = ()  # of other shapes, for reports on recompilation
 
 
-def _build_tetris_network(product: ProductClass) -> Network:
+def _build_tetris_network(product_class: ProductClass) -> Network:
     torch.manual_seed(0)
     points = shapes(torch.Generator().manual_seed(0))
-    return Network(Tetris(product), (points,))
+    return Network(Tetris(product_class), (points,))
 
 
 NETWORKS: dict[str, Callable[[], Network]] = {
@@ -45,9 +45,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 
 
 def find_network(name: str) -> Network:
-    """One of `NETWORKS`, or the network of ``package.module:function``.
-
-    The function returns a module, a list of arguments and, optionally, a list of further ones.
+    """Make one of `NETWORKS`, or call ``package.module:function``, which returns a module and arguments.
 
     >>> len(find_network("tetris").inputs)
     1
@@ -55,11 +53,11 @@ def find_network(name: str) -> Network:
     if name in NETWORKS:
         return NETWORKS[name]()
     where, _, function = name.partition(":")
-    return _make_network_or_raise(name, _call_user_function(name, _import_function(where, function)))
+    return _make_network_of_returned_values(name, _call_user_function(name, _import_function(where, function)))
 
 
 def is_network_option(name: str) -> bool:
-    """Whether a name can be a network's.
+    """Whether a name can be a network's option value.
 
     >>> is_network_option("tetris"), is_network_option("my.module:function"), is_network_option("mace-large")
     (True, True, False)
@@ -68,10 +66,10 @@ def is_network_option(name: str) -> bool:
 
 
 class NetworkName(OneOf):
-    """Option value: a network's name, or ``package.module:function``."""
+    """Click type: a network's name, or ``package.module:function``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Name; raise `TpgenError` for others."""
+        """Return a network's name; raise `TpgenError` for others."""
         if value in self.refused:
             return super().convert(value, param, ctx)
         try:
@@ -80,7 +78,7 @@ class NetworkName(OneOf):
             raise TpgenError(f"{error}; or give package.module:function") from None
 
 
-def _make_network_or_raise(function_name: str, returned: Any) -> Network:
+def _make_network_of_returned_values(function_name: str, returned: Any) -> Network:
     parts = tuple(returned) if isinstance(returned, (tuple, list)) else ()
     module, inputs, varied = (*parts, ())[:3] if len(parts) in (2, 3) else (None,) * 3
     if (
@@ -109,15 +107,15 @@ def _call_user_function(name: str, function: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _import_function(where: str, name: str) -> Callable[[], Any]:
-    if where.endswith(".py") or "/" in where:
-        module = where.removesuffix(".py").strip("./").replace("/", ".")
-        raise TpgenError(f"{where!r} is a file, and a module is asked for: give {module}:{name}")
+def _import_function(module_name: str, function_name: str) -> Callable[[], Any]:
+    if module_name.endswith(".py") or "/" in module_name:
+        module = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise TpgenError(f"{module_name!r} is a file, and a module is asked for: give {module}:{function_name}")
     sys.path.insert(0, str(Path.cwd()))  # as python -m has it
     try:
-        return getattr(importlib.import_module(where), name)
+        return getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
-        raise TpgenError(f"cannot import {name!r} from {where!r}: {error}") from error
+        raise TpgenError(f"cannot import {function_name!r} from {module_name!r}: {error}") from error
     finally:
         sys.path.pop(0)
 
@@ -148,9 +146,9 @@ def add_network_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument NAME; the command gets ``network``, a `Network`."""
 
     @functools.wraps(command)
-    def command_with_network(name: str | None, network: str | None, **given: Any) -> Any:
+    def call_command_with_network(name: str | None, network: str | None, **given: Any) -> Any:
         if (name is None) == (network is None):
             raise click.UsageError(f"name one network: {', '.join(NETWORKS)}, or package.module:function")
         return command(network=find_network(str(name or network)), **given)
 
-    return network_name(network_option(command_with_network))
+    return network_name(network_option(call_command_with_network))

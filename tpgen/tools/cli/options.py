@@ -48,13 +48,13 @@ _OPTION_OF = {
 _FLAGS = {"in1": "--in1", "in2": "--in2", "out": "--irreps-out", "filter": "--filter"}
 
 
-def _decorate_with_options(options: list[Callable[[Any], Any]], command: Any) -> Any:
-    for option in reversed(options):
-        command = option(command)
+def _apply_option_decorators(decorators: list[Callable[[Any], Any]], command: Any) -> Any:
+    for decorator in reversed(decorators):
+        command = decorator(command)
     return command
 
 
-_FREE_OPTIONS: list[Callable[[Any], Any]] = [
+_PLAN_OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--preset", type=OneOf("preset", PRESETS), help="Derive the instructions from irreps, by rule."),
     click.option("--in1", metavar="IRREPS", help="Irreps of the first input, like '8x0e+8x1o'."),
     click.option("--in2", metavar="IRREPS", help="Irreps of the second input."),
@@ -81,20 +81,22 @@ _FREE_OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--path-normalization", type=OneOf("path normalization", PATH_NORMALIZATIONS)),
 ]
 
-_FREE_NAMES = tuple(
-    option.name for option in click.command()(_decorate_with_options(_FREE_OPTIONS, lambda: None)).params if option.name
+_PLAN_OPTION_NAMES = tuple(
+    option.name
+    for option in click.command()(_apply_option_decorators(_PLAN_OPTIONS, lambda: None)).params
+    if option.name
 )
 
 
-def add_free_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add options that describe a product; the command gets ``free``, a plan or None."""
+def add_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options that describe a product; the command gets ``described_plan``, a plan or None."""
 
     @functools.wraps(command)
-    def command_with_free_plan(**given: Any) -> Any:
-        option_values = {name: given.pop(name) for name in _FREE_NAMES}
-        return command(free=read_free_plan(option_values), **given)
+    def call_command_with_plan(**given: Any) -> Any:
+        option_values = {name: given.pop(name) for name in _PLAN_OPTION_NAMES}
+        return command(described_plan=make_plan_from_options(option_values), **given)
 
-    return _decorate_with_options(_FREE_OPTIONS, command_with_free_plan)
+    return _apply_option_decorators(_PLAN_OPTIONS, call_command_with_plan)
 
 
 def add_subject_options(
@@ -107,16 +109,20 @@ def add_subject_options(
 
     # name: of a problem or network; problem_name: of --problem
     @functools.wraps(command)
-    def command_with_subject(
-        free: Plan | None, name: str | None, problem_name: str | None, network: str | None = None, **given: Any
+    def call_command_with_subject(
+        described_plan: Plan | None,
+        name: str | None,
+        problem_name: str | None,
+        network: str | None = None,
+        **given: Any,
     ) -> Any:
-        if sum(one is not None for one in (free, name, problem_name, network)) != 1:
+        if sum(one is not None for one in (described_plan, name, problem_name, network)) != 1:
             raise click.UsageError(
                 "say which product, in one way: NAME, or --preset with irreps, or irreps with --instruction, or "
                 "--plan FILE"
             )
         of_network = network or (name if networks and name and is_network_option(name) else None)
-        chosen = None if of_network else _find_problem_or_make_it_of_plan(free, name or problem_name, polynomials)
+        chosen = None if of_network else _find_or_make_problem(described_plan, name or problem_name, polynomials)
         return command(problem=chosen, **({"network": of_network} if networks else {}), **given)
 
     known = (*PROBLEMS, *(POLYNOMIALS if polynomials else ()), *(LINEARS if linears else ()))
@@ -128,7 +134,7 @@ def add_subject_options(
         type=ProblemName(known),
         help=f"NAME: {', '.join(known)}.",
     )
-    described = add_free_options(command_with_subject)
+    described = add_plan_options(call_command_with_subject)
     argument = click.argument("name", required=False, metavar="[NAME]", type=kind)
     return argument(problem_option(network_option(described) if networks else described))
 
@@ -137,13 +143,13 @@ product_options = functools.partial(add_subject_options, networks=False)
 
 
 class ProblemName(OneOf):
-    """Option value: a problem's name."""
+    """Click type: a problem's name."""
 
-    def __init__(self, known: Collection[str], what: str = "problem") -> None:
-        super().__init__(what, known, messages_for_other_kinds(known))
+    def __init__(self, known: Collection[str], kind: str = "problem") -> None:
+        super().__init__(kind, known, make_wrong_kind_messages(known))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Name; raise `TpgenError` for others and irreps."""
+        """Return a problem's name; raise `TpgenError` for others and irreps."""
         if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
             raise TpgenError(
                 f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and "
@@ -153,15 +159,15 @@ class ProblemName(OneOf):
 
 
 class SubjectName(ProblemName, NetworkName):
-    """Option value: a problem's or network's name."""
+    """Click type: a problem's or network's name."""
 
 
 _TAKE_POLYNOMIALS = "plan, explain, explore, dump, tune and verify take polynomials"
 _TAKE_LINEARS = "explain, tune and verify take linear layers"
 
 
-def messages_for_other_kinds(known_names: Collection[str]) -> dict[str, str]:
-    """Error messages by name of problems and networks outside ``known_names``."""
+def make_wrong_kind_messages(known_names: Collection[str]) -> dict[str, str]:
+    """Error messages for names of problems and networks outside ``known_names``."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKE_POLYNOMIALS)),
         **dict.fromkeys(LINEARS, ("linear layer", _TAKE_LINEARS)),
@@ -174,18 +180,18 @@ def messages_for_other_kinds(known_names: Collection[str]) -> dict[str, str]:
     }
 
 
-def _find_problem_or_make_it_of_plan(free: Plan | None, name: str | None, polynomials: bool) -> Problem:
+def _find_or_make_problem(plan: Plan | None, name: str | None, polynomials: bool) -> Problem:
     if name is not None:
         return POLYNOMIALS.get(name) or LINEARS.get(name) or find_problem(name)
-    assert free is not None
-    return make_free_problem(free, polynomials=polynomials)
+    assert plan is not None
+    return make_problem_of_plan(plan, polynomials=polynomials)
 
 
 _FORMS = {False: (OF_PATHS,), True: (OF_PATHS, OF_MONOMIALS)}  # of plans, by whether a command takes polynomials
 
 
-def make_free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
-    """Problem of a user's plan; `click.UsageError` for the wrong kind."""
+def make_problem_of_plan(plan: Plan, *, polynomials: bool = False) -> Problem:
+    """Make a problem of a user's plan; raise `click.UsageError` for the wrong kind."""
     if plan.maker.form not in _FORMS[polynomials]:
         raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKE_POLYNOMIALS}")
     if not polynomials and len(plan.inputs) < 2:
@@ -193,9 +199,9 @@ def make_free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
     return Problem(f"plan-{plan.digest}", "described on the command line", 1000, lambda: plan, "free")
 
 
-def read_free_plan(option_values: dict[str, Any]) -> Plan | None:
-    """Plan that options describe; None without."""
-    given = [name for name in _FREE_NAMES if option_values[name] not in (None, ())]
+def make_plan_from_options(option_values: dict[str, Any]) -> Plan | None:
+    """Make the plan that options describe; None without."""
+    given = [name for name in _PLAN_OPTION_NAMES if option_values[name] not in (None, ())]
     sources = [name for name in ("preset", "instructions", "plan_file") if name in given]
     if not given:
         return None
@@ -289,7 +295,7 @@ _LEFT_OUT: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def select_known_options(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options that a plan has; refuse others that the user gave."""
+    """Select options that a plan has; refuse others that the user gave."""
     names, why = _LEFT_OUT[plan.maker.form]
     refuse_options(names, why)
     return {name: value for name, value in options.items() if name not in names}
@@ -308,12 +314,12 @@ def add_run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options layout, strategy, backend, dtype (a `torch.dtype`) and device."""
 
     @functools.wraps(command)
-    def command_with_dtype(dtype: str, **given: Any) -> Any:
+    def call_command_with_dtype(dtype: str, **given: Any) -> Any:
         if given["strategy"] == "kernel" and dtype not in KERNEL_DTYPES:
             raise BackendError(f"{COMPUTED}, not in {dtype}: choose one of them, or another --strategy")
         return command(dtype=DTYPE_OPTIONS[dtype], **given)
 
-    return _decorate_with_options(_RUN_OPTIONS, command_with_dtype)
+    return _apply_option_decorators(_RUN_OPTIONS, call_command_with_dtype)
 
 
 radial_option = click.option(

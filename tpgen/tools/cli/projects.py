@@ -66,7 +66,7 @@ def lammps_command(source: Path, target: Path, project: str | None, radial: str,
     TARGET is for pair_style mliap unified.  SOURCE, a MACE model, a NequIP checkpoint or package, or a SevenNet
     checkpoint, is a pickle: give files of people you trust.
     """
-    _write_for_lammps_with_progress(source, target, project, radial, force)
+    _write_lammps_model_with_progress(source, target, project, radial, force)
 
 
 def _refuse_existing_target(target: Path, force: bool) -> None:
@@ -74,7 +74,9 @@ def _refuse_existing_target(target: Path, force: bool) -> None:
         raise TpgenError(f"{target} is there already: name another TARGET, or replace it by --force")
 
 
-def _write_for_lammps_with_progress(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
+def _write_lammps_model_with_progress(
+    source: Path, target: Path, project: str | None, radial: str, force: bool
+) -> None:
     _refuse_existing_target(target, force)
     with show_progress("lammps: read the model, convert it, write the file"):
         write_for_lammps(source, target, project, radial=radial)
@@ -84,7 +86,7 @@ def _write_for_lammps_with_progress(source: Path, target: Path, project: str | N
 @click.command("mace-convert")
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("target", type=OutputFile())
-@click.option("--restore", "back", is_flag=True, help="Make a converted model stock again.")
+@click.option("--restore", "to_stock", is_flag=True, help="Make a converted model stock again.")
 @click.option("--lammps", is_flag=True, help="Write a file for LAMMPS's Python interface (mliap unified).")
 @radial_option
 @click.option("--force", is_flag=True, help="Replace TARGET where it is there, even if it is SOURCE.")
@@ -94,7 +96,7 @@ def _write_for_lammps_with_progress(source: Path, target: Path, project: str | N
 def mace_convert_command(
     source: Path,
     target: Path,
-    back: bool,
+    to_stock: bool,
     lammps: bool,
     force: bool,
     as_json: bool,
@@ -105,10 +107,10 @@ def mace_convert_command(
     TARGET must not exist yet.  SOURCE is a pickle: give files of people you trust.
     """
     if lammps:
-        _write_for_lammps_with_progress(source, target, "mace", options["radial"], force)
+        _write_lammps_model_with_progress(source, target, "mace", options["radial"], force)
         return
     _refuse_existing_target(target, force)
-    change = restore if back else partial(convert, **options)
+    change = restore if to_stock else partial(convert, **options)
     with show_progress("mace-convert: read the model, change it, write the file"):
         report = change_file(source, target, change)
     click.echo(report.to_json() if as_json else str(report))

@@ -51,8 +51,9 @@ def report_command(
 
     NAME is a problem or network.  Products are compiled from outside; --backend decides --strategy auto.
     """
+    varied: list[tuple[Any, ...]] | None = None
     if problem is not None:
-        module, inputs, varied = _build_product_and_inputs(problem.plan, rows, **run)
+        module, inputs = _build_product_and_inputs(problem.plan, rows, **run)
     else:
         refuse_options((*RUN_NAMES, "rows"), "a network runs as it is, on the inputs that come with it")
         found = find_network(str(network))
@@ -64,10 +65,10 @@ def report_command(
     click.echo(made.to_json() if as_json else made.full if full else str(made))
 
 
-def _build_product_and_inputs(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, list[Any], None]:
+def _build_product_and_inputs(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, list[Any]]:
     request = Request(plan, rows=rows, **run)
     chosen = choose_strategy(plan, request).strategy
     product = TensorProduct.from_plan(plan, internal_weights=False, layout=request.layout, strategy=chosen)
     names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
     inputs: list[Any] = draw_example_arguments(request, names)
-    return product.to(device=request.device, dtype=request.dtype), inputs, None
+    return product.to(device=request.device, dtype=request.dtype), inputs

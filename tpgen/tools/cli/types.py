@@ -15,25 +15,26 @@ from tpgen.base.errors import TpgenError, unknown
 
 
 class OneOf(click.Choice):
-    """Option value: one of some names; ``refused`` maps further names to error messages."""
+    """Click type: one of some names."""
 
-    def __init__(self, what: str, names: Iterable[str], refused: Mapping[str, str] | None = None) -> None:
+    def __init__(self, kind: str, names: Iterable[str], refused: Mapping[str, str] | None = None) -> None:
+        """Accept ``names``; ``refused`` maps other names to error messages."""
         super().__init__(list(names))
-        self.what = what
+        self.kind = kind
         self.refused = refused or {}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A known name, or raise `TpgenError` with the closest."""
+        """Return a known name, or raise `TpgenError` with the closest."""
         if value not in self.choices:
             if value in self.refused:
                 raise TpgenError(self.refused[value])
-            raise TpgenError(unknown(self.what, value, self.choices))
+            raise TpgenError(unknown(self.kind, value, self.choices))
         return value
 
 
 # help shows the name of this and of each later function as the name of its value
 def instruction(value: Any) -> tuple:
-    """Parse ``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
+    """Parse an instruction ``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
 
     >>> instruction("0,0,1,uvu,true")
     (0, 0, 1, 'uvu', True, 1.0)
@@ -69,7 +70,7 @@ def capabilities(value: Any) -> tuple[int, ...]:
 
 
 def device(value: Any) -> str:
-    """Name of an available device, or raise."""
+    """Name of an available device; raises for others."""
     try:
         torch.empty(0, device=value)
     except (RuntimeError, AssertionError) as error:
@@ -78,7 +79,7 @@ def device(value: Any) -> str:
 
 
 class OutputFile(click.ParamType):
-    """Option value: a writable file; for a folder, the file ``inside``."""
+    """Click type: a writable file; for a folder, the file ``inside``."""
 
     name = "file"
 
@@ -87,7 +88,7 @@ class OutputFile(click.ParamType):
         self.inside = inside
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Path, or fail if unwritable."""
+        """Path of a file; fails if unwritable."""
         path = Path(value)
         if self.inside is not None and not names_file(path):
             path = path / self.inside
@@ -117,7 +118,7 @@ def path(value: Any) -> Path:
 
 
 def folder(value: Any) -> Path:
-    """A writable folder's path, or raise."""
+    """Path of a writable folder; raises for others."""
     if why := _why_folder_unwritable(Path(value)):
         raise click.BadParameter(f"cannot write into {str(value)!r}: {why}")
     return Path(value)

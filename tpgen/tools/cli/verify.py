@@ -75,14 +75,16 @@ def _run_verification(
         module = build_module(problem.plan, **sizes, **select_known_options(problem.plan, options))
         return verification(module.to(device=device, dtype=dtype), rows=rows, **shared)
     refuse_options((*RUN_NAMES, "rows"), "a network brings its own")
-    found, (irreps_in, irreps_out) = find_network(str(network)), _parse_turns(turns)
+    found, (irreps_in, irreps_out) = find_network(str(network)), _parse_irreps_of_inputs_and_results(turns)
     return verification(found.module, found.inputs, irreps_in=irreps_in, irreps_out=irreps_out, **shared)
 
 
-def _parse_turns(turns: tuple[str, ...]) -> tuple[dict[str, str | None] | None, dict[str, str | None] | None]:
+def _parse_irreps_of_inputs_and_results(
+    turn_texts: tuple[str, ...],
+) -> tuple[dict[str, str | None] | None, dict[str, str | None] | None]:
     # irreps of inputs, and of results; None where nothing is said
     ends: tuple[dict[str, str | None], dict[str, str | None]] = ({}, {})
-    for text in turns:
+    for text in turn_texts:
         name, equals, irreps = text.partition("=")
         if not equals:
             raise click.UsageError(f"--turns {text!r}: write NAME=IRREPS for an input, out:NAME=IRREPS for a result")

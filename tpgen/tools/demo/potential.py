@@ -1,8 +1,6 @@
-r"""A potential of e3nn's modules.
+"""A potential of e3nn's modules."""
 
-.. math:: E = \sum_i e(h_i), \qquad
-    h'_i = S_{z_i} h_i + \frac1n \sum_{j \in N(i)} (L h_j) \otimes_{w(|r_{ij}|)} Y(r_{ij})
-"""
+# E = Σ_i e(h_i), with layers h'_i = S_{z_i} h_i + 1/n Σ_{j in N(i)} (L h_j) ⊗_{w(|r_ij|)} Y(r_ij)
 
 from __future__ import annotations
 
@@ -32,9 +30,10 @@ ELEMENTS, BASIS, CUTOFF, NEIGHBOURS = 4, 8, 2.0, 12.0
 
 
 class Layer(nn.Module):
-    """Message layer: sum over neighbours, and a self-connection by element."""
+    """Message layer: sum over neighbours, and self-connection by element."""
 
     def __init__(self, irreps_in: o3.Irreps, harmonics: o3.Irreps, irreps_out: o3.Irreps) -> None:
+        """Message layer from ``irreps_in`` to ``irreps_out``; ``harmonics`` are irreps of edges."""
         super().__init__()
         pairs = [(i, j, ir) for i, a in enumerate(irreps_in) for j, b in enumerate(harmonics) for ir in a.ir * b.ir]
         paths = [(i, j, ir) for i, j, ir in pairs if ir in {out.ir for out in irreps_out}]
@@ -47,15 +46,17 @@ class Layer(nn.Module):
         self.self_connection = o3.FullyConnectedTensorProduct(irreps_in, f"{ELEMENTS}x0e", irreps_out)
 
     def forward(self, h: Tensor, elements: Tensor, harmonics: Tensor, basis: Tensor, edges: Tensor) -> Tensor:
+        """New features of atoms, from features ``h``, elements, and harmonics and radial basis of edges."""
         messages = self.message(self.up(h)[edges[0]], harmonics, self.radial(basis))
         summed = messages.new_zeros(h.shape[0], messages.shape[1]).index_add(0, edges[1], messages) / NEIGHBOURS
         return self.down(summed) + self.self_connection(h, elements)
 
 
 class Potential(nn.Module):
-    """Potential: ``forward(positions, elements, edges)``, with one-hot elements, gives energy and forces."""
+    """Interatomic potential of e3nn's modules, on one-hot elements."""
 
     def __init__(self, channels: int = 32, degree: int = 2) -> None:
+        """Potential whose features are ``channels`` of each irrep up to l = ``degree``."""
         super().__init__()
         harmonics = o3.Irreps.spherical_harmonics(degree)
         hidden = o3.Irreps([(channels, ir) for _, ir in harmonics])
@@ -66,6 +67,7 @@ class Potential(nn.Module):
         self.readout = o3.Linear(hidden, "0e")
 
     def forward(self, positions: Tensor, elements: Tensor, edges: Tensor) -> dict[str, Tensor]:
+        """Total energy, and forces on atoms."""
         with torch.enable_grad():
             positions = positions if positions.requires_grad else positions.detach().requires_grad_()
             energy = self.energy(positions, elements, edges)
@@ -73,6 +75,7 @@ class Potential(nn.Module):
         return {"energy": energy, "forces": -slope}
 
     def energy(self, positions: Tensor, elements: Tensor, edges: Tensor) -> Tensor:
+        """Total energy of atoms."""
         vectors = positions[edges[1]] - positions[edges[0]]
         harmonics, lengths = self.harmonics(vectors), vectors.norm(dim=1)
         basis = soft_one_hot_linspace(lengths, 0.0, CUTOFF, BASIS, basis="smooth_finite", cutoff=True) * BASIS**0.5
@@ -99,7 +102,7 @@ def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
 
 
 def convert_potential(channels: int, degree: int) -> tuple[Potential, Potential, Conversion]:
-    """A stock potential, its converted and proven copy, and the report."""
+    """An e3nn potential, its converted and checked copy, and the report."""
     torch.manual_seed(0)
     stock = Potential(channels, degree).eval()
     reports: list[Conversion] = []
@@ -111,7 +114,7 @@ STOCK, KERNELS, PROGRAM = "e3nn", "tpgen.convert, first calls", "tpgen.convert, 
 
 
 def time_potential(stock: Potential, network: Potential, side: int) -> dict[str, Timing]:
-    """Time energies and forces of side³ atoms by e3nn, kernels and program."""
+    """Time energies and forces of side³ atoms, stock and converted."""
     given = atoms(side)
     network(*given)
     ready(network)
@@ -129,13 +132,14 @@ def time_potential(stock: Potential, network: Potential, side: int) -> dict[str,
 
 
 class PairEnergy(nn.Module):
-    """Small potential: ``forward(positions, edges)`` gives energy and forces."""
+    """Small pair potential by one tensor product."""
 
     def __init__(self) -> None:
         super().__init__()
         self.product = FullyConnectedTensorProduct("1x0e+1x1o", "1x0e+1x1o", "4x0e", strategy="kernel")
 
     def forward(self, positions: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """Total energy, and forces on points."""
         with torch.enable_grad():
             positions = positions.detach().requires_grad_()
             vectors = positions[edges[1]] - positions[edges[0]]
@@ -153,7 +157,7 @@ def make_pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]
     return PairEnergy().double(), [torch.randn(points, 3, dtype=torch.float64), torch.cat([pairs, pairs.flip(0)], 1)]
 
 
-def run_from_cpp(folder: Path) -> tuple[float, float, list[str]]:
+def deploy_and_run_from_cpp(folder: Path) -> tuple[float, float, list[str]]:
     """Deploy `make_pair_energy_example`, then build and run the C++ program.
 
     Returns energy, largest relative difference from Python, and build command.

@@ -1,10 +1,6 @@
-r"""Classifier of eight tetris shapes, in layers:
+"""Classifier of eight tetris shapes."""
 
-.. math::
-
-    f'_i = \mathrm{gate}\Big( \tfrac{1}{\sqrt 2} S f_i
-        + \tfrac{1}{\sqrt{2 n}} \sum_{j \in N(i)} f_j \otimes_{w(|r_{ij}|)} Y(r_{ij}) \Big)
-"""
+# layers: f'_i = gate(S f_i / √2 + Σ_{j in N(i)} f_j ⊗_{w(|r_ij|)} Y(r_ij) / √(2 n))
 
 from __future__ import annotations
 
@@ -67,7 +63,7 @@ def make_labels() -> Tensor:
 
 
 def find_neighbours(points: Tensor) -> Neighbours:
-    """Pairs of near points of one shape."""
+    """Pairs of near points within each shape."""
     shape = torch.arange(len(points)) // POINTS
     near = (torch.cdist(points, points) < CUTOFF) & (shape[:, None] == shape[None, :])
     source, target = torch.nonzero(near & ~torch.eye(len(points), dtype=torch.bool), as_tuple=True)
@@ -78,35 +74,39 @@ class Convolution(nn.Module):
     """Convolution with spherical harmonics and learned radial weights, and a self-connection."""
 
     def __init__(
-        self, product: ProductClass, irreps_in: o3.Irreps, irreps_sh: o3.Irreps, irreps_out: o3.Irreps
+        self, product_class: ProductClass, irreps_in: o3.Irreps, irreps_sh: o3.Irreps, irreps_out: o3.Irreps
     ) -> None:
+        """Convolution by tensor products of ``product_class``."""
         super().__init__()
-        self.message = product(irreps_in, irreps_sh, irreps_out, shared_weights=False, internal_weights=False)
+        self.message = product_class(irreps_in, irreps_sh, irreps_out, shared_weights=False, internal_weights=False)
         self.radial = FullyConnectedNet([BASIS, 16, self.message.weight_numel], nn.functional.silu)
-        self.self_connection = product(irreps_in, "0e", irreps_out)
+        self.self_connection = product_class(irreps_in, "0e", irreps_out)
 
     def forward(self, f: Tensor, edges: Neighbours, harmonics: Tensor, basis: Tensor) -> Tensor:
+        """Convolve features ``f`` of points; harmonics and radial basis are of edges."""
         messages = self.message(f[edges.source], harmonics, self.radial(basis))
         out = self.self_connection(f, f.new_ones(len(f), 1))
         return out.index_add(0, edges.target, messages / NEIGHBOURS**0.5) / 2**0.5  # two terms of like size
 
 
 class Tetris(nn.Module):
-    """Gated convolutions, a last one to scalars, and the mean over a shape's points."""
+    """Classifier of shapes: gated convolutions, and the mean over a shape's points."""
 
-    def __init__(self, product: ProductClass, layers: int = 2, mul: int = 8, lmax: int = 2) -> None:
+    def __init__(self, product_class: ProductClass, layers: int = 2, mul: int = 8, lmax: int = 2) -> None:
+        """Network of tensor products of ``product_class``."""
         super().__init__()
         self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)
         self.convolutions, self.gates = nn.ModuleList(), nn.ModuleList()
         irreps = o3.Irreps("0e")
         for _ in range(layers):
             gate = _make_gate(irreps, self.irreps_sh, mul, lmax)
-            self.convolutions.append(Convolution(product, irreps, self.irreps_sh, gate.irreps_in))
+            self.convolutions.append(Convolution(product_class, irreps, self.irreps_sh, gate.irreps_in))
             self.gates.append(gate)
             irreps = gate.irreps_out
-        self.last = Convolution(product, irreps, self.irreps_sh, o3.Irreps(OUTPUT))
+        self.last = Convolution(product_class, irreps, self.irreps_sh, o3.Irreps(OUTPUT))
 
     def forward(self, points: Tensor) -> Tensor:
+        """Seven scalars for each shape of four points."""
         edges = find_neighbours(points)
         harmonics = o3.spherical_harmonics(self.irreps_sh, edges.vector, normalize=True, normalization="component")
         length = edges.vector.norm(dim=1)
@@ -139,7 +139,7 @@ class TrainingRun:
         return median(self.seconds)
 
     @property
-    def solved(self) -> int | None:
+    def solved_step(self) -> int | None:
         """Step from which every shape is recognised, or None."""
         for step in range(len(self.accuracies)):
             if min(self.accuracies[step:]) == 1.0:

@@ -30,7 +30,7 @@ from tpgen.tools.demo.potential import (
     STOCK,
     atoms,
     convert_potential,
-    run_from_cpp,
+    deploy_and_run_from_cpp,
     time_potential,
     verify_potential,
 )
@@ -48,7 +48,7 @@ LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same number
 
 @dataclass(frozen=True)
 class Tour:
-    """Contents of the demonstration."""
+    """Contents and sizes of the demonstration."""
 
     problems: tuple[str, ...]
     compiled: tuple[str, ...]  # problems whose Inductor output is shown as well
@@ -100,7 +100,7 @@ class _TourChapter:
 
 
 def run_tour(folder: Path, tour: Tour, console: Console) -> None:
-    """Run all steps and write ``index.md``; then raise `TpgenError` if a check failed."""
+    """Run all steps and write ``index.md``; raise `TpgenError` if a check failed."""
     folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     sections = []
@@ -127,24 +127,26 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
         raise TpgenError("the tour found what should not be: " + "; ".join(wrong))
 
 
-def _show_products(folder: Path, tour: Tour, console: Console) -> _TourChapter:
+def _inspect_and_verify_products(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     problems = [*map(find_problem, tour.problems)]
-    return _inspect_and_verify(problems, "grouped", (*_LAWS, "e3nn", "right"), folder, tour, console)
+    return _inspect_and_verify_problems(problems, "grouped", (*_LAWS, "e3nn", "right"), folder, tour, console)
 
 
-def _show_polynomials(folder: Path, tour: Tour, console: Console) -> _TourChapter:
+def _inspect_and_verify_polynomials(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     contraction = replace(POLYNOMIALS["small-contraction"], about="MACE's symmetric contraction, small")
     problems = [contraction, POLYNOMIALS["turned"]]
-    return _inspect_and_verify(problems, "einsum", (*_LAWS, "degree"), folder, tour, console)
+    return _inspect_and_verify_problems(problems, "einsum", (*_LAWS, "degree"), folder, tour, console)
 
 
-def _inspect_and_verify(
+def _inspect_and_verify_problems(
     problems: Sequence[Problem], strategy: str, laws: Sequence[str], folder: Path, tour: Tour, console: Console
 ) -> _TourChapter:
     texts, wrong = [], []
     for problem in problems:
         name, sizes = problem.name, {size: getattr(problem, size) for size in problem.plan.maker.sizes}
-        files = _dump_stages(problem, {**sizes, "strategy": strategy}, folder / name, name in tour.compiled, console)
+        files = _write_stage_files(
+            problem, {**sizes, "strategy": strategy}, folder / name, name in tour.compiled, console
+        )
         with console.status(f"   {name}: write the explorer"):
             page = folder / name / "explorer.html"
             # measured where there is time to compile
@@ -152,12 +154,14 @@ def _inspect_and_verify(
         console.print(f"   {name}: every stage on one page, [bold]{page}[/]")
         with console.status(f"   {name}: verify"):
             report = verify(problem.plan, only=laws)
-        wrong += _write_verification(report, name, folder / name, console)
-        texts.append(_product_markdown(problem, files, str(report)))
+        wrong += _write_verification_and_list_failures(report, name, folder / name, console)
+        texts.append(_write_product_markdown(problem, files, str(report)))
     return _TourChapter("\n".join(texts), tuple(wrong))
 
 
-def _write_verification(report: Verification, title: str, folder: Path, console: Console) -> list[str]:
+def _write_verification_and_list_failures(
+    report: Verification, title: str, folder: Path, console: Console
+) -> list[str]:
     (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
     (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
     console.print(f"   {title}: verified ({count_statuses_as_text(report.findings)})")
@@ -168,8 +172,8 @@ def _write_verification(report: Verification, title: str, folder: Path, console:
 _SLOW_OR_PARTIAL_STAGES = ("inductor", "cuda", "ptx", "sass")
 
 
-def _dump_stages(
-    problem: Problem, options: dict[str, Any], folder: Path, compiled: bool, console: Console
+def _write_stage_files(
+    problem: Problem, options: dict[str, Any], folder: Path, with_inductor: bool, console: Console
 ) -> list[str]:
     plan = problem.plan
     console.print(f"   {problem.name}: {len(plan.paths)} paths, {plan.weight_numel} weights, {plan.flops} FLOPs a row")
@@ -177,7 +181,7 @@ def _dump_stages(
     with console.status(f"   {problem.name}: write every stage"):
         stages = [stage for stage in STAGES if stage not in _SLOW_OR_PARTIAL_STAGES]
         files = dump_files(plan, stages, ["all"], **options)
-    if compiled:  # in seconds, so for the forward product alone
+    if with_inductor:  # in seconds, so for the forward product alone
         with console.status(f"   {problem.name}: compile with Inductor"):
             files |= dump_files(plan, ["inductor"], strategy="unrolled")
     files["plan.json"] = plan.to_json()
@@ -187,7 +191,7 @@ def _dump_stages(
     return list(files)
 
 
-def _product_markdown(problem: Problem, files: list[str], report: str) -> str:
+def _write_product_markdown(problem: Problem, files: list[str], report: str) -> str:
     rows = []
     for name, stage in STAGES.items():
         links = ", ".join(
@@ -202,7 +206,7 @@ def _product_markdown(problem: Problem, files: list[str], report: str) -> str:
     return f"{title}\n```\n{problem.plan}\n```\n\n{table}\n\n```\n{report}\n```\n"
 
 
-def _explore_product(folder: Path, tour: Tour, console: Console) -> _TourChapter:
+def _write_product_explorer(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     problem = find_problem(tour.problems[-1])
     page = folder / "explorer.html"
     with console.status(f"   {problem.name}: write the explorer"):
@@ -230,8 +234,10 @@ def train_tetris(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     _plot_losses(runs, folder / "tetris.png")
     wrong = [f"the losses of tpgen and e3nn differ by {apart:.0e}"] if not apart < LOSS_TOLERANCE else []
     if tour.must_solve:
-        wrong += [f"{name} did not learn tetris in {tour.steps} steps" for name, r in runs.items() if r.solved is None]
-    return _TourChapter(_training_markdown(runs, apart), tuple(wrong))
+        wrong += [
+            f"{name} did not learn tetris in {tour.steps} steps" for name, r in runs.items() if r.solved_step is None
+        ]
+    return _TourChapter(_write_training_markdown(runs, apart), tuple(wrong))
 
 
 def _train_with_progress(model: Tetris, steps: int, name: str, console: Console) -> TrainingRun:
@@ -240,12 +246,12 @@ def _train_with_progress(model: Tetris, steps: int, name: str, console: Console)
     run = train(model, steps, watch=lambda step: next(bar))
     for _ in bar:  # let the bar close itself
         pass
-    solved = "not solved yet" if run.solved is None else f"100 % from step {run.solved} on"
+    solved = "not solved yet" if run.solved_step is None else f"100 % from step {run.solved_step} on"
     console.print(f"   {name}: loss {run.losses[-1]:.3g}, {solved}, {1e3 * run.step_seconds:.0f} ms a step")
     return run
 
 
-def _training_markdown(runs: dict[str, TrainingRun], loss_error: float) -> str:
+def _write_training_markdown(runs: dict[str, TrainingRun], loss_error: float) -> str:
     ours, theirs = runs["tpgen"], runs["e3nn"]
     shown = sorted({*range(0, len(ours.losses), 10), len(ours.losses) - 1})
     rows = [
@@ -288,7 +294,7 @@ def _plot_losses(runs: dict[str, TrainingRun], path: Path) -> None:
 
 
 def convert_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
-    """Convert and prove a potential of e3nn's modules, and time both."""
+    """Convert and check a potential of e3nn's modules; time both."""
     _, channels, degree = tour.potential
     with console.status("   a potential of e3nn's modules: convert, compile kernels, prove"):
         stock, network, found = convert_potential(channels, degree)
@@ -305,7 +311,7 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
             times = time_potential(stock, network, side)
         edges = atoms(side)[2].shape[1]
         head = f"forces of {side**3} atoms, {edges} edges, {channels} channels to l = {degree}, one thread"
-        rows = [(name, duration(t.median), _speedup_text(times, name)) for name, t in times.items()]
+        rows = [(name, duration(t.median), _speedup_over_e3nn_text(times, name)) for name, t in times.items()]
         shown = table([(head, "a call", "times as fast"), *rows])
         for line in shown.splitlines():
             _print_plain(console, line)
@@ -317,7 +323,7 @@ def _print_plain(console: Console, line: str) -> None:
     console.print(f"   {line}", markup=False, highlight=False)
 
 
-def _speedup_text(times: Mapping[str, Timing], name: str) -> str:
+def _speedup_over_e3nn_text(times: Mapping[str, Timing], name: str) -> str:
     pairs = zip(times[STOCK].samples, times[name].samples, strict=True)
     said, spread = ratio(median(one / other for one, other in pairs)), max(times[n].spread for n in (STOCK, name))
     return said if spread <= ROUGH else f"{said}, times lie {100 * spread:.0f} % apart"
@@ -342,7 +348,7 @@ def _benchmark_products(folder: Path, tour: Tour, console: Console) -> _TourChap
 def _verify_converted_potential(folder: Path, tour: Tour, console: Console) -> _TourChapter:
     with console.status("   a converted potential: verify"):
         report = verify_potential(4, tour.laws)
-    wrong = _write_verification(report, "a converted potential", folder, console)
+    wrong = _write_verification_and_list_failures(report, "a converted potential", folder, console)
     text = "`tpgen.verify(network, inputs)` on the converted potential. [As JSON](verify.json).\n"
     return _TourChapter(f"{text}\n```\n{report}\n```\n", tuple(wrong))
 
@@ -357,7 +363,7 @@ def _deploy_network(folder: Path, tour: Tour, console: Console) -> _TourChapter:
         return _TourChapter(f"Nothing was deployed: {why}.\n")
     where = folder / "deployed"
     with console.status("   a potential: write the package, compile example.cpp, run it"):
-        energy, apart, command = run_from_cpp(where)
+        energy, apart, command = deploy_and_run_from_cpp(where)
     console.print(f"   a potential deployed into [bold]{where}[/], and called from C++, without Python:")
     console.print(f"   energy {energy:.12f}, forces as Python's to {apart:.0e} of the largest")
     wrong = [f"C++ and Python differ by {apart:.0e}"] if not apart < SAME else []
@@ -374,9 +380,9 @@ and ran without Python: energy {energy:.12f}, energy and forces equal to Python'
 
 STEPS: dict[str, Callable[[Path, Tour, Console], _TourChapter]] = {
     "Convert a whole network by one line": convert_network,
-    "Read the code of one product": _explore_product,
-    "Plan, dump and verify": _show_products,
-    "Multiply features with themselves: polynomials": _show_polynomials,
+    "Read the code of one product": _write_product_explorer,
+    "Plan, dump and verify": _inspect_and_verify_products,
+    "Multiply features with themselves: polynomials": _inspect_and_verify_polynomials,
     "Train the tetris classifier, beside e3nn's": train_tetris,
     "Measure": _benchmark_products,
     "Verify": _verify_converted_potential,

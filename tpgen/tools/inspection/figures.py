@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches; raises `TpgenError` without matplotlib."""
+    """Make an empty matplotlib figure, sized in inches."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def label_logarithms_plainly(panel: Any) -> None:
+def label_log_axes_plainly(panel: Any) -> None:
     """Label logarithmic axes plainly: 0.1, 1, 10, 1 k."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

@@ -23,7 +23,7 @@ from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.networks.conversion.operations.splines import has_splined_nets
 from tpgen.networks.copies import copy_of
-from tpgen.tools.inspection.report.sections import REMARK, is_missing_length
+from tpgen.tools.inspection.report.sections import REMARK, is_missing_irrep_length
 from tpgen.tools.inspection.report.values import describe_error
 from tpgen.tools.verification.derivatives import draw_normal_tensors, is_freed_graph, sum_times_weights, take_gradients
 from tpgen.tools.verification.findings import Outcome, Pair, largest_entry, tolerance_of
@@ -48,7 +48,7 @@ def compare_compiled(subject: Subject) -> Outcomes:
         with _silenced_warnings_and_logs():
             got = compared(subject, run)
     except Exception as error:
-        if is_missing_length(error):
+        if is_missing_irrep_length(error):
             return {"": f"stock e3nn's too: {REMARK}"}
         if type(error).__module__.startswith("torch._dynamo"):
             return {"": f"torch.compile cannot take it: {describe_error(error)}"}

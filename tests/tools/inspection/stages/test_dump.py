@@ -178,7 +178,7 @@ def test_the_programs_of_a_linear_layer_that_are_shown_run() -> None:
     layer = Linear("4x0e+2x1o", "3x0e+2x1o", f_in=2, f_out=3, strategy="grouped")
     assert dump_stage(layer.plan, "code", strategy="grouped") == layer._emit_program("forward").code.strip()
     request = Request(layer.plan, strategy="grouped", rows=5)
-    emission = request.emission()
+    emission = request.emit_program()
     assert request.module(emission)(*draw_example_arguments(request, emission.arguments)).shape == (5, 3 * 9)
 
 

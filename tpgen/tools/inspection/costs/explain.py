@@ -22,7 +22,7 @@ from tpgen.compiler.config import RequestOptions
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import Path
 from tpgen.tools.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathExplanation
-from tpgen.tools.inspection.costs.measured import build_module_for, make_benchmark_calls, time_paths
+from tpgen.tools.inspection.costs.measured import build_request_module, make_benchmark_calls, time_paths
 from tpgen.tools.inspection.costs.memory import MemoryEstimate
 from tpgen.tools.inspection.costs.roofline import Ceilings, measure_machine_ceilings, time_calls_and_ceilings
 from tpgen.tools.inspection.stages.calls import Inspected, resolve_request
@@ -40,10 +40,9 @@ def explain(
 ) -> Explanation:
     """Explain a product, convolution, linear layer, polynomial or plan: each path's costs, and the machine's ceilings.
 
-    ``rows`` is the batch of totals, for a convolution edges between ``nodes`` (default: as many).  A row has all
-    channels.  ``measure`` times the subject and each path alone.  ``ceilings`` replace measured ones.  ``options`` are
-    layout, strategy, backend, dtype, device, and a polynomial's channels and elements (32 and 1); a module brings its
-    own.
+    ``rows`` is the batch of totals, for a convolution edges between ``nodes`` (default: as many).
+    ``measure`` times the subject and each path alone.  ``ceilings`` replace measured ones.  ``options`` are
+    layout, strategy, backend, dtype, device, and a polynomial's channels and elements (32 and 1).
 
     Raises `TpgenError` for other subjects, empty batches, and ``nodes`` without a convolution.
     """
@@ -51,10 +50,10 @@ def explain(
     for name, count in request.sizes.items():
         if count < 1:
             raise TpgenError(f"{name}: the batch that totals are for must have one or more, got {count}")
-    nodes = _node_count(subject, rows, nodes)
+    nodes = _resolve_node_count(subject, rows, nodes)
     found = replace(
-        _explain_costs(request, nodes, time_paths(request, SECONDS / 5) if measure else {}),
-        reason=_why_this_strategy(subject, request, options),
+        _explain_without_ceilings(request, nodes, time_paths(request, SECONDS / 5) if measure else {}),
+        reason=_reason_of_strategy_choice(subject, request, options),
         ceilings=ceilings or measure_machine_ceilings(request.dtype, request.device),
     )
     if not measure:
@@ -73,8 +72,8 @@ def explain(
 _NORMALIZATIONS = ("irrep_normalization", "path_normalization")
 
 
-def _explain_costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) -> Explanation:
-    plan, how, memory = request.plan, _describe_path_code(request), _memory_estimate(request, nodes)
+def _explain_without_ceilings(request: Request, nodes: int | None, path_seconds: Mapping[int, float]) -> Explanation:
+    plan, how, memory = request.plan, _describe_code_by_path(request), _estimate_request_memory(request, nodes)
     return Explanation(
         product=request.title,
         digest=plan.digest,
@@ -87,12 +86,12 @@ def _explain_costs(request: Request, nodes: int | None, seconds: Mapping[int, fl
         strategy=request.strategy,
         reason="",
         paths=tuple(
-            _explain_path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), seconds.get(n))
+            _explain_path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), path_seconds.get(n))
             for n, paths in plan.by_instruction.items()
         ),
         dropped=len(plan.instructions) - len(plan.biased) - len(plan.by_instruction),
         flops=request.flops,
-        bytes=request.bytes(nodes),
+        bytes=request.count_bytes(nodes),
         peak_bytes=memory.forward,
         training_bytes=memory.training,
         ceilings=None,
@@ -102,13 +101,13 @@ def _explain_costs(request: Request, nodes: int | None, seconds: Mapping[int, fl
     )
 
 
-def _why_this_strategy(subject: Inspected, request: Request, options: RequestOptions) -> str:
+def _reason_of_strategy_choice(subject: Inspected, request: Request, options: RequestOptions) -> str:
     if isinstance(subject, PlannedModule) and "strategy" not in options:
         return subject.choice.reason
     return replace(request, strategy=options.get("strategy", "auto")).choice.reason
 
 
-def _node_count(subject: Inspected, rows: int, nodes: int | None) -> int | None:
+def _resolve_node_count(subject: Inspected, rows: int, nodes: int | None) -> int | None:
     if getattr(subject, "edges", False):
         return rows if nodes is None else max(nodes, 1)
     if nodes is not None:
@@ -116,10 +115,10 @@ def _node_count(subject: Inspected, rows: int, nodes: int | None) -> int | None:
     return None
 
 
-def _memory_estimate(request: Request, nodes: int | None) -> MemoryEstimate:
+def _estimate_request_memory(request: Request, nodes: int | None) -> MemoryEstimate:
     there = torch.device(request.device).type != "cuda" or torch.cuda.is_available()
     eager = replace(request, backend="eager", device=request.device if there else "cpu")
-    return build_module_for(eager, nodes is not None).memory(request.rows, nodes)
+    return build_request_module(eager, nodes is not None).memory(request.rows, nodes)
 
 
 def _explain_path(
@@ -160,21 +159,18 @@ def _explain_path(
 _WRITTEN = {"channel": "C++ loop over channels", "batch": "C++ loop over rows", "matrix": "C++ matrix product"}
 
 
-def _describe_path_code(request: Request) -> dict[int, str]:
-    """Describe each path's code: kind of kernel loop, or numbers of own and shared graph nodes."""
+def _describe_code_by_path(request: Request) -> dict[int, str]:
     if request.strategy == "kernel":
-        return {index: _WRITTEN[name] for index, name in request.scheduled.items()}
+        return {index: _WRITTEN[name] for index, name in request.schedule_names.items()}
     own, shared = Counter[int](), Counter[int]()
-    for node in request.emission().graph.nodes:
+    for node in request.emit_program().graph.nodes:
         served = node.meta["tpgen"].instructions
         (own if len(served) == 1 else shared).update(served)
     return {index: f"{own[index]} nodes of its own, {shared[index]} shared" for index in {**own, **shared}}
 
 
 def _coefficient_factors(path: Path) -> dict[str, float]:
-    """Factors of a path's coefficient by name.
-
-    Square roots of irrep normalisation, one over the summed elements, output variance, and path weight.
+    """Normalisation factors of a path's coefficient.
 
     >>> from tpgen.planner.product import make_plan
     >>> path = make_plan("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True, 4.0)]).paths[0]

@@ -34,13 +34,13 @@ from tpgen.tools.inspection.costs.watched import (
     CODE,
     FORWARD,
     CallWatch,
-    NetworkCall,
+    ProductCall,
     WatchedModule,
     WatchedRun,
     find_planned_modules,
-    preserve_state,
+    preserve_network_state,
 )
-from tpgen.tools.inspection.report.values import check_call, describe_error
+from tpgen.tools.inspection.report.values import check_module_and_inputs, describe_error
 from tpgen.tools.inspection.stages.calls import resolve_request
 
 _WARM, _ROUNDS = 2, 9  # calls that are not timed, and that are
@@ -49,7 +49,7 @@ _MOST_CLASSES = 6  # in a table
 
 @dataclass(frozen=True)
 class ProductInNetwork:
-    """A product's totals over a network's call, and explanation of its largest call."""
+    """A product's total costs in a network's call."""
 
     module: str
     calls: int
@@ -68,8 +68,8 @@ class ProductInNetwork:
 
 
 @dataclass(frozen=True)
-class OtherCode:
-    """Seconds of a class, without modules that it calls."""
+class OtherCodeTime:
+    """Seconds in a module class, without submodules."""
 
     name: str
     seconds: float
@@ -77,7 +77,7 @@ class OtherCode:
 
 @dataclass(frozen=True)
 class NetworkExplanation(Shown):
-    """Products and other code of a network call."""
+    """Costs of products and other code in a network's call."""
 
     network: str
     products: tuple[ProductInNetwork, ...]
@@ -85,7 +85,7 @@ class NetworkExplanation(Shown):
     seconds: float | None = None  # of call and backward
     spread: float = 0.0  # of the times of the call
     inside: bool = False  # the network differentiates by itself (forces)
-    others: tuple[OtherCode, ...] = ()  # of the time outside of products
+    others: tuple[OtherCodeTime, ...] = ()  # of the time outside of products
     copied: bool = False  # of a stock network, a converted copy is explained
 
     @property
@@ -110,7 +110,7 @@ class NetworkExplanation(Shown):
         """All values as JSON; null if unmeasured."""
         return json.dumps({**asdict(self), "share": self.share}, indent=1)
 
-    def _table_rows(self) -> list[list[str]]:
+    def _product_table_rows(self) -> list[list[str]]:
         columns = ["module", "product", "paths", "strategy", "calls", "backward", "rows"]
         columns += ["FLOP", "bytes", "bound by", "predicted"]
         rows = [_make_table_row_of_product(p) for p in self.products]
@@ -121,7 +121,7 @@ class NetworkExplanation(Shown):
                 row += [duration(p.seconds), duration(p.backward_seconds), share]
         return [columns, *rows]
 
-    def _rows_of_others(self) -> list[list[str]]:
+    def _other_code_table_rows(self) -> list[list[str]]:
         rows = [[c.name, duration(c.seconds), f"{100 * c.seconds / (self.seconds or 1):.0f} %"] for c in self.others]
         return [["code outside of products", "time", "of call"], *rows] if rows else []
 
@@ -129,7 +129,7 @@ class NetworkExplanation(Shown):
         copied = " of a converted copy" if self.copied else ""
         return f"{self.network}: {plural(len(self.products), 'product')} called in one call{copied}"
 
-    def _foot_lines(self) -> list[str]:
+    def _footer_lines(self) -> list[str]:
         found = [f"not called: {', '.join(self.not_called)}"] if self.not_called else []
         if self.seconds:
             whole = "call" if self.inside or not any(p.backward for p in self.products) else "forward and backward"
@@ -141,8 +141,8 @@ class NetworkExplanation(Shown):
         return found
 
     def __str__(self) -> str:
-        others = [table(rows)] if (rows := self._rows_of_others()) else []
-        return "\n".join([self._head_line(), table(self._table_rows()), *self._foot_lines(), *others])
+        others = [table(rows)] if (rows := self._other_code_table_rows()) else []
+        return "\n".join([self._head_line(), table(self._product_table_rows()), *self._footer_lines(), *others])
 
     def _repr_html_(self) -> str:
         bars: dict[str, Sequence[float]] = {
@@ -152,13 +152,13 @@ class NetworkExplanation(Shown):
         }
         return (
             div_lines(self._head_line())
-            + html_table(self._table_rows(), range(2), bars)
-            + div_lines(*self._foot_lines())
-            + (html_table(rows, range(1), {}) if (rows := self._rows_of_others()) else "")
-            + self._share_bar_html()
+            + html_table(self._product_table_rows(), range(2), bars)
+            + div_lines(*self._footer_lines())
+            + (html_table(rows, range(1), {}) if (rows := self._other_code_table_rows()) else "")
+            + self._draw_product_shares_html()
         )
 
-    def _share_bar_html(self) -> str:
+    def _draw_product_shares_html(self) -> str:
         names = [p.module or "(itself)" for p in self.products]
         if self.seconds:
             times = [p.both_seconds for p in self.products]
@@ -201,16 +201,16 @@ def explain_network(
     """Explain each product, linear layer and polynomial in a call ``network(*inputs, **keywords)``.
 
     A backward pass follows unless the network differentiates by itself.  Buffers, gradients and random numbers are
-    restored.  ``measure`` times products and other code.
+    restored.  ``measure`` times products and other code.  A stock network is copied and converted.
 
-    Explains a converted copy of a stock network.  Raises `TpgenError` if the network fails.
+    Raises `TpgenError` if the network fails.
     """
-    check_call("explain_network(network, [x, y])", network, inputs)
+    check_module_and_inputs("explain_network(network, [x, y])", network, inputs)
     given, network = network, convert_if_stock(network)
     held = find_planned_modules(network)
-    watch = CallWatch.for_modules(network, held, find_device(network, inputs))
+    watch = CallWatch.make_for_modules(network, held, find_device(network, inputs))
     run = WatchedRun(network, tuple(inputs), dict(keywords or {}), watch)
-    with preserve_state(network), watch.recording():
+    with preserve_network_state(network), watch.recording():
         try:
             run()
         except Exception as error:  # whatever the network says of its inputs
@@ -222,7 +222,7 @@ def explain_network(
         times, whole = _median_seconds_of_parts_and_call(run) if measure else ({}, Timing((), 0))
     products = tuple(
         replace(
-            _explain_product(path, watched, seen[path], ceilings),
+            _explain_product_in_network(path, watched, seen[path], ceilings),
             backward=passes.get(path, 0),
             seconds=times.get((FORWARD, path)),
             backward_seconds=times.get((BACKWARD, path)),
@@ -243,7 +243,7 @@ def explain_network(
 
 
 def convert_if_stock(network: nn.Module) -> nn.Module:
-    """Network, or a converted copy of a stock one."""
+    """The network if tpgen's modules are inside, else a converted copy."""
     if find_planned_modules(network):
         return network
     try:
@@ -255,16 +255,16 @@ def convert_if_stock(network: nn.Module) -> nn.Module:
     return convert(copied, program=False)
 
 
-def _explain_product(
-    path: str, watched: WatchedModule, calls: Sequence[NetworkCall], ceilings: Ceilings | None
+def _explain_product_in_network(
+    path: str, watched: WatchedModule, calls: Sequence[ProductCall], ceilings: Ceilings | None
 ) -> ProductInNetwork:
     largest = max(calls, key=lambda call: call.rows)
-    subject, options = watched.subject(largest)
+    subject, options = watched.make_explain_arguments(largest)
     found = explain(subject, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings, **options)
     request = resolve_request(subject, **options)
     requests = [replace(request, rows=c.rows) for c in calls]
-    costs = [(r.flops, r.bytes(c.nodes)) for r, c in zip(requests, calls, strict=True)]
-    predicted = sum(found.ceilings.seconds(*cost) for cost in costs) if found.ceilings else None
+    costs = [(r.flops, r.count_bytes(c.nodes)) for r, c in zip(requests, calls, strict=True)]
+    predicted = sum(found.ceilings.least_seconds(*cost) for cost in costs) if found.ceilings else None
     flops, moved = (sum(column) for column in zip(*costs, strict=True))
     return ProductInNetwork(path, len(calls), found, flops, moved, predicted)
 
@@ -284,13 +284,13 @@ def _median_seconds_of_parts_and_call(run: WatchedRun) -> tuple[dict[Any, float]
     return {part: Timing(tuple(times), 1).median for part, times in found.items()}, Timing(tuple(whole), 1)
 
 
-def _list_seconds_of_other_code(times: Mapping[Any, float], call_seconds: float) -> tuple[OtherCode, ...]:
-    classes = [OtherCode(name, seconds) for (kind, name), seconds in times.items() if kind == CODE]
+def _list_seconds_of_other_code(times: Mapping[Any, float], call_seconds: float) -> tuple[OtherCodeTime, ...]:
+    classes = [OtherCodeTime(name, seconds) for (kind, name), seconds in times.items() if kind == CODE]
     classes.sort(key=lambda found: -found.seconds)
     rest = sum(found.seconds for found in classes[_MOST_CLASSES:])
-    more = [OtherCode(f"{len(classes) - _MOST_CLASSES} more", rest)] if rest else []
+    more = [OtherCodeTime(f"{len(classes) - _MOST_CLASSES} more", rest)] if rest else []
     return (
         *classes[:_MOST_CLASSES],
         *more,
-        OtherCode("autograd, between modules", max(call_seconds - sum(times.values()), 0)),
+        OtherCodeTime("autograd, between modules", max(call_seconds - sum(times.values()), 0)),
     )

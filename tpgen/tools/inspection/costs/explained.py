@@ -52,8 +52,8 @@ class PathExplanation:
 
 
 @dataclass(frozen=True)
-class Explained:
-    """Values of an explanation; times are seconds for the batch."""
+class ExplanationValues:
+    """Costs of a product, its paths and settings; times are seconds for the batch."""
 
     product: str
     digest: str
@@ -84,24 +84,24 @@ class Explained:
 
     @property
     def batch(self) -> str:
-        """Batch in words."""
+        """Batch sizes in words."""
         rows = f"{self.rows:,} rows" if self.nodes is None else f"{self.rows:,} edges of {self.nodes:,} nodes"
         channels = f" of {self.channels} channels" if self.channels else ""
         return rows + channels + (f", {self.elements} elements" if self.elements > 1 else "")
 
     @property
-    def points(self) -> list[tuple[PathExplanation, float, float]]:
+    def roofline_points(self) -> list[tuple[PathExplanation, float, float]]:
         """Each path with operations per byte and per second."""
         ceilings, rows = self.ceilings, self.rows
         if ceilings is None:
             return []
         live = [p for p in self.paths if p.flops]
-        times = [p.seconds or ceilings.seconds(rows * p.flops, rows * p.bytes) for p in live]
+        times = [p.seconds or ceilings.least_seconds(rows * p.flops, rows * p.bytes) for p in live]
         return [(p, p.flops / p.bytes, rows * p.flops / seconds) for p, seconds in zip(live, times, strict=True)]
 
     @property
     def rates(self) -> dict[str, float]:
-        """Operations per second: ``predicted``, ``measured``."""
+        """A product's operations per second, ``predicted`` and ``measured``."""
         times = {"predicted": self.predicted_seconds, "measured": self.forward_seconds}
         return {name: self.flops / seconds for name, seconds in times.items() if seconds}
 
@@ -113,7 +113,7 @@ class Explained:
     @property
     def predicted_seconds(self) -> float | None:
         """Least forward seconds under the ceilings."""
-        return self.ceilings.seconds(self.flops, self.bytes) if self.ceilings else None
+        return self.ceilings.least_seconds(self.flops, self.bytes) if self.ceilings else None
 
     @property
     def bound(self) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path as FilePath
 from tpgen.base.notebook import Shown, div_lines, html_table
 from tpgen.base.text import duration, quantity, table
 from tpgen.compiler.config import RequestOptions
-from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
+from tpgen.tools.inspection.costs.explained import ExplanationValues, PathExplanation
 from tpgen.tools.inspection.costs.pictures import draw_explanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
 from tpgen.tools.inspection.costs.roofline_picture import draw_roofline_svg
@@ -21,15 +21,15 @@ SECONDS = 0.25  # for each measured time
 
 
 class ExplainedOptions(RequestOptions, total=False):
-    """Request options, nodes and ceilings."""
+    """Keyword options of `explain`."""
 
     nodes: int | None
     ceilings: Ceilings | None
 
 
 @dataclass(frozen=True)
-class Explanation(Shown, Explained):
-    """Explanation as text, HTML, JSON or picture."""
+class Explanation(Shown, ExplanationValues):
+    """Result of `explain`, as text, HTML, JSON or picture."""
 
     def to_json(self) -> str:
         """All values as JSON; null if unmeasured."""
@@ -37,21 +37,21 @@ class Explanation(Shown, Explained):
         return json.dumps({**asdict(self), **derived}, indent=1)
 
     def plot(self, path: str | FilePath) -> None:
-        """Draw costs and roofline into a file; raises `TpgenError` without matplotlib."""
+        """Draw costs and roofline into a picture file."""
         draw_explanation(self, path)
 
     def __str__(self) -> str:
         totals = _align_facts(describe_product_totals(self))
-        return "\n".join([*_head_lines(self), "", table(*_table_cells(self)), "", *totals])
+        return "\n".join([*_header_lines(self), "", table(*_table_rows_and_left_columns(self)), "", *totals])
 
     def _repr_html_(self) -> str:
-        rows, left = _table_cells(self)
+        rows, left = _table_rows_and_left_columns(self)
         bars: dict[str, Sequence[float]] = {
             "flops": [p.flops for p in self.paths],
             "bytes": [p.bytes for p in self.paths],
             "alone": [p.seconds or 0.0 for p in self.paths],
         }
-        head, facts = div_lines(*_head_lines(self)), div_lines(*_align_facts(describe_product_totals(self)))
+        head, facts = div_lines(*_header_lines(self)), div_lines(*_align_facts(describe_product_totals(self)))
         return head + html_table(rows, left, bars) + facts + draw_roofline_svg(self)
 
 
@@ -76,7 +76,7 @@ _LEFT = {"in1", "in2", "in3", "in4", "out", "mode", "constant", "= irrep × path
 _HIDDEN_WHEN_EMPTY = ("in3", "in4", "constant", "paths", "monomials", "alone")  # of nothing at all
 
 
-def _head_lines(explanation: Explanation) -> list[str]:
+def _header_lines(explanation: Explanation) -> list[str]:
     dropped = f", {explanation.dropped} empty dropped" if explanation.dropped else ""
     normalization = f"{explanation.normalization} normalisation, " if explanation.normalization else ""
     return [
@@ -87,7 +87,7 @@ def _head_lines(explanation: Explanation) -> list[str]:
     ]
 
 
-def _table_cells(explanation: Explanation) -> tuple[list[list[str]], list[int]]:
+def _table_rows_and_left_columns(explanation: Explanation) -> tuple[list[list[str]], list[int]]:
     cells = {name: [cell(path) for path in explanation.paths] for name, cell in _COLUMNS.items()}
     columns = {
         name: column for name, column in cells.items() if any(column) or not (column or name in _HIDDEN_WHEN_EMPTY)
@@ -97,7 +97,7 @@ def _table_cells(explanation: Explanation) -> tuple[list[list[str]], list[int]]:
 
 
 def describe_product_totals(explanation: Explanation) -> dict[str, str]:
-    """Texts on the whole product by name."""
+    """Total costs, ceilings and times in words, by name."""
     facts = {
         f"for {explanation.batch}": f"{quantity(explanation.flops, 'FLOP')}, {quantity(explanation.bytes, 'B')} "
         f"with each operand once: {explanation.intensity:.2f} FLOP/B",

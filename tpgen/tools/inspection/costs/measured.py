@@ -16,21 +16,21 @@ from tpgen.tools.inspection.stages.request import Request
 
 
 def make_benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
-    """Calls on random operands: ``forward``, and ``backward`` with forward; with ``nodes``, of a convolution."""
+    """Make calls on random operands: ``forward``, and ``backward`` with forward; with ``nodes``, of a convolution."""
     run, operands = _make_call_on_random_operands(request, nodes)
     for operand in operands:
         operand.requires_grad_()
 
-    def forward() -> None:
+    def run_forward() -> None:
         with torch.no_grad():
             run()
 
-    def backward() -> None:
+    def run_forward_and_backward() -> None:
         for x in operands:
             x.grad = None
         run().sum().backward()
 
-    return {"forward": forward, "backward": backward}
+    return {"forward": run_forward, "backward": run_forward_and_backward}
 
 
 def time_paths(request: Request, seconds: float) -> dict[int, float]:
@@ -50,7 +50,7 @@ def time_paths(request: Request, seconds: float) -> dict[int, float]:
 def _make_call_on_random_operands(
     request: Request, nodes: int | None = None
 ) -> tuple[Callable[[], Tensor], list[Tensor]]:
-    module, generator = build_module_for(request, nodes is not None), torch.Generator().manual_seed(0)
+    module, generator = build_request_module(request, nodes is not None), torch.Generator().manual_seed(0)
     indexed = request.indexed if nodes is None else nodes
 
     def random_tensor_like(like: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def _make_call_on_random_operands(
     return lambda: module.call_on_operands(*operands), [x for x in operands if x.is_floating_point()]
 
 
-def build_module_for(request: Request, convolution: bool = False) -> PlannedModule:
+def build_request_module(request: Request, convolution: bool = False) -> PlannedModule:
     """Build a request's module, without internal weights."""
     module = build_module(request.plan, edges=convolution, **request.module_options)
     return module.to(device=request.device, dtype=request.dtype)
@@ -71,7 +71,7 @@ def build_module_for(request: Request, convolution: bool = False) -> PlannedModu
 
 @dataclass(frozen=True)
 class Tuning:
-    """Median milliseconds of forward and backward by strategy, and reasons of missing strategies."""
+    """Median milliseconds of forward and backward by strategy."""
 
     milliseconds: dict[str, float]
     left_out: dict[str, str]

@@ -36,8 +36,7 @@ class MemoryEstimate:
 def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
     """Estimate the peak memory of a call, without and with gradients, without computing.
 
-    ``operands`` may be on ``meta``.  Tensors and workspaces of tpgen's kernels count.  If no result has a gradient
-    (forces taken inside), training is the call alone.
+    ``operands`` may be on ``meta``.  If no result has a gradient, training is the call alone.
 
     Raises `TpgenError` for a module with a compiling backend, `InputError` for wrong operands.
 
@@ -57,26 +56,28 @@ def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
             f"memory is estimated of modules that run as they are written, and backend {backend!r} compiles them anew: "
             "build the module with backend='eager' to ask"
         )
-    return run_on_fake_tensors(lambda footprint: _CallOnEmptyTensors(module, operands, footprint).estimate())
+    return run_on_fake_tensors(
+        lambda footprint: _EmptyTensorMemoryEstimator(module, operands, footprint).estimate_call_memory()
+    )
 
 
-class _CallOnEmptyTensors:
+class _EmptyTensorMemoryEstimator:
     def __init__(self, module: nn.Module, operands: Sequence[Any], footprint: Footprint) -> None:
-        """Allocate empty operands and parameters, which the active ``footprint`` counts."""
+        """Allocate empty operands and parameters, counted by the active ``footprint``."""
         self.module, self.footprint = module, footprint
-        self.operands = [_empty_like(x) if isinstance(x, Tensor) else x for x in operands]
-        self.parameters = {name: _empty_like(p, p.requires_grad) for name, p in module.named_parameters()}
+        self.operands = [_make_empty_tensor_like(x) if isinstance(x, Tensor) else x for x in operands]
+        self.parameters = {name: _make_empty_tensor_like(p, p.requires_grad) for name, p in module.named_parameters()}
         self.before = footprint.now
 
-    def estimate(self) -> MemoryEstimate:
+    def estimate_call_memory(self) -> MemoryEstimate:
         with torch.no_grad():
-            result = sum(x.nbytes for x in self._result_tensors())
+            result = sum(x.nbytes for x in self._call_and_list_result_tensors())
         forward = self.footprint.peak - self.before
         self.footprint.peak = self.footprint.now
-        kept = self._train_and_count_kept_bytes() - result
+        kept = self._run_backward_and_count_kept_bytes() - result
         return MemoryEstimate(self.before, result, forward, max(kept, 0), self.footprint.peak - self.before)
 
-    def _result_tensors(self) -> list[Tensor]:
+    def _call_and_list_result_tensors(self) -> list[Tensor]:
         try:
             found = functional_call(self.module, self.parameters, tuple(self.operands))
         except TpgenError:
@@ -86,9 +87,9 @@ class _CallOnEmptyTensors:
             raise InputError(f"{name} does not take these operands ({error}): give those of one whole call") from error
         return [x for x in pytree.tree_leaves(found) if isinstance(x, Tensor)]
 
-    def _train_and_count_kept_bytes(self) -> int:
+    def _run_backward_and_count_kept_bytes(self) -> int:
         with torch.enable_grad():
-            results = [x for x in self._result_tensors() if x.requires_grad]
+            results = [x for x in self._call_and_list_result_tensors() if x.requires_grad]
         held = self.footprint.now - self.before
         if not results:  # none has a gradient, so there is no backward pass
             return held
@@ -97,8 +98,7 @@ class _CallOnEmptyTensors:
         return held
 
 
-def _empty_like(tensor: Tensor, requires_grad: bool | None = None) -> Tensor:
-    """Empty tensor, on CPU for meta; floating ones require gradients by default."""
+def _make_empty_tensor_like(tensor: Tensor, requires_grad: bool | None = None) -> Tensor:
     wanted = tensor.is_floating_point() if requires_grad is None else requires_grad
     device = "cpu" if tensor.is_meta else tensor.device
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)

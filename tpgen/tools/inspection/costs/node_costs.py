@@ -42,16 +42,16 @@ class _NodeCost:
 
 
 def compute_node_costs(request: Request) -> dict[str, _NodeCost]:
-    """Costs of a request's program by node name."""
-    emission = request.emission()
+    """Shape, bytes and operations of each node of a program's graph, by name."""
+    emission = request.emit_program()
     watch = _CostInterpreter(request.module(emission))
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # example arguments are made as such too
         watch.run(*draw_example_arguments(request, emission.arguments))
     return watch.found
 
 
-def compute_traced_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
-    """Costs of AOTAutograd's graph by node name."""
+def compute_joint_graph_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
+    """Shape, bytes and operations of each node of AOTAutograd's graph, by name."""
     found = {}
     for node in graph.nodes:
         value = node.meta.get("val")
@@ -60,12 +60,12 @@ def compute_traced_costs(graph: fx.Graph) -> dict[str, _NodeCost]:
             is_call = isinstance(node.target, OpOverload)
             flops = count_operations(node.target, args, kwargs, value) if is_call else 0
             is_view = _returns_view(node.target) if is_call else node.target is operator.getitem  # of a split
-            found[node.name] = _node_cost(value, flops, is_view)
+            found[node.name] = _make_node_cost(value, flops, is_view)
     return found
 
 
 def count_operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], result: Any) -> int:
-    """Count an aten call's operations: matrix products by size, else one per number of pointwise calls and reductions.
+    """Count an aten call's operations: matrix products by size, pointwise calls and reductions by elements.
 
     >>> a = torch.ones(2, 3)
     >>> count_operations(torch.ops.aten.mm.default, (a, a.T), {}, a @ a.T)
@@ -87,12 +87,13 @@ class _CostInterpreter(fx.Interpreter):
         self.found: dict[str, _NodeCost] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        """Run a node and record costs."""
         with _FlopCounter() as counted:
             result = super().run_node(n)
         if isinstance(result, Tensor) and n.op != "output":
             read = pytree.tree_leaves([self.env[given] for given in n.all_input_nodes])
             held = {_storage_id(value) for value in read if isinstance(value, Tensor)}
-            self.found[n.name] = _node_cost(result, counted.flops, _storage_id(result) in held)
+            self.found[n.name] = _make_node_cost(result, counted.flops, _storage_id(result) in held)
         return result
 
 
@@ -110,7 +111,7 @@ def _storage_id(value: Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
-def _node_cost(value: Tensor, flops: int, is_view: bool) -> _NodeCost:
+def _make_node_cost(value: Tensor, flops: int, is_view: bool) -> _NodeCost:
     dtype = str(value.dtype).removeprefix("torch.")
     shape = tuple(map(int, value.shape))
     return _NodeCost(shape, dtype, prod(shape) * value.dtype.itemsize, is_view, int(flops))

@@ -16,15 +16,15 @@ from tpgen.base.text import quantity
 from tpgen.emitter.graph_writer import list_graph_dots
 from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Plan
-from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
-from tpgen.tools.inspection.figures import label_logarithms_plainly, new_figure, save_figure
+from tpgen.tools.inspection.costs.explained import ExplanationValues, PathExplanation
+from tpgen.tools.inspection.figures import label_log_axes_plainly, new_figure, save_figure
 from tpgen.tools.inspection.stages.request import Request
 
 SHARED_COLOR = "0.75"
 _DPI = 110  # pictures of many dots are large
 
 
-def draw_explanation(explanation: Explained, path: str | Path) -> None:
+def draw_explanation(explanation: ExplanationValues, path: str | Path) -> None:
     """Draw each path's costs as bars, and the roofline, into a file."""
     kinds: dict[str, list[float]] = {
         "FLOP per row": [p.flops for p in explanation.paths],
@@ -35,7 +35,7 @@ def draw_explanation(explanation: Explained, path: str | Path) -> None:
     figure = new_figure(2.7 * len(kinds) + 5.6, max(3.4, 0.2 * len(explanation.paths) + 1.4))
     panels = figure.subplots(1, len(kinds) + 1, width_ratios=[1] * len(kinds) + [1.5], squeeze=False)[0]
     for n, (panel, (label, values)) in enumerate(zip(panels, kinds.items(), strict=False)):
-        _draw_bars(panel, explanation.paths, values, label, named=n == 0)
+        _draw_path_bars(panel, explanation.paths, values, label, with_path_names=n == 0)
     _draw_roofline(panels[-1], explanation)
     rows = f"{explanation.rows:,} rows" if explanation.nodes is None else f"{explanation.rows:,} edges"
     figure.suptitle(
@@ -45,13 +45,15 @@ def draw_explanation(explanation: Explained, path: str | Path) -> None:
     save_figure(figure, path, _DPI)
 
 
-def _draw_bars(panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, named: bool) -> None:
+def _draw_path_bars(
+    panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, with_path_names: bool
+) -> None:
     from matplotlib.ticker import MaxNLocator
 
     scale, prefix = next((one for one in _PREFIXES if max(values, default=0.0) >= one[0]), (1.0, ""))
     places = range(len(paths))
     panel.barh(places, [v / scale for v in values], color=[path_color(p.index) for p in paths], height=0.75, zorder=2)
-    names = [f"{p.index}: {p.couples}" for p in paths] if named else [""] * len(paths)
+    names = [f"{p.index}: {p.couples}" for p in paths] if with_path_names else [""] * len(paths)
     panel.set_yticks(places, names, fontsize=7)
     panel.tick_params(axis="y", length=0)
     panel.tick_params(axis="x", labelsize=8)
@@ -67,17 +69,19 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, 
 _TOTALS = {"predicted": ("predicted at least", "none"), "measured": ("measured forward", "k")}  # label and fill
 
 
-def _draw_roofline(panel: Any, explanation: Explained) -> None:
+def _draw_roofline(panel: Any, explanation: ExplanationValues) -> None:
     panel.set(xscale="log", yscale="log")
     panel.set_xlabel("FLOP per byte", fontsize=9)
     panel.set_ylabel("FLOP per second", fontsize=9)
     panel.tick_params(labelsize=8)
-    label_logarithms_plainly(panel)
+    label_log_axes_plainly(panel)
     panel.grid(color="0.88", lw=0.6)
     if not explanation.ceilings or not explanation.intensity:
         return
     ceilings = explanation.ceilings
-    least = min([explanation.intensity, ceilings.ridge, *(intensity for _, intensity, _ in explanation.points)])
+    least = min(
+        [explanation.intensity, ceilings.ridge, *(intensity for _, intensity, _ in explanation.roofline_points)]
+    )
     low, high = least / 4, 8 * max(ceilings.ridge, explanation.intensity)
     knee = (low, low * ceilings.bandwidth), (ceilings.ridge, ceilings.flops), (high, ceilings.flops)
     panel.plot(*zip(*knee, strict=True), color="0.3", lw=1.5, zorder=2)
@@ -86,7 +90,7 @@ def _draw_roofline(panel: Any, explanation: Explained) -> None:
     middle = (low * ceilings.ridge) ** 0.5
     slope = (middle, middle * ceilings.bandwidth)
     panel.annotate(quantity(ceilings.bandwidth, "B/s"), slope, xytext=(-6, 5), ha="right", **small)
-    for path, intensity, rate in explanation.points:
+    for path, intensity, rate in explanation.roofline_points:
         panel.plot([intensity], [rate], "o", ms=4, color=path_color(path.index), zorder=3)
     for name, rate in explanation.rates.items():
         label, color = _TOTALS[name]
@@ -109,7 +113,7 @@ def draw_couplings(plan: Plan, path: str | Path) -> None:
     )
     # in a block i runs down and j across; slices k lie side by side, and entries have one size
     blocks = {ls: _put_slices_of_last_axis_side_by_side(wigner_3j(*ls)) for ls in triples}
-    places, width, height = _pack_blocks({ls: block.shape for ls, block in blocks.items()})
+    places, width, height = _pack_blocks_into_rows({ls: block.shape for ls, block in blocks.items()})
     across, down = width + 2 * _GAP, height + _GAP + 6
     figure = new_figure(across * _CELL, down * _CELL)
     figure.set_layout_engine("none")
@@ -140,12 +144,12 @@ def _put_slices_of_last_axis_side_by_side(values: np.ndarray) -> np.ndarray:
     return np.concatenate(padded, axis=1)[:, :-1]
 
 
-def _pack_blocks(
+def _pack_blocks_into_rows(
     shapes: dict[tuple[int, int, int], tuple[int, ...]],
 ) -> tuple[dict[tuple[int, int, int], tuple[float, float]], float, float]:
-    """Place blocks in rows; return places, width and height.
+    """Positions of blocks, width and height.
 
-    >>> _pack_blocks({(0, 0, 0): (1, 1), (1, 1, 0): (3, 3)})[0]
+    >>> _pack_blocks_into_rows({(0, 0, 0): (1, 1), (1, 1, 0): (3, 3)})[0]
     {(0, 0, 0): (0.0, 0.0), (1, 1, 0): (11.0, 0.0)}
     """
     places, x, y, tallest, width = {}, 0.0, 0.0, 0.0, 40.0
@@ -160,40 +164,42 @@ def _pack_blocks(
 
 
 def draw_graph(request: Request, path: str | Path) -> None:
-    """Draw an fx graph into a file: a dot per node, coloured by path (grey: several)."""
+    """Draw a program's fx graph into a file: a dot per node, coloured by path."""
     names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
     colors = {index: path_color(index) for index in names}
-    _draw_dots(list_graph_dots(request.emission().graph), names, colors, "several paths, or all", path, numbered=True)
+    _draw_graph_dots(
+        list_graph_dots(request.emit_program().graph), names, colors, "several paths, or all", path, with_numbers=True
+    )
 
 
 def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
-    """Draw a network's graph into a file: a dot per node, coloured by module (black: several; grey: none)."""
-    homes = {node.name: _module_of_node(node) for node in graph_module.graph.nodes}
+    """Draw a network's fx graph into a file: a dot per node, coloured by module."""
+    homes = {node.name: _module_path_of_node(node) for node in graph_module.graph.nodes}
     modules = sorted(filter(None, dict.fromkeys(homes.values())), key=lambda home: home == _SHARED)
     numbers = {home: n for n, home in enumerate(modules)}
     colors = {n: "black" if home == _SHARED else path_color(n) for n, home in enumerate(modules)}
     found = list_graph_dots(graph_module.graph).items()
     dots = {name: replace(dot, path=numbers.get(homes[name] or "")) for name, dot in found}
-    _draw_dots(dots, dict(enumerate(modules)), colors, "the network's own code", path)
+    _draw_graph_dots(dots, dict(enumerate(modules)), colors, "the network's own code", path)
 
 
 _SHARED = "several products"
 
 
-def _module_of_node(node: fx.Node) -> str | None:
+def _module_path_of_node(node: fx.Node) -> str | None:
     if len(node.meta.get("shared_by", ())) > 1:
         return _SHARED
     parts = str(node.meta.get("module_path", "")).split(".")
     return ".".join(parts[: 2 if len(parts) > 1 and parts[1].isdigit() else 1]) or None
 
 
-def _draw_dots(
+def _draw_graph_dots(
     dots: Mapping[str, PictureNode],
     names: Mapping[int, str],
     colors: Mapping[Any, Any],
-    others: str,
+    others_label: str,
     path: str | Path,
-    numbered: bool = False,
+    with_numbers: bool = False,
 ) -> None:
     # dots in ranks, each in the colour of its path, or with its number too; a legend says what paths are
     reads = {name: [source for source in dot.reads if source in dots] for name, dot in dots.items()}
@@ -209,28 +215,30 @@ def _draw_dots(
         panel.plot(*zip(*points, strict=True), color="0.82", lw=0.6, zorder=1)
     for name, (x, y) in place.items():
         number = dots[name].path
-        _draw_dot(panel, x, y, colors.get(number, SHARED_COLOR), str(number) if numbered and number is not None else "")
+        _draw_node_dot(
+            panel, x, y, colors.get(number, SHARED_COLOR), str(number) if with_numbers and number is not None else ""
+        )
     for name in (name for name, dot in dots.items() if dot.is_end):
         away, va = (8, "bottom") if name in inputs else (-8, "top")
-        _draw_title(panel, dots[name], place[name], (0, away), ha="center", va=va)
-    for name in _dots_with_room_for_title(place, dots):
-        _draw_title(panel, dots[name], place[name], (6, 0), fontsize=5.5, color="0.3", va="center")
+        _draw_node_title(panel, dots[name], place[name], (0, away), ha="center", va=va)
+    for name in _names_of_dots_with_room_for_title(place, dots):
+        _draw_node_title(panel, dots[name], place[name], (6, 0), fontsize=5.5, color="0.3", va="center")
     for number, name in names.items():
         panel.plot([], [], "o", ms=6, color=colors[number], label=name)
-    panel.plot([], [], "o", ms=6, color=SHARED_COLOR, label=others)
+    panel.plot([], [], "o", ms=6, color=SHARED_COLOR, label=others_label)
     panel.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(names) // 40)
     panel.axis("off")
     save_figure(figure, path, _DPI)
 
 
-def _draw_dot(panel: Any, x: float, y: float, color: Any, number: str) -> None:
+def _draw_node_dot(panel: Any, x: float, y: float, color: Any, number: str) -> None:
     panel.plot([x], [y], "o", ms=7.5, color=color, mec="white", mew=0.6, zorder=2)
     if number:
         on = text_color(color) if isinstance(color, tuple) else "#fff"
         panel.annotate(number, (x, y), fontsize=4.5, color=on, ha="center", va="center_baseline", zorder=3)
 
 
-def _draw_title(
+def _draw_node_title(
     panel: Any, dot: PictureNode, position: tuple[float, float], offset: tuple[int, int], **style: Any
 ) -> None:
     box = {"fc": "white", "ec": "none", "pad": 0.6}
@@ -238,7 +246,7 @@ def _draw_title(
     panel.annotate(dot.title, position, xytext=offset, textcoords="offset points", **style)
 
 
-def _dots_with_room_for_title(
+def _names_of_dots_with_room_for_title(
     dot_positions: Mapping[str, tuple[float, float]], dots: Mapping[str, PictureNode]
 ) -> list[str]:
     # names of the inner dots that have room for their title on their right, before the next dot of the rank

@@ -17,7 +17,7 @@ _SECONDS = 0.12  # for each measurement, at most about twice that
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Bytes moved (read or written) and operations per second."""
+    """A machine's roofline: bytes moved and operations per second."""
 
     bandwidth: float
     flops: float
@@ -42,10 +42,10 @@ class Ceilings:
         """Operations per byte above which arithmetic limits."""
         return self.flops / self.bandwidth
 
-    def seconds(self, flops: float, nbytes: float) -> float:
+    def least_seconds(self, flops: float, nbytes: float) -> float:
         """Least seconds for operations and bytes.
 
-        >>> Ceilings(bandwidth=1e10, flops=1e11).seconds(flops=1e9, nbytes=2e9)
+        >>> Ceilings(bandwidth=1e10, flops=1e11).least_seconds(flops=1e9, nbytes=2e9)
         0.2
         """
         return max(flops / self.flops, nbytes / self.bandwidth)
@@ -69,7 +69,7 @@ def _cached_ceilings(dtype: torch.dtype, device: str, threads: int) -> Ceilings:
 def time_calls_and_ceilings(
     calls: Mapping[str, Callable[[], object]], dtype: torch.dtype, device: str, seconds: float
 ) -> tuple[dict[str, float], Ceilings]:
-    """Time calls and ceilings in turn, about ``seconds`` each; return median seconds, and ceilings."""
+    """Time calls, bandwidth and arithmetic, about ``seconds`` each; return median seconds, and ceilings."""
     source = torch.empty(_COPIED // dtype.itemsize, dtype=dtype, device=device).fill_(1)
     target = torch.empty_like(source).fill_(0)  # written before it is timed: fresh pages cost more than copying
     matrix = torch.full((_SIDE, _SIDE), 0.5, dtype=dtype, device=device)

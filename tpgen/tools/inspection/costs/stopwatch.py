@@ -18,7 +18,7 @@ BOOKKEEPING = "bookkeeping"
 
 @dataclass
 class Stopwatch:
-    """Seconds of a call's parts."""
+    """Seconds in each part of a call, without nested parts."""
 
     device: str
     seconds: dict[Hashable, float] = field(default_factory=dict)  # without those of parts inside
@@ -29,27 +29,27 @@ class Stopwatch:
         self.seconds.clear()
         self._timed.clear()
 
-    def time(self, forward: Hashable, backward: Hashable, call: Callable[[], Any]) -> Any:
-        """Call as part ``forward``; the pass back is part ``backward``."""
+    def time_call(self, forward_part: Hashable, backward_part: Hashable, call: Callable[[], Any]) -> Any:
+        """Run ``call``, timed as ``forward_part``; time the backward pass as ``backward_part``."""
         first = sequence_number()
-        self._start(forward)
+        self._start_part(forward_part)
         try:
             out = call()
         finally:
-            self._stop()
-        self._start(BOOKKEEPING)
-        for node in _autograd_nodes_since(first, out):
+            self._stop_innermost_part()
+        self._start_part(BOOKKEEPING)
+        for node in _find_autograd_nodes_since(first, out):
             if node not in self._timed:
                 self._timed.add(node)
-                node.register_prehook(lambda *_: self._start(backward))
-                node.register_hook(lambda *_: self._stop())
-        self._stop()
+                node.register_prehook(lambda *_: self._start_part(backward_part))
+                node.register_hook(lambda *_: self._stop_innermost_part())
+        self._stop_innermost_part()
         return out
 
-    def _start(self, part: Hashable) -> None:
+    def _start_part(self, part: Hashable) -> None:
         self._open.append((part, choose_clock(self.device)(self.device), []))
 
-    def _stop(self) -> None:
+    def _stop_innermost_part(self) -> None:
         part, start, inside = self._open.pop()
         took = choose_clock(self.device)(self.device) - start
         self.seconds[part] = self.seconds.get(part, 0.0) + took - sum(inside)
@@ -57,7 +57,7 @@ class Stopwatch:
             self._open[-1][2].append(took)
 
 
-def _autograd_nodes_since(first_number: int, returned: Any) -> Iterator[Any]:
+def _find_autograd_nodes_since(first_sequence_number: int, returned: Any) -> Iterator[Any]:
     # a node has a larger number than those before it
     results = [*pytree.tree_leaves(returned), *(x for held in nested_dicts(returned) for x in held.values())]
     ahead: list[Any] = [
@@ -66,7 +66,7 @@ def _autograd_nodes_since(first_number: int, returned: Any) -> Iterator[Any]:
     last, seen = sequence_number(), {None}
     while ahead:
         node = ahead.pop()
-        if node not in seen and first_number <= node._sequence_nr() < last:
+        if node not in seen and first_sequence_number <= node._sequence_nr() < last:
             seen.add(node)
             yield node
             ahead += [before for before, _ in node.next_functions]

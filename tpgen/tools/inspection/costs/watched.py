@@ -26,8 +26,8 @@ _PLAN = "_tpgen_plan"  # of converted modules that compute a polynomial: its tex
 FORWARD, BACKWARD, CODE = "forward", "backward", "code"  # of products, and of other modules
 
 
-class NetworkCall(NamedTuple):
-    """Sizes, dtype and device of a call; a convolution's rows are edges."""
+class ProductCall(NamedTuple):
+    """Sizes, dtype and device of a product's call; a convolution's rows are edges."""
 
     rows: int
     nodes: int | None
@@ -38,29 +38,29 @@ class NetworkCall(NamedTuple):
 
 @dataclass(frozen=True)
 class WatchedModule:
-    """A module that computes a plan, by itself or by a ``program`` inside."""
+    """A module that computes a tensor product, and the plan."""
 
     module: nn.Module
     program: PlannedModule | None  # none where an operator of the module's forward computes the plan
     plan: Plan
 
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NetworkCall:
-        """Sizes of a call."""
+    def describe_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ProductCall:
+        """Sizes, dtype and device of a call."""
         names = getattr(self.module, "program_arguments", None)
         if names is not None:  # a convolution, whose arguments are those of a project
             given = dict(zip(names, (*args, *kwargs.values()), strict=True))
-            return NetworkCall(given["y"].shape[0], given["x"].shape[0])
+            return ProductCall(given["y"].shape[0], given["x"].shape[0])
         if isinstance(self.module, ConvertedTensorSquare):
             x = args[0] if args else kwargs["x"]
             args, kwargs = (x, x), {}
         if self.program is not None:
-            return NetworkCall(*self.program.rows_of(*args, **kwargs))
+            return ProductCall(*self.program.rows_of(*args, **kwargs))
         x, dim = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), self.plan.inputs[0].dim
         rows = x.shape[0] if x.dim() > 1 else 1
-        return NetworkCall(rows, None, x.numel() // max(rows * dim, 1), x.dtype, str(x.device))
+        return ProductCall(rows, None, x.numel() // max(rows * dim, 1), x.dtype, str(x.device))
 
-    def subject(self, call: NetworkCall) -> tuple[PlannedModule | Plan, dict[str, Any]]:
-        """Subject and options of `explain` for a call."""
+    def make_explain_arguments(self, call: ProductCall) -> tuple[PlannedModule | Plan, dict[str, Any]]:
+        """Make the subject and options of `explain` for a call."""
         if self.program is not None:
             return self.program, {}
         return self.plan, {
@@ -72,7 +72,7 @@ class WatchedModule:
 
 
 def find_planned_modules(network: nn.Module) -> dict[str, WatchedModule]:
-    """Modules that compute a plan, by path."""
+    """Find modules that compute tensor products, by path."""
     found: dict[str, WatchedModule] = {}
     inside: set[nn.Module] = set()
     for path, module in network.named_modules():
@@ -89,17 +89,18 @@ def find_planned_modules(network: nn.Module) -> dict[str, WatchedModule]:
 
 @dataclass
 class CallWatch:
-    """Records of products' calls, and seconds of modules."""
+    """Recorded calls of products, and seconds of modules."""
 
     stopwatch: Stopwatch
     paths: Mapping[nn.Module, str]
     modules: Mapping[str, WatchedModule]
     others: Mapping[nn.Module, str]  # classes
-    calls: dict[str, list[NetworkCall]] = field(default_factory=dict)
+    calls: dict[str, list[ProductCall]] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)  # backwards
 
     @classmethod
-    def for_modules(cls, network: nn.Module, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
+    def make_for_modules(cls, network: nn.Module, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
+        """Make a watch that records a network's modules."""
         inside = {part for watched in modules.values() for part in watched.module.modules()}
         others = {
             m: name_class_before_conversion(m)
@@ -116,29 +117,29 @@ class CallWatch:
     def recording(self) -> Iterator[None]:
         """Record calls within the context."""
         # no hooks on modules: a converted network would take hooks for a user's own
-        with replaced_attribute(nn.Module, "__call__", self._wrap_call):
+        with replaced_attribute(nn.Module, "__call__", self._wrap_call_to_record):
             yield
 
-    def _wrap_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_call_to_record(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def call_and_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             called = partial(call, module, *args, **kwargs)
             if (path := self.paths.get(module)) is not None:
-                out = self._time_product(path, called)
-                self.calls.setdefault(path, []).append(self.modules[path].call(args, kwargs))
+                out = self._time_product_call(path, called)
+                self.calls.setdefault(path, []).append(self.modules[path].describe_call(args, kwargs))
                 return out
             if (part := self.others.get(module)) is not None:
-                return self.stopwatch.time((CODE, part), (CODE, part), called)
+                return self.stopwatch.time_call((CODE, part), (CODE, part), called)
             return called()
 
         return call_and_record
 
-    def _time_product(self, path: str, call: Callable[[], Any]) -> Any:
+    def _time_product_call(self, path: str, call: Callable[[], Any]) -> Any:
         def count_pass(_: Any) -> None:
             self.passes[path] = self.passes.get(path, 0) + 1
 
-        out = self.stopwatch.time((FORWARD, path), (BACKWARD, path), call)
+        out = self.stopwatch.time_call((FORWARD, path), (BACKWARD, path), call)
         if isinstance(out, Postponed) and out.open:  # computed when something reads or sums it
-            out.made.within = partial(self._time_product, path)
+            out.made.within = partial(self._time_product_call, path)
         elif isinstance(out, Tensor) and out.grad_fn is not None:
             out.grad_fn.register_prehook(count_pass)
         return out
@@ -146,7 +147,7 @@ class CallWatch:
 
 @dataclass
 class WatchedRun:
-    """A network's call, then a backward pass unless the call has one."""
+    """A callable: a network's call, then a backward pass unless the call has one."""
 
     network: nn.Module
     inputs: tuple[Any, ...]
@@ -179,7 +180,7 @@ def _run_backward(returned: Any, leaves: Sequence[Any]) -> None:
 
 
 @contextmanager
-def preserve_state(network: nn.Module) -> Iterator[None]:
+def preserve_network_state(network: nn.Module) -> Iterator[None]:
     """Restore buffers, gradients and random numbers on exit."""
     gradients = [(p, p.grad) for p in network.parameters()]
     with restore_module_after(network):

@@ -18,8 +18,8 @@ from tpgen.tools.inspection.costs.explain_network import convert_if_stock, expla
 from tpgen.tools.inspection.costs.explanation import ExplainedOptions
 from tpgen.tools.inspection.costs.roofline import Ceilings
 from tpgen.tools.inspection.costs.watched import find_planned_modules
-from tpgen.tools.inspection.explorer.sheet import Sheet, make_product_sheet
-from tpgen.tools.inspection.report.values import check_call
+from tpgen.tools.inspection.explorer.sheet import ProductSheet, make_product_sheet
+from tpgen.tools.inspection.report.values import check_module_and_inputs
 from tpgen.tools.inspection.stages.calls import Inspected
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def write_explorer(
 
     ``measure`` times product and paths; ``inductor`` adds Inductor's code (seconds).  ``options`` are `explain`'s.
     """
-    return _write_page(path, lambda: make_explorer_page(subject, rows, measure, inductor, **options))
+    return _write_page_file(path, lambda: make_explorer_page(subject, rows, measure, inductor, **options))
 
 
 def write_network_explorer(
@@ -73,7 +73,7 @@ def write_network_explorer(
     """
 
     def make_page_html() -> str:
-        check_call('write_network_explorer(network, [x, y], "page.html")', network, inputs)
+        check_module_and_inputs('write_network_explorer(network, [x, y], "page.html")', network, inputs)
         converted = convert_if_stock(network)
         found = explain_network(converted, inputs, ceilings=ceilings)
         held = find_planned_modules(converted)
@@ -91,9 +91,9 @@ def write_network_explorer(
             p.module: f"{p.module or '(itself)'}: {len(p.explanation.paths)} paths, {quantity(p.flops, 'FLOP')}"
             for p in found.products
         }
-        return _page_html(sheets, first.module if first else found.largest.module, found.network, labels)
+        return _write_page_html(sheets, first.module if first else found.largest.module, found.network, labels)
 
-    return _write_page(path, make_page_html)
+    return _write_page_file(path, make_page_html)
 
 
 def make_explorer_page(
@@ -103,25 +103,27 @@ def make_explorer_page(
     inductor: bool = False,
     **options: Unpack[ExplainedOptions],
 ) -> str:
-    """`write_explorer`'s page as HTML."""
+    """Make `write_explorer`'s page as HTML text."""
     sheet = make_product_sheet(subject, rows, measure, inductor, **options)
-    return _page_html({"": sheet}, "", sheet.title)
+    return _write_page_html({"": sheet}, "", sheet.title)
 
 
-def _page_html(sheets: Mapping[str, Sheet], first: str, title: str, labels: Mapping[str, str] | None = None) -> str:
+def _write_page_html(
+    sheets: Mapping[str, ProductSheet], selected: str, title: str, labels: Mapping[str, str] | None = None
+) -> str:
     template = Template(_read_asset("sheet.html"))
     return Template(_read_asset("page.html")).substitute(
         title=escape(title),
         css=_read_asset("explorer.css"),
         script=_read_asset("explorer.js"),
-        choice=_product_menu(labels or {}, first) if len(sheets) > 1 else "",
+        choice=_write_product_menu_html(labels or {}, selected) if len(sheets) > 1 else "",
         sheets="".join(sheet.html(name, template) for name, sheet in sheets.items()),
     )
 
 
-def _product_menu(labels: Mapping[str, str], first: str) -> str:
+def _write_product_menu_html(labels: Mapping[str, str], selected: str) -> str:
     options = "".join(
-        f'<option value="{escape(name)}"{" selected" * (name == first)}>{escape(label)}</option>'
+        f'<option value="{escape(name)}"{" selected" * (name == selected)}>{escape(label)}</option>'
         for name, label in labels.items()
     )
     return f'<select id="product" aria-label="product">{options}</select>'
@@ -131,12 +133,12 @@ def _read_asset(name: str) -> str:
     return files("tpgen.tools.inspection.explorer").joinpath(name).read_text(encoding="utf-8")
 
 
-def _write_page(path: str | Path, page: Callable[[], str]) -> Page:
+def _write_page_file(path: str | Path, make_html: Callable[[], str]) -> Page:
     path = Page(path)  # checked before the page is made
     if path.is_dir():
         raise TpgenError(
             f"the explorer is one file and {str(path)!r} is a folder: name a file in it, like explorer.html"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(), encoding="utf-8")
+    path.write_text(make_html(), encoding="utf-8")
     return path

@@ -24,7 +24,7 @@ from tpgen.tools.inspection.costs.explanation import (
     PathExplanation,
     describe_product_totals,
 )
-from tpgen.tools.inspection.costs.node_costs import compute_node_costs, compute_traced_costs
+from tpgen.tools.inspection.costs.node_costs import compute_joint_graph_costs, compute_node_costs
 from tpgen.tools.inspection.costs.roofline_picture import draw_roofline_svg
 from tpgen.tools.inspection.stages.calls import Inspected, resolve_request
 from tpgen.tools.inspection.stages.compiled_origins import trace_joint_graph_of_request
@@ -54,7 +54,7 @@ _LONG = 8  # lines of such a part that are worth a fold
 
 
 @dataclass(frozen=True)
-class _Pane:
+class _StagePane:
     stage: TracedStage
     remark: str = ""
     notes: Mapping[str, object] = field(default_factory=dict)
@@ -66,8 +66,8 @@ class _Pane:
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A product's title, and HTML parts by name."""
+class ProductSheet:
+    """Explorer's section on a product: title, and HTML parts by name."""
 
     title: str
     parts: Mapping[str, str]
@@ -77,7 +77,7 @@ class Sheet:
         return template.substitute(self.parts, name=escape(name), title=escape(self.title))
 
 
-def _tab_html(pane: _Pane) -> str:
+def _write_tab_html(pane: _StagePane) -> str:
     name, missing = pane.stage.name, ' class="missing"' if pane.stage.missing else ""
     title = escape(pane.stage.missing or pane.remark)
     return (
@@ -86,21 +86,21 @@ def _tab_html(pane: _Pane) -> str:
     )
 
 
-def _pane_html(pane: _Pane, paths: int) -> str:
+def _write_pane_html(pane: _StagePane, path_count: int) -> str:
     stage = pane.stage
     missing = f'<span class="missing-reason">{escape(stage.missing)}</span>'
-    body = missing if stage.missing else "".join(_pane_body_html(pane, paths))
+    body = missing if stage.missing else "".join(_write_pane_body_html(pane, path_count))
     return (
         f'<section class="pane" id="pane-{stage.name}"{"" if pane.is_open else " hidden"}><h2>{TITLES[stage.name]}'
         f'<span>{escape(pane.remark)}</span><output></output></h2><pre class="code">{body}</pre></section>'
     )
 
 
-def _pane_body_html(pane: _Pane, paths: int) -> Iterator[str]:
+def _write_pane_body_html(pane: _StagePane, path_count: int) -> Iterator[str]:
     stage = pane.stage
     html = highlight_lines("\n".join(stage.lines), stage.language)
     notes = [pane.notes.get(next(iter(text.split()), "")) for text in stage.lines]  # by the value that a line names
-    lines = [_line_html(*line, paths) for line in zip(html, stage.origins, notes, strict=True)]
+    lines = [_write_line_html(*line, path_count) for line in zip(html, stage.origins, notes, strict=True)]
     # long parts that are the same for every product are folded
     for folded, run in groupby(range(len(lines)), key=lambda n: stage.origins[n].shared in _FOLDED):
         numbers = list(run)
@@ -116,9 +116,9 @@ def _pane_body_html(pane: _Pane, paths: int) -> Iterator[str]:
         yield body
 
 
-def _line_html(html: str, origin: Origin, note: object, paths: int) -> str:
+def _write_line_html(html: str, origin: Origin, note: object, path_count: int) -> str:
     said = "" if note is None else f' data-n="{escape(str(note))}"'
-    if len(origin.instructions) == paths > 1:  # all paths
+    if len(origin.instructions) == path_count > 1:  # all paths
         return f'<b data-p="*"{said}>{html}</b>'
     if origin.instructions:
         return f'<b data-p="{" ".join(map(str, origin.instructions))}"{said}>{html}</b>'
@@ -171,7 +171,7 @@ _CLASSES: dict[_TokenType, str] = {
 
 
 def highlight_lines(text: str, language: str) -> list[str]:
-    """Each line as HTML with syntax classes.
+    """Highlight source text: each line as HTML.
 
     >>> highlight_lines("return 1 < 2", "python")
     ['<i class=k>return</i> <i class=m>1</i> &lt; <i class=m>2</i>']
@@ -204,43 +204,43 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 
 def make_product_sheet(
     subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
-) -> Sheet:
-    """Explorer's sheet of a product, linear layer, polynomial or plan."""
+) -> ProductSheet:
+    """Make the explorer's section on a product, linear layer, polynomial or plan."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
     request = replace(resolve_request(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)
-    panes = _make_panes(request, inductor)
+    panes = _make_stage_panes(request, inductor)
     written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
     machine = {"strategy": written, **describe_product_totals(found)}.items()
-    paths = [{"index": path.index, "facts": _describe_path(path)} for path in found.paths]
+    paths = [{"index": path.index, "facts": _describe_path_facts(path)} for path in found.paths]
     data = {"paths": paths, "costliest": _costliest_path_index(found), "noun": found.noun}
     parts = {
         "digest": found.digest,
-        "tabs": "".join(map(_tab_html, panes)),
-        "panes": "".join(_pane_html(pane, len(paths)) for pane in panes),
+        "tabs": "".join(map(_write_tab_html, panes)),
+        "panes": "".join(_write_pane_html(pane, len(paths)) for pane in panes),
         "diagram": draw_path_map(request.plan.map, interactive=True),
         "machine": f"<dl>{''.join(f'<dt>{escape(k)}</dt><dd>{escape(v)}</dd>' for k, v in machine)}</dl>",
         "bars": draw_cost_bars(found),
         "roofline": draw_roofline_svg(found, interactive=True),
         "data": json.dumps(data).replace("</", "<\\/"),
     }
-    return Sheet(f"{found.product}: {found.strategy}, {len(found.paths)} {found.noun}s", parts)
+    return ProductSheet(f"{found.product}: {found.strategy}, {len(found.paths)} {found.noun}s", parts)
 
 
-def _make_panes(request: Request, inductor: bool) -> list[_Pane]:
+def _make_stage_panes(request: Request, inductor: bool) -> list[_StagePane]:
     # graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any
     readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
     traced = {name: trace_stage(name, readable) for name in (*_GRAPHS, *(["inductor"] if inductor else []))}
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
     notes = _costs_of_graph_nodes_by_stage(readable)
     remark = f"as strategy {readable.strategy} writes it"
-    graphs = [_Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
+    graphs = [_StagePane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
     written = replace(request, strategy="kernel")
     kernels = {name: trace_stage(name, written) for name in _KERNELS}
     reason = request.why_auto_takes_no_kernel()
     if reason:
         kernels |= {name: TracedStage(name, missing=reason) for name in _ON_DEVICE}
-    return graphs + [_Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
+    return graphs + [_StagePane(stage, "as strategy kernel writes it") for stage in kernels.values()]
 
 
 def _costs_of_graph_nodes_by_stage(request: Request) -> dict[str, Mapping[str, object]]:
@@ -248,7 +248,7 @@ def _costs_of_graph_nodes_by_stage(request: Request) -> dict[str, Mapping[str, o
         has_rows_of_nodes = compute_node_costs(request)
         return {
             **dict.fromkeys(("graph", "code", "script"), has_rows_of_nodes),
-            "joint": compute_traced_costs(trace_joint_graph_of_request(request)),
+            "joint": compute_joint_graph_costs(trace_joint_graph_of_request(request)),
         }
     except TpgenError:
         return {}
@@ -261,7 +261,7 @@ def _costliest_path_index(explanation: Explanation) -> int | None:
     return largest.index if largest else None
 
 
-def _describe_path(path: PathExplanation) -> dict[str, str]:
+def _describe_path_facts(path: PathExplanation) -> dict[str, str]:
     shape = "" if path.constant else f" as {'×'.join(map(str, path.weight_shape))}"
     facts = {
         "couples": path.couples + (f", mode {path.mode}" if path.mode else ""),

@@ -29,7 +29,7 @@ from tpgen.tools.inspection.report.sections import (
     describe_inputs,
     give_irreps_a_length,
 )
-from tpgen.tools.inspection.report.values import CompileReport, Section, check_call, describe_error
+from tpgen.tools.inspection.report.values import CompileReport, Section, check_module_and_inputs, describe_error
 
 _RANDOM = (
     "the module draws random numbers at a call (dropout?), so errors compare different numbers, and compiled code "
@@ -54,26 +54,10 @@ def compile_report(
 ) -> CompileReport:
     """Compile a module with torch's backends; report graphs, guards, times, gradients and kernels.
 
-    Buffers and random numbers are restored.  Dynamo is reset: the process compiles earlier code again.
+    ``sections`` are names of `SECTIONS`; ``varied`` are arguments of other shapes (None: more and fewer rows);
+    ``repeats`` are timings per backend.  Dynamo is reset: the process compiles earlier code again.
 
     Raises `ReportError` for a wrong module, failing inputs, unknown sections, and ``repeats < 1``.
-
-    Parameters
-    ----------
-    module, inputs
-        a module, and the arguments of a call.
-    sections
-        names of `SECTIONS`; None: all.
-    varied
-        arguments of other shapes; None: more and fewer rows, unless an input holds integers.
-    inductor
-        whether to compile with Inductor.
-    repeats
-        timings per backend.
-    threads
-        threads of torch (None: current); one is timed in processor time.
-    progress
-        True for a bar, or a function of each section's name.
     """
     names = tuple(SECTIONS if sections is None else sections)
     check_known("section", names, SECTIONS, ReportError)
@@ -88,7 +72,7 @@ def compile_report(
         is_random = draws_random_numbers(lambda: call_without_gradients(module, given))
         for name in (n for n in SECTIONS if n in names):
             begin(name)
-            made.append(_make_section(name, subject))
+            made.append(_make_report_section(name, subject))
     text = repr(module)
     title = type(module).__name__ if "\n" in text or len(text) > 200 else text
     remarks = {REMARK: subject.was_given_length, _RANDOM: is_random}
@@ -97,7 +81,7 @@ def compile_report(
     return CompileReport(title, describe_inputs(given), tuple(made), shown_remarks, shown)
 
 
-def _make_section(name: str, subject: ReportSubject) -> Section:
+def _make_report_section(name: str, subject: ReportSubject) -> Section:
     part = SECTIONS[name]
     logger = logging.getLogger("torch._guards")  # says at length what the section says in a line
     level = logger.level
@@ -105,7 +89,7 @@ def _make_section(name: str, subject: ReportSubject) -> Section:
         warnings.simplefilter("always")
         logger.setLevel(logging.CRITICAL)
         try:
-            with give_irreps_a_length() if part.compiles and subject.needs_length else nullcontext():
+            with give_irreps_a_length() if part.compiles and subject.needs_irrep_length else nullcontext():
                 text, data = part.write(subject)
             missing = ""
         except Exception as error:  # compilers fail in many ways; the other sections are still worth having
@@ -117,7 +101,7 @@ def _make_section(name: str, subject: ReportSubject) -> Section:
 
 
 def _check_module_runs(module: nn.Module, inputs: Sequence[Any]) -> None:
-    check_call("compile_report(module, [x, y])", module, inputs, ReportError)
+    check_module_and_inputs("compile_report(module, [x, y])", module, inputs, ReportError)
     try:
         with restore_module_after(module):
             call_without_gradients(module, inputs)
@@ -136,11 +120,11 @@ def _make_inputs_with_other_row_counts(inputs: tuple[Any, ...]) -> tuple[tuple[A
     if rows == 0 or any(map(is_index, leaves)):
         return ()
 
-    def resized(a: Any, count: int) -> Any:
-        if isinstance(a, Tensor) and a.dim() >= 2 and a.shape[0] == rows:
-            return a[torch.arange(count, device=a.device) % rows]
-        return a
+    def resize_rows(value: Any, count: int) -> Any:
+        if isinstance(value, Tensor) and value.dim() >= 2 and value.shape[0] == rows:
+            return value[torch.arange(count, device=value.device) % rows]
+        return value
 
     return tuple(
-        pytree.tree_unflatten([resized(a, count) for a in leaves], form) for count in (rows + 1, 2 * rows + 1, 1)
+        pytree.tree_unflatten([resize_rows(a, count) for a in leaves], form) for count in (rows + 1, 2 * rows + 1, 1)
     )

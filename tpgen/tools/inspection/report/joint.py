@@ -39,16 +39,16 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Joint:
-    """Code, size and partitions of a joint graph."""
+class JointGraph:
+    """Joint forward-backward graph: code, size and partitions."""
 
     code: str
     operations: int
     partitions: tuple[Partition, ...]
 
 
-def trace_joint_graph_of_captured(program: fx.GraphModule) -> Joint:
-    """Trace the joint graph of Dynamo's graph; raises `TpgenError` if nothing is differentiable."""
+def trace_joint_graph_of_captured(program: fx.GraphModule) -> JointGraph:
+    """Trace the joint forward-backward graph of a graph that Dynamo captured."""
     holders = [node for node in program.graph.nodes if node.op == "placeholder"]
     # buffers are no one's to differentiate; Dynamo's name of an input says where it was found
     constant = [
@@ -56,11 +56,11 @@ def trace_joint_graph_of_captured(program: fx.GraphModule) -> Joint:
         or ("_parameters_" in str(node.target) and not getattr(node.meta["example_value"], "requires_grad", True))
         for node in holders
     ]
-    inputs = [_empty_like(node.meta["example_value"]) for node in holders]
+    inputs = [_make_empty_like(node.meta["example_value"]) for node in holders]
     return trace_joint_graph(program, inputs, constant)
 
 
-def _empty_like(value: Any) -> Any:
+def _make_empty_like(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     # values are never read
@@ -72,10 +72,10 @@ class _StopTracing(Exception):
     """Leaves AOTAutograd before compilation."""
 
 
-def trace_joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> Joint:
+def trace_joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> JointGraph:
     """Trace a module and gradients on fake tensors, and partition the graph.
 
-    Inputs flagged in ``constant`` have no gradient.  Raises `TpgenError` if nothing is differentiable.
+    Inputs flagged in ``constant`` have no gradient.
 
     >>> joint = trace_joint_graph(torch.nn.Sigmoid(), [torch.zeros(4)])
     >>> [(p.partitioner, [s.shape for s in p.saved]) for p in joint.partitions]
@@ -87,7 +87,7 @@ def trace_joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequen
     }
     found = [_trace_code_operations_and_partition(module, inputs, constant, name, cut) for name, cut in cutters.items()]
     code, operations, _ = found[0]
-    return Joint(code, operations, tuple(partition for _, _, partition in found))
+    return JointGraph(code, operations, tuple(partition for _, _, partition in found))
 
 
 def _trace_code_operations_and_partition(
@@ -95,7 +95,7 @@ def _trace_code_operations_and_partition(
 ) -> tuple[str, int, Partition]:
     found: list[tuple[str, int, Partition]] = []
 
-    def record(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **rest: Any) -> Any:
+    def partition_and_record(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **rest: Any) -> Any:
         code = joint.print_readable(print_output=False).strip()
         operations = _operation_names(joint.graph)
         forward, backward = partitioner(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **rest)
@@ -114,9 +114,9 @@ def _trace_code_operations_and_partition(
 
     try:
         with mode:
-            _torch.aot_function(call_with_parameters, _skip_compilation, _skip_compilation, partition_fn=record)(
-                parameters, *given
-            )
+            _torch.aot_function(
+                call_with_parameters, _skip_compilation, _skip_compilation, partition_fn=partition_and_record
+            )(parameters, *given)
     except _StopTracing:
         return found[0]
     raise TpgenError("nothing in the result depends on a parameter or a floating input, so there is no backward")
@@ -131,10 +131,10 @@ def _skip_compilation(gm: fx.GraphModule, example_inputs: Any) -> fx.GraphModule
     return gm
 
 
-def _describe_partition(name: str, forward: fx.GraphModule, backward: fx.GraphModule, outputs: int) -> Partition:
+def _describe_partition(name: str, forward: fx.GraphModule, backward: fx.GraphModule, output_count: int) -> Partition:
     (returned,) = (node.args[0] for node in forward.graph.nodes if node.op == "output")
     saved = []
-    for node in returned[outputs:]:
+    for node in returned[output_count:]:
         value = node.meta.get("val") if isinstance(node, fx.Node) else None
         if isinstance(value, Tensor):
             held = value.numel() * value.element_size()

@@ -24,7 +24,7 @@ from tpgen.compiler.config import Config
 from tpgen.compiler.probe import Capture, capture_graphs, collect_inductor_sources, list_recompilations
 from tpgen.networks.copies import copy_of
 from tpgen.networks.trial import call_without_gradients, is_floating, is_index, run_forward_and_backward
-from tpgen.tools.inspection.report.joint import Joint, trace_joint_graph, trace_joint_graph_of_captured
+from tpgen.tools.inspection.report.joint import JointGraph, trace_joint_graph, trace_joint_graph_of_captured
 from tpgen.tools.inspection.report.values import describe_error
 
 REMARK = (
@@ -44,7 +44,7 @@ def give_irreps_a_length() -> AbstractContextManager[Any]:
     return replaced_attribute(Irrep, "__len__", lambda _: tuple.__len__)
 
 
-def is_missing_length(error: BaseException) -> bool:
+def is_missing_irrep_length(error: BaseException) -> bool:
     """Whether an error comes from ``len(irrep)``."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -54,7 +54,7 @@ def is_missing_length(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class ReportSubject:
-    """A report's module and inputs, with cached captures."""
+    """Module and inputs of a compile report, with captured graphs."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -63,18 +63,18 @@ class ReportSubject:
     repeats: int
 
     @cached_property
-    def needs_length(self) -> bool:
+    def needs_irrep_length(self) -> bool:
         """Whether Dynamo fails at ``len(irrep)``."""
         try:
             self.captured  # noqa: B018  asked once, and kept where it could be made
         except Exception as error:  # whatever else is wrong shows up where it belongs
-            return is_missing_length(error)
+            return is_missing_irrep_length(error)
         return False
 
     @property
     def was_given_length(self) -> bool:
         """Whether captures needed `give_irreps_a_length`."""
-        return self.__dict__.get("needs_length", False)  # not asked where no section compiles
+        return self.__dict__.get("needs_irrep_length", False)  # not asked where no section compiles
 
     @cached_property
     def captured(self) -> Capture:
@@ -82,14 +82,14 @@ class ReportSubject:
 
     @cached_property
     def joints(self) -> _JointGraphs:
-        """Module's joint graph, or those of captured graphs; raises `TpgenError` if none has a backward."""
+        """Joint graph of the module, or of each captured graph."""
         try:
             return _JointGraphs({"": trace_joint_graph(self.module, self.inputs)})
         except TpgenError:
             raise
         except Exception as error:  # of many classes: what fake tensors cannot run
             why = describe_error(error)
-        with give_irreps_a_length() if self.needs_length else nullcontext():
+        with give_irreps_a_length() if self.needs_irrep_length else nullcontext():
             programs = self.captured.programs
         found, without = {}, {}
         for number, program in enumerate(programs):
@@ -104,14 +104,12 @@ class ReportSubject:
 
 @dataclass(frozen=True)
 class _JointGraphs:
-    """Joint graphs by name: the module's, or one per captured graph, with the reason ``why``."""
-
-    graphs: dict[str, Joint]
+    graphs: dict[str, JointGraph]
     without: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
     def split_reason_lines(self) -> list[str]:
-        """Say why the module has several graphs."""
+        """Lines that say why a module has several joint graphs."""
         if not self.why:
             return []
         return [
@@ -126,12 +124,12 @@ ResultsAndGradients = tuple[list[Tensor], list[Tensor] | None] | None  # in floa
 
 def _write_backends_section(subject: ReportSubject) -> _TextAndData:
     names = ("eager", "aot_eager", *(("inductor",) if subject.inductor else ()))
-    exact = _float64_results(subject)
+    exact = _compute_float64_results(subject)
     torch.compiler.reset()
     built, missing = {}, {}
     for name in names:
         try:
-            built[name] = _prepare_backend(subject, name, exact)
+            built[name] = _compile_and_check_backend(subject, name, exact)
         except Exception as error:  # one backend may fail where the others run
             missing[name] = describe_error(error)
     rows = _time_backends(subject, built)
@@ -155,7 +153,9 @@ def _write_backends_section(subject: ReportSubject) -> _TextAndData:
 BackendTasks = tuple[dict[str, Callable[[], Any]], dict[str, Any]]  # a backend's tasks, and what its first step showed
 
 
-def _prepare_backend(subject: ReportSubject, backend: str, float64_results: ResultsAndGradients) -> BackendTasks:
+def _compile_and_check_backend(
+    subject: ReportSubject, backend: str, float64_results: ResultsAndGradients
+) -> BackendTasks:
     run = compile_program(subject.module, Config(backend=backend))
     device = find_device(subject.module, subject.inputs)
     train = partial(run_forward_and_backward, run, subject.inputs, tuple(subject.module.parameters()))
@@ -176,11 +176,11 @@ def _prepare_backend(subject: ReportSubject, backend: str, float64_results: Resu
     return tasks, found
 
 
-def _time_backends(subject: ReportSubject, built: dict[str, BackendTasks]) -> list[dict[str, Any]]:
+def _time_backends(subject: ReportSubject, tasks_by_backend: dict[str, BackendTasks]) -> list[dict[str, Any]]:
     device = find_device(subject.module, subject.inputs)
     times: dict[str, dict[str, Timing]] = {}
     for task in ("forward", "step"):
-        calls = {name: tasks[task] for name, (tasks, _) in built.items() if task in tasks}
+        calls = {name: tasks[task] for name, (tasks, _) in tasks_by_backend.items() if task in tasks}
         times[task] = time_in_turns(calls, device, rounds=subject.repeats)
     return [
         {
@@ -190,7 +190,7 @@ def _time_backends(subject: ReportSubject, built: dict[str, BackendTasks]) -> li
             "step_seconds": times["step"][name].median if name in times["step"] else None,
             "spread": max(found[name].spread for found in times.values() if name in found),
         }
-        for name, (_, first) in built.items()
+        for name, (_, first) in tasks_by_backend.items()
     ]
 
 
@@ -302,7 +302,7 @@ def _write_kernels_section(subject: ReportSubject) -> _TextAndData:
 
 @dataclass(frozen=True)
 class SectionMaker:
-    """A section's title and writer."""
+    """Title and writer of a report's section."""
 
     title: str
     write: Callable[[ReportSubject], _TextAndData]
@@ -339,7 +339,7 @@ def _describe_input(value: Any) -> str:
     return type(value).__name__
 
 
-def _float64_results(subject: ReportSubject) -> ResultsAndGradients:
+def _compute_float64_results(subject: ReportSubject) -> ResultsAndGradients:
     try:
         module = copy_of(subject.module).double()
         inputs = pytree.tree_map(lambda a: a.double() if is_floating(a) else a, list(subject.inputs))

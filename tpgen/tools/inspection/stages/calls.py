@@ -32,13 +32,13 @@ from tpgen.tools.inspection.stages.request import GRAPHS, Line, Request
 Terms = frozenset[int]
 
 
-def _terms_of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
-    """Terms with a monomial's weights, or else inputs and output component.
+def _find_terms_of_monomial(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
+    """Indices of terms with a monomial.
 
     >>> from tpgen.planner.problems import POLYNOMIALS
     >>> plan = POLYNOMIALS["small-contraction"].plan
     >>> first = make_scalar_form(plan).monomials[0]
-    >>> str(first), _terms_of_factors(plan, first.factors)
+    >>> str(first), _find_terms_of_monomial(plan, first.factors)
     ('x0 x0 x0 out0 w0_30', (0,))
     """
     weights = {o.name for o in plan.weights}
@@ -59,8 +59,8 @@ def _find_unweighted_terms_of_component(plan: Plan, component: int) -> list[int]
     return [n for n, t in free if t.i_out is None or component in range(*slices[t.i_out].indices(plan.out.dim))]
 
 
-def _terms_of_statements(plan: Plan, statements: Sequence[Computation]) -> list[tuple[int, ...]]:
-    weights = {o.name: frozenset(_terms_of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
+def _find_terms_of_statements(plan: Plan, statements: Sequence[Computation]) -> list[tuple[int, ...]]:
+    weights = {o.name: frozenset(_find_terms_of_monomial(plan, [Variable(o.name, 0)])) for o in plan.weights}
     known: dict[Value, Terms] = {}
     found: list[Terms] = []
     for statement in statements:
@@ -85,7 +85,7 @@ def _operand_name(value: Value) -> str:
 
 @dataclass(frozen=True)
 class PolynomialRequest(Request):
-    """Request for a polynomial's call: ``forward``, ``backward``, ``second``, or any call in full."""
+    """A polynomial's call to inspect, with options."""
 
     channels: int = 32
     elements: int = 1  # weights are chosen row by row where there are more
@@ -94,15 +94,15 @@ class PolynomialRequest(Request):
     _said: ClassVar[str] = "of a polynomial: "
     shared: ClassVar[str] = "all terms"  # products of components are shared between them
 
-    def directions(self, shows: str = "") -> tuple[str, ...]:
-        """Plan's calls; for graphs, forward."""
-        return POLYNOMIAL_CALLS[:1] if shows == GRAPHS else POLYNOMIAL_CALLS
+    def list_stage_directions(self, stage_kind: str = "") -> tuple[str, ...]:
+        """Calls that a kind of stage (``graphs``, ``kernels``) can show."""
+        return POLYNOMIAL_CALLS[:1] if stage_kind == GRAPHS else POLYNOMIAL_CALLS
 
-    def check_direction(self, stage: str, shows: str) -> None:
-        """Raise `EmitError` for a graph of a call but forward."""
+    def check_direction(self, stage: str, stage_kind: str) -> None:
+        """Raise `EmitError` if a stage cannot show the call."""
         call = self.call  # or it is none
-        if call != named_call(self.plan, "forward") and shows == GRAPHS:
-            self._check_shown(stage, shows)
+        if call != named_call(self.plan, "forward") and stage_kind == GRAPHS:
+            self._check_stage_has_direction(stage, stage_kind)
 
     @cached_property
     def call(self) -> Call:
@@ -114,11 +114,11 @@ class PolynomialRequest(Request):
 
     @property
     def form_lines(self) -> list[Line]:
-        """Monomials as text, with terms."""
-        return [(str(m), _terms_of_factors(self.plan, m.factors)) for m in self.form.monomials]
+        """Monomials as text, with indices of terms."""
+        return [(str(m), _find_terms_of_monomial(self.plan, m.factors)) for m in self.form.monomials]
 
-    def emission(self, backend: str | None = None) -> Emission:
-        """Emitted program."""
+    def emit_program(self, backend: str | None = None) -> Emission:
+        """Emit the forward program as an fx graph."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_polynomial(self.plan, strategy, self.elements > 1)
 
@@ -127,7 +127,7 @@ class PolynomialRequest(Request):
         """Plan as JSON, for kernel calls."""
         return self.plan.to_json()
 
-    def shape(self, argument: str) -> tuple[int, ...] | None:
+    def find_argument_shape(self, argument: str) -> tuple[int, ...] | None:
         """Shape of an argument's tensor; None for the argument ``index``."""
         if argument == "index":
             return None
@@ -140,10 +140,12 @@ class PolynomialRequest(Request):
 
     @property
     def sweep_lines(self) -> list[Line]:
-        """Lines of the sweep with terms."""
+        """Lines of a kernel's statements, with indices of terms."""
         sweep = self.kernels.sweep(self.call)
         parts = {name: getattr(sweep, name) for name in ("prologue", "rows", "epilogue")}
-        served = iter(_terms_of_statements(self.plan, [statement for part in parts.values() for statement in part]))
+        served = iter(
+            _find_terms_of_statements(self.plan, [statement for part in parts.values() for statement in part])
+        )
         lines: list[Line] = [(str(sweep).split("\n")[0], ())]
         for name, statements in parts.items():
             lines += [(f"{name}:", ())] if statements else []
@@ -163,8 +165,8 @@ class PolynomialRequest(Request):
         return tuple(o.layout for o in self.plan.operands if not o.weights)
 
     @property
-    def scheduled(self) -> dict[int, str]:
-        """Schedule ``channel`` by instruction."""
+    def schedule_names(self) -> dict[int, str]:
+        """Names of kernel schedules by path."""
         return dict.fromkeys(self.plan.by_instruction, "channel")
 
     @property
@@ -172,25 +174,26 @@ class PolynomialRequest(Request):
         sizes = list_open_sizes(self.plan, self.channels, self.elements)
         return {**sizes, "strategy": self.strategy, "backend": self.backend}
 
-    def _sweep(self, call: str) -> PolynomialSweep:
+    def _make_sweep(self, call: str) -> PolynomialSweep:
         return make_polynomial_sweep(
             self.form, named_call(self.plan, call), frozenset(o.name for o in self.plan.weights)
         )
 
     @property
     def flops(self) -> int:
-        sweep = self._sweep("forward")
+        sweep = self._make_sweep("forward")
         return self.channels * (self.rows * sweep.operations + self.elements * sweep.once)
 
-    def bytes(self, nodes: int | None = None) -> int:
+    def count_bytes(self, nodes: int | None = None) -> int:
         """Bytes of all operands and result."""
         shapes = [find_operand_shape(o, self.rows, self.channels, self.elements) for o in self.plan.operands]
         return self.dtype.itemsize * sum(map(prod, shapes))
 
     @property
     def explanation_fields(self) -> dict[str, Any]:
+        """Sizes and counts for an `Explanation`."""
         weights = {o.name for o in self.plan.weights}
-        sweeps = {name: self._sweep(name) for name in POLYNOMIAL_CALLS[:2]}
+        sweeps = {name: self._make_sweep(name) for name in POLYNOMIAL_CALLS[:2]}
         return {
             "channels": self.channels,
             "elements": self.elements,
@@ -204,9 +207,9 @@ REQUESTS: dict[str, type[Request]] = {OF_PATHS: Request, OF_MONOMIALS: Polynomia
 
 
 def make_request(plan: Plan, direction: str = "forward", **options: Any) -> Request:
-    """Request for a plan; raises `EmitError` for an unknown option."""
+    """Make the request that inspects a direction of a plan."""
     kind = REQUESTS[plan.maker.form]
-    kind.check(options)
+    kind.check_option_names(options)
     made = kind(plan, direction, **options)
     if made.elements != 1 and not plan.by_element:
         raise EmitError("elements: no index chooses weights of this plan; leave it out")
@@ -222,15 +225,13 @@ def _plan_of_subject(subject: Any) -> Plan | None:
 
 
 def resolve_request(subject: Inspected, **options: Unpack[DirectionOptions]) -> Request:
-    """Request of a product, linear layer, polynomial or plan, with ``auto`` resolved.
-
-    Raises `TpgenError` for other subjects, unknown options and absent devices.
+    """Make the request that inspects a module or plan, with strategy ``auto`` resolved.
 
     >>> from tpgen.planner.presets import channelwise
     >>> resolve_request(channelwise("8x1o", "1o", "0e"), strategy="einsum").strategy
     'einsum'
     """
-    _check_options(options)
+    _check_dtype_and_device(options)
     plan = _plan_of_subject(subject)
     if plan is None:
         raise _subject_error("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
@@ -240,13 +241,13 @@ def resolve_request(subject: Inspected, **options: Unpack[DirectionOptions]) -> 
 
 
 def _subject_error(rule: str, subject: object) -> TpgenError:
-    return TpgenError(f"{rule}, not {type(subject).__name__}; {_suggest_alternative(subject)}")
+    return TpgenError(f"{rule}, not {type(subject).__name__}; {_suggest_inspectable_subject(subject)}")
 
 
 _SHOWN = 4  # products of a network that an error names
 
 
-def _check_options(options: Mapping[str, object]) -> None:
+def _check_dtype_and_device(options: Mapping[str, object]) -> None:
     if not isinstance(options.get("dtype", torch.float32), torch.dtype):
         raise TpgenError(f"dtype is a torch.dtype like torch.float32, got {options['dtype']!r}")
     try:
@@ -255,7 +256,7 @@ def _check_options(options: Mapping[str, object]) -> None:
         raise TpgenError(f"device {options['device']!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
-def _suggest_alternative(subject: object) -> str:
+def _suggest_inspectable_subject(subject: object) -> str:
     if isinstance(subject, str):
         return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
     modules = subject.named_modules() if isinstance(subject, nn.Module) else ()

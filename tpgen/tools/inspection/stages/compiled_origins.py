@@ -30,24 +30,24 @@ from tpgen.tools.inspection.stages.request import Request
 _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
 
-def trace_joint(request: Request) -> TracedLines:
-    """Trace AOTAutograd's joint graph, a line per node."""
+def trace_joint_lines(request: Request) -> TracedLines:
+    """Pair lines of AOTAutograd's joint graph with product instructions."""
     graph = trace_joint_graph_of_request(request)
     origins: dict[fx.Node, Origin] = {}
     pairs = []
     for node in graph.nodes:
-        origins[node] = _joint_origin(node, origins)
+        origins[node] = _find_origin_of_joint_node(node, origins)
         pairs.append((_write_node_as_assignment(node), origins[node]))
     return pairs
 
 
 @remembered("joint graphs of products", entries=2)
 def trace_joint_graph_of_request(request: Request) -> fx.Graph:
-    """AOTAutograd's joint graph of a program."""
+    """Trace a program's joint forward-backward graph by AOTAutograd."""
     # imported here: it takes a second, and only this stage needs it
     from torch.fx.traceback import preserve_node_meta
 
-    emission = request.emission()
+    emission = request.emit_program()
     module = request.module(emission)
     # AOTAutograd copies meta["custom"] to the nodes of the joint graph, gradients included
     for node, origin in find_node_origins(module.graph).items():
@@ -69,7 +69,7 @@ def trace_joint_graph_of_request(request: Request) -> fx.Graph:
     return exported.graph
 
 
-def _joint_origin(node: fx.Node, known_origins: dict[fx.Node, Origin]) -> Origin:
+def _find_origin_of_joint_node(node: fx.Node, known_origins: dict[fx.Node, Origin]) -> Origin:
     if node.op in ("placeholder", "output"):
         return Origin(shared="signature")
     found = node.meta.get("custom", {}).get("tpgen")
@@ -104,12 +104,12 @@ _QUOTES = re.compile(r"'''|\"\"\"")
 _RUNNER = Origin(shared="Inductor: imports, buffers and runner")
 
 
-def trace_inductor(request: Request) -> TracedLines:
-    """Trace Inductor's code."""
-    nodes = {node.name: node for node in request.emission().graph.nodes}
-    with _record_nodes_of_inductor_sources() as comments:
+def trace_inductor_lines(request: Request) -> TracedLines:
+    """Pair lines of Inductor's code with product instructions."""
+    nodes = {node.name: node for node in request.emit_program().graph.nodes}
+    with _record_source_comments_by_kernel() as comments:
         text = STAGES["inductor"].write(request)
-    kernels = {name: _origin_of_comment(comment, nodes) for name, comment in comments.items()}
+    kernels = {name: _find_origin_in_inductor_comment(comment, nodes) for name, comment in comments.items()}
     pairs: list[tuple[str, Origin]] = []
     above = current = Origin()
     quoted = False
@@ -119,7 +119,7 @@ def trace_inductor(request: Request) -> TracedLines:
         elif not quoted and not line[:1].isspace():
             current = _RUNNER if _TOP.match(line) else Origin()
         called = _CALLED.search(line) if not found and not quoted else None
-        own = _origin_of_comment(line, nodes)
+        own = _find_origin_in_inductor_comment(line, nodes)
         origin = (above or kernels.get(called[1] or "", Origin())) if called else own or current
         pairs.append((line, origin))
         above = own
@@ -127,7 +127,7 @@ def trace_inductor(request: Request) -> TracedLines:
     return pairs
 
 
-def _origin_of_comment(text: str, nodes: dict[str, fx.Node]) -> Origin:
+def _find_origin_in_inductor_comment(text: str, nodes: dict[str, fx.Node]) -> Origin:
     named = [nodes[n] for found in _SOURCE_NODES.findall(text) for n in found.split(", ") if n in nodes]
     own = [node for node in named if node.meta["tpgen"].instructions]  # and not what assembles the output
     # without nodes that only feed other named nodes
@@ -135,7 +135,7 @@ def _origin_of_comment(text: str, nodes: dict[str, fx.Node]) -> Origin:
 
 
 @contextmanager
-def _record_nodes_of_inductor_sources() -> Iterator[dict[str, str]]:
+def _record_source_comments_by_kernel() -> Iterator[dict[str, str]]:
     # by C++ kernel: on a CPU Inductor writes no comment on source nodes
     found: dict[str, str] = {}
     internals: list[Any] = [
@@ -148,18 +148,18 @@ def _record_nodes_of_inductor_sources() -> Iterator[dict[str, str]]:
     scheduling, config, virtual, metadata = internals
     define = scheduling.define_kernel
 
-    def recorded(self: Any, source: str, nodes: Any, *arguments: Any, **keywords: Any) -> str:
+    def define_kernel_and_record(self: Any, source: str, nodes: Any, *arguments: Any, **keywords: Any) -> str:
         name = define(self, source, nodes, *arguments, **keywords)
         found[name] = f"{found.get(name, '')} {metadata(nodes, virtual.graph.wrapper_code)[0]}"
         return name
 
     # code from its cache would name nothing
-    with patch.object(scheduling, "define_kernel", recorded), config.patch(fx_graph_cache=False):
+    with patch.object(scheduling, "define_kernel", define_kernel_and_record), config.patch(fx_graph_cache=False):
         yield found
 
 
-def trace_kernel(request: Request, language: str, direction: str) -> TracedLines:
-    """Pair lines of a kernel's C++ or CUDA with origins."""
+def trace_kernel_lines(request: Request, language: str, direction: str) -> TracedLines:
+    """Pair lines of a kernel's C++ or CUDA with product instructions."""
     on_gpu = language == "cuda"
     _check_kernel_exists(request, on_device=not on_gpu)
     asked = replace(request, direction=direction)
@@ -171,9 +171,9 @@ def trace_kernel(request: Request, language: str, direction: str) -> TracedLines
 _AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 
 
-def trace_ptx(request: Request) -> TracedLines:
-    """Trace PTX by source lines."""
-    origins, origin = [origin for _, origin in trace_kernel(request, "cuda", request.direction)], _PTX
+def trace_ptx_lines(request: Request) -> TracedLines:
+    """Pair lines of PTX with product instructions."""
+    origins, origin = [origin for _, origin in trace_kernel_lines(request, "cuda", request.direction)], _PTX
     pairs = []
     for line in compile_to_ptx(request.cuda, numbered=True).split("\n"):
         if found := _AT.match(line):
@@ -188,14 +188,14 @@ def trace_ptx(request: Request) -> TracedLines:
 _PTX = Origin(shared="PTX: declarations, labels and debug sections")
 
 
-def trace_sweep(request: Request) -> TracedLines:
-    """Pair the kernel's statements with origins."""
+def trace_sweep_lines(request: Request) -> TracedLines:
+    """Pair lines of a kernel's statements with product instructions."""
     _check_kernel_exists(request)
     return pair_lines_with_origins(request.sweep_lines, "title")
 
 
-def trace_placement(request: Request) -> TracedLines:
-    """Pair lines of the kernel's placement with origins."""
+def trace_placement_lines(request: Request) -> TracedLines:
+    """Pair lines of a kernel's vectors, blocks and scratch with product instructions."""
     _check_kernel_exists(request)
     return pair_lines_with_origins(request.placement_lines, "vectors, blocks, scratch")
 

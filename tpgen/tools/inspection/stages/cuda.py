@@ -27,20 +27,20 @@ def choose_shown_chip() -> Chip:
 
 
 def c_type_of(dtype: torch.dtype) -> str:
-    """C name of a dtype; raises `BackendError` for unsupported dtypes."""
+    """C name of a dtype."""
     if dtype not in DTYPES:
         raise BackendError(f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}")
     return DTYPES[dtype]
 
 
 def compile_to_ptx(source: CudaSource, numbered: bool = False) -> str:
-    """A kernel's PTX; ``numbered`` adds source lines."""
+    """Compile a kernel to PTX text; ``numbered`` adds source lines."""
     arch = source.placement.chip.arch
     return need_nvrtc(arch).ptx(source.text, arch, numbered).strip()
 
 
-def disassemble(source: CudaSource) -> str:
-    """A kernel's machine instructions; raises `BackendError` without nvdisasm."""
+def disassemble_to_sass(source: CudaSource) -> str:
+    """Disassemble a kernel to machine instructions by nvdisasm."""
     tool = next(find_disassemblers(), None)
     if tool is None:
         raise BackendError(

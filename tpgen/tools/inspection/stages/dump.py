@@ -16,7 +16,7 @@ from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import StageOptions
 from tpgen.planner.plan import Plan
 from tpgen.tools.inspection.stages.calls import make_request
-from tpgen.tools.inspection.stages.cuda import compile_to_ptx, disassemble
+from tpgen.tools.inspection.stages.cuda import compile_to_ptx, disassemble_to_sass
 from tpgen.tools.inspection.stages.request import GRAPHS, KERNEL, Request
 
 _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types of a process that share a name
@@ -24,7 +24,7 @@ _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage's writer, file suffix and description."""
+    """Writer, file suffix and description of a stage of generated code."""
 
     write: Callable[[Request], str]
     suffix: str
@@ -35,8 +35,8 @@ class Stage:
     def by_direction(self) -> bool:
         return bool(self.shows)
 
-    def file(self, name: str, direction: str) -> str:
-        """Stage's file name."""
+    def make_file_name(self, name: str, direction: str) -> str:
+        """File name of a stage's text."""
         part = f".{direction.replace('->', 'to').replace(' ', '_')}" if self.by_direction else ""
         return f"{name}{part}.{self.suffix}"
 
@@ -51,16 +51,16 @@ def _abbreviate_kernel_call(request: Request, text: str) -> str:
     return f"# this strategy is one kernel: see the stage cpp\n{text}"
 
 
-def _torchscript_text(request: Request) -> str:
-    scripted = request.scripted(request.emission("script"))
+def _write_torchscript(request: Request) -> str:
+    scripted = request.scripted(request.emit_program("script"))
     written: Any = scripted.graph  # TorchScript's, not fx's
     graph = written.str(False)  # without positions in a source that is not at hand
     return f"{scripted.code.strip()}\n\n{_MANGLED.sub('', graph).strip()}"
 
 
-def _inductor_text(request: Request) -> str:
+def _compile_and_write_inductor_code(request: Request) -> str:
     # capturing code resets Dynamo: the process compiles earlier code again
-    emission = request.emission("inductor")
+    emission = request.emit_program("inductor")
     run = compile_program(request.module(emission), replace(request, backend="inductor"))
     try:
         with torch.no_grad():
@@ -81,16 +81,19 @@ STAGES: dict[str, Stage] = {
     "plan": Stage(lambda r: str(r.plan), "txt", "what is computed: paths, weights, costs"),
     "form": Stage(lambda r: _join_lines(r.form_lines), "txt", "the multilinear form: one einsum for each path", GRAPHS),
     "graph": Stage(
-        lambda r: _abbreviate_kernel_call(r, str(r.emission())),
+        lambda r: _abbreviate_kernel_call(r, str(r.emit_program())),
         "txt",
         "the fx graph: each node, its role, what it serves",
         GRAPHS,
     ),
     "code": Stage(
-        lambda r: _abbreviate_kernel_call(r, r.emission().code.strip()), "py", "the fx graph as Python source", GRAPHS
+        lambda r: _abbreviate_kernel_call(r, r.emit_program().code.strip()),
+        "py",
+        "the fx graph as Python source",
+        GRAPHS,
     ),
-    "script": Stage(_torchscript_text, "txt", "TorchScript: its code and its graph", GRAPHS),
-    "inductor": Stage(_inductor_text, "py", "what torch.compile's Inductor generates", GRAPHS),
+    "script": Stage(_write_torchscript, "txt", "TorchScript: its code and its graph", GRAPHS),
+    "inductor": Stage(_compile_and_write_inductor_code, "py", "what torch.compile's Inductor generates", GRAPHS),
     "sweep": Stage(
         lambda r: _join_lines(r.sweep_lines),
         "txt",
@@ -101,7 +104,7 @@ STAGES: dict[str, Stage] = {
     "cpp": Stage(lambda r: r.cpp.text, "cpp", "the generated C++ kernel, whatever the strategy", KERNEL),
     "cuda": Stage(lambda r: r.cuda.text, "cu", "the generated CUDA C++ kernel; needs no GPU", KERNEL),
     "ptx": Stage(lambda r: compile_to_ptx(r.cuda), "ptx", "the virtual instructions that NVRTC makes of it", KERNEL),
-    "sass": Stage(lambda r: disassemble(r.cuda), "sass", "the GPU's own instructions, by nvdisasm", KERNEL),
+    "sass": Stage(lambda r: disassemble_to_sass(r.cuda), "sass", "the GPU's own instructions, by nvdisasm", KERNEL),
 }
 
 
@@ -146,11 +149,11 @@ def dump_files(
     files: dict[str, str] = {}
     for name in chosen:
         stage = STAGES[name]
-        every = make_request(plan, **options).directions(stage.shows) if "all" in asked else ()
+        every = make_request(plan, **options).list_stage_directions(stage.shows) if "all" in asked else ()
         for direction in (one for given in asked for one in (every if given == "all" else (given,))):
             request = make_request(plan, direction, **options)
             request.check_direction(name, stage.shows)
-            file = stage.file(name, request.direction)
+            file = stage.make_file_name(name, request.direction)
             files[file] = files.get(file) or stage.write(request)
     return files
 
@@ -163,20 +166,22 @@ def choose_default_stage(plan: Plan, direction: str = "forward", **options: Unpa
     'code'
     """
     request = make_request(plan, **options)
-    return "cpp" if direction in request.directions(KERNEL) and request.choice.strategy == "kernel" else "code"
+    return (
+        "cpp" if direction in request.list_stage_directions(KERNEL) and request.choice.strategy == "kernel" else "code"
+    )
 
 
 def draw_example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
-    """A program's random arguments, from a fixed seed."""
+    """Draw random arguments of a program, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
 
-    def random_argument(name: str) -> Any:
+    def draw_argument(name: str) -> Any:
         if name.startswith("num_"):
             return request.indexed
-        shape = request.shape(name)
+        shape = request.find_argument_shape(name)
         if shape is None:
             return torch.randint(request.indexed, (request.rows,), generator=generator).to(request.device)
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
         return drawn.to(device=request.device, dtype=request.dtype)
 
-    return [random_argument(name) for name in names]
+    return [draw_argument(name) for name in names]

@@ -34,7 +34,7 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True)
 class Origin:
-    """Instructions that a line serves, or a named part that all paths share; both empty: unexplained."""
+    """Product instructions that a line serves, or a named part that all paths share."""
 
     instructions: tuple[int, ...] = ()
     shared: str = ""
@@ -85,7 +85,7 @@ def pair_lines_with_origins(lines: Iterable[tuple[str, tuple[int, ...]]], shared
 
 
 def find_node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
-    """Each node's origin in an emitted graph."""
+    """Product instructions that each node of an emitted graph serves."""
     written: dict[fx.Node, NodeOrigin] = {n: n.meta["tpgen"] for n in graph.nodes if "tpgen" in n.meta}
     served = {n: set(written[n].instructions if n in written else ()) for n in graph.nodes}
     # a node that prepares operands serves its readers' paths; one that assembles the output, its inputs' paths
@@ -100,7 +100,7 @@ def find_node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
 
 
 def merge_origins(origins: Iterable[Origin]) -> Origin:
-    """All instructions of origins, else the first shared part.
+    """Merge origins: all instructions, else the first shared part.
 
     >>> str(merge_origins([Origin((2,)), Origin(shared="streams"), Origin((0, 2))]))
     '0,2'
@@ -113,35 +113,35 @@ def merge_origins(origins: Iterable[Origin]) -> Origin:
 TracedLines = Iterable[tuple[str, Origin]]
 
 
-def trace_plan(request: Request) -> TracedLines:
-    """Trace the plan's table."""
+def trace_plan_lines(request: Request) -> TracedLines:
+    """Pair lines of the plan's table with product instructions."""
     whole = Origin(shared="title, header and totals")
     found = request.plan.lines()
     return [(text, BLANK if not text else whole if path is None else Origin((path,))) for text, path in found]
 
 
-def trace_form(request: Request) -> TracedLines:
-    """Trace the form's lines."""
+def trace_form_lines(request: Request) -> TracedLines:
+    """Pair lines of the multilinear form with product instructions."""
     return pair_lines_with_origins(request.form_lines, _SIGNATURE)
 
 
-def trace_graph(request: Request) -> TracedLines:
-    """Trace the fx graph's table."""
-    emission = request.emission()
+def trace_graph_lines(request: Request) -> TracedLines:
+    """Pair lines of the fx graph's table with product instructions."""
+    emission = request.emit_program()
     title, header, *rows = str(emission).split("\n")
     head = [(title, Origin(shared="title")), (header, Origin(shared="title"))]
     return [*head, *zip(rows, find_node_origins(emission.graph).values(), strict=True)]
 
 
-def trace_code(request: Request) -> TracedLines:
-    """Trace the fx graph's Python source."""
-    emission = request.emission()
+def trace_code_lines(request: Request) -> TracedLines:
+    """Pair lines of the fx graph's Python source with product instructions."""
+    emission = request.emit_program()
     return _pair_python_lines_with_origins(emission.code, emission.graph)
 
 
-def trace_script(request: Request) -> TracedLines:
-    """Trace TorchScript's code."""
-    emission = request.emission()
+def trace_script_lines(request: Request) -> TracedLines:
+    """Pair lines of TorchScript's code with product instructions."""
+    emission = request.emit_program()
     return _pair_python_lines_with_origins(request.scripted(emission).code, emission.graph)
 
 

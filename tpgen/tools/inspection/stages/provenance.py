@@ -22,42 +22,42 @@ from tpgen.compiler.config import DirectionOptions
 from tpgen.planner.plan import Plan
 from tpgen.tools.inspection.stages.calls import Inspected, resolve_request
 from tpgen.tools.inspection.stages.compiled_origins import (
-    trace_inductor,
-    trace_joint,
-    trace_kernel,
-    trace_placement,
-    trace_ptx,
-    trace_sweep,
+    trace_inductor_lines,
+    trace_joint_lines,
+    trace_kernel_lines,
+    trace_placement_lines,
+    trace_ptx_lines,
+    trace_sweep_lines,
 )
 from tpgen.tools.inspection.stages.origins import (
     BLANK,
     TracedLines,
     TracedStage,
-    trace_code,
-    trace_form,
-    trace_graph,
-    trace_plan,
-    trace_script,
+    trace_code_lines,
+    trace_form_lines,
+    trace_graph_lines,
+    trace_plan_lines,
+    trace_script_lines,
 )
 from tpgen.tools.inspection.stages.request import GRAPHS, Request
 
 # The language of each stage, and its lines with their origins.
 TRACED_STAGES: dict[str, tuple[str, Callable[[Request], TracedLines]]] = {
-    "plan": ("text", trace_plan),
-    "form": ("text", trace_form),
-    "graph": ("text", trace_graph),
-    "code": ("python", trace_code),
-    "script": ("python", trace_script),
-    "joint": ("python", trace_joint),
-    "inductor": ("python", trace_inductor),
-    "sweep": ("text", trace_sweep),
-    "placement": ("text", trace_placement),
+    "plan": ("text", trace_plan_lines),
+    "form": ("text", trace_form_lines),
+    "graph": ("text", trace_graph_lines),
+    "code": ("python", trace_code_lines),
+    "script": ("python", trace_script_lines),
+    "joint": ("python", trace_joint_lines),
+    "inductor": ("python", trace_inductor_lines),
+    "sweep": ("text", trace_sweep_lines),
+    "placement": ("text", trace_placement_lines),
     **{
-        f"{language}{suffix}": ("cpp", partial(trace_kernel, language=language, direction=direction))
+        f"{language}{suffix}": ("cpp", partial(trace_kernel_lines, language=language, direction=direction))
         for language in ("cpp", "cuda")
         for direction, suffix in (("forward", ""), ("backward", "_backward"))
     },
-    "ptx": ("text", trace_ptx),
+    "ptx": ("text", trace_ptx_lines),
 }
 # Inductor compiles for seconds, and NVRTC has to be there: they are left out unless asked for.
 DEFAULT_STAGES = tuple(name for name in TRACED_STAGES if name not in ("inductor", "ptx"))
@@ -65,7 +65,7 @@ DEFAULT_STAGES = tuple(name for name in TRACED_STAGES if name not in ("inductor"
 
 @dataclass(frozen=True)
 class Provenance:
-    """Stages of a product's code, with the instructions that each line serves."""
+    """Stages of a product's code, with instructions that each line serves."""
 
     plan: Plan
     strategy: str
@@ -80,10 +80,7 @@ class Provenance:
         return stage
 
     def trace_back(self, stage: str, line: int) -> tuple[int, ...]:
-        """Instructions that a line (from 1) serves; empty for a shared line.
-
-        Raises `EmitError` for a missing stage or line.
-        """
+        """Instructions that a line (from 1) serves; empty for a shared line."""
         origins = self.stage(stage).origins
         if not 1 <= line <= len(origins):
             raise EmitError(f"stage {stage!r} has lines 1 to {len(origins)}, not {line}")
@@ -125,22 +122,19 @@ class Provenance:
 def provenance(
     subject: Inspected, stages: Iterable[str] = DEFAULT_STAGES, **options: Unpack[DirectionOptions]
 ) -> Provenance:
-    """Trace the lines of a product, linear layer, polynomial or plan through stages.
-
-    ``options`` are layout, strategy, backend, dtype, device, rows, direction; a module brings its own.  A missing stage
-    holds a reason.
+    """Pair lines of a product's generated texts with product instructions.
 
     Raises `EmitError` for an unknown stage, strategy or direction.
     """
     chosen = list(stages)
     check_known("stage", chosen, TRACED_STAGES, EmitError)
     request = resolve_request(subject, **options)
-    check_known("direction", [request.direction], request.directions(GRAPHS), EmitError)
+    check_known("direction", [request.direction], request.list_stage_directions(GRAPHS), EmitError)
     return Provenance(request.plan, request.strategy, {name: trace_stage(name, request) for name in chosen})
 
 
 def trace_stage(name: str, request: Request) -> TracedStage:
-    """Trace a stage, or give the reason for a missing one."""
+    """Pair a stage's lines with product instructions, or give the reason for no stage."""
     language, lines = TRACED_STAGES[name]
     try:
         found = list(lines(request))

@@ -36,7 +36,7 @@ Line = tuple[str, tuple[int, ...]]  # a line of a text, and the instructions tha
 
 @dataclass(frozen=True)
 class Request(Config):
-    """A direction of a product or linear layer, with options."""
+    """A product's or linear layer's direction to inspect, with options."""
 
     plan: Plan
     direction: str = "forward"
@@ -49,7 +49,7 @@ class Request(Config):
     shared: ClassVar[str] = ""  # what lines of its kernels serve where their writer does not say so
 
     @classmethod
-    def check(cls, options: Iterable[str]) -> None:
+    def check_option_names(cls, options: Iterable[str]) -> None:
         """Raise `EmitError` for an unknown option."""
         known = [field.name for field in fields(cls) if field.name not in cls._not_asked]
         for name in options:
@@ -58,30 +58,30 @@ class Request(Config):
 
     # --- directions -----------------------------------------------------------------------------------------------
 
-    def directions(self, shows: str = "") -> tuple[str, ...]:
-        """Plan's directions: all, or those that ``shows`` ("graphs", "kernels") has."""
+    def list_stage_directions(self, stage_kind: str = "") -> tuple[str, ...]:
+        """Directions that a kind of stage (``graphs``, ``kernels``; empty: any) can show."""
         own = list_product_directions(self.plan)
         joint = tuple(joint for joint, form in JOINT.items() if form in own)
-        left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[shows]
+        left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[stage_kind]
         return tuple(d for d in (*own, *joint) if d not in left_out)
 
-    def check_direction(self, stage: str, shows: str) -> None:
+    def check_direction(self, stage: str, stage_kind: str) -> None:
         """Raise `EmitError` if the plan or stage lacks the direction."""
         check_known("direction", [self.direction], (*DIRECTIONS, *JOINT), EmitError)
-        known = self.directions()
+        known = self.list_stage_directions()
         if self.direction not in known:
             what = "product has no weights" if self.direction in list_directions(self.plan) else "is a linear layer"
             raise EmitError(
                 f"this {what}, so it has no direction {self.direction!r}; its directions: {', '.join(known)}"
             )
-        self._check_shown(stage, shows)
+        self._check_stage_has_direction(stage, stage_kind)
 
-    def _check_shown(self, stage: str, shows: str) -> None:
-        if self.direction in self.directions(shows):
+    def _check_stage_has_direction(self, stage: str, stage_kind: str) -> None:
+        if self.direction in self.list_stage_directions(stage_kind):
             return
         why = (
             "only kernels compute all gradients at once; ask for the stage 'cpp', 'cuda', 'sweep' or 'placement' of it"
-            if shows == GRAPHS
+            if stage_kind == GRAPHS
             else "right is a matrix and runs as a graph; ask for the stage 'graph' or 'code' of it"
         )
         raise EmitError(f"stage {stage!r} has no direction {self.direction!r}: {why}")
@@ -99,15 +99,15 @@ class Request(Config):
         return list_directions(self.plan)[JOINT.get(self.direction, self.direction)](self.plan, self.layout)
 
     @property
-    def opened(self) -> tuple[str, ...]:
-        """``out``, or operands whose gradients a kernel computes."""
+    def result_names(self) -> tuple[str, ...]:
+        """``out``, or operands whose gradients are computed."""
         form: Form = self.form
         there = {operand.name for operand in form.operands if operand.dim or operand.name != "w"}
         return tuple(slot for slot in KERNELS["backward"] if slot in there) if self.direction in JOINT else form.opened
 
     @property
     def form_lines(self) -> list[Line]:
-        """Lines of the form with paths."""
+        """Lines of the form, with indices of paths."""
         form: Form = self.form
         head, *lines = str(form).split("\n")
         return [(head, ()), *((text, (term.path,)) for text, term in zip(lines, form.live_terms, strict=True))]
@@ -118,8 +118,8 @@ class Request(Config):
     def choice(self) -> Choice:
         return choose_strategy(self.computed, self)
 
-    def emission(self, backend: str | None = None) -> Emission:
-        """Emitted program for a backend."""
+    def emit_program(self, backend: str | None = None) -> Emission:
+        """Emit the direction's program as an fx graph, for a backend."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
 
@@ -134,8 +134,8 @@ class Request(Config):
         """Text of the form in kernel calls."""
         return describe(self.form.plan, self.form.layout)
 
-    def shape(self, argument: str) -> tuple[int, ...] | None:
-        """An argument's shape; None for an index."""
+    def find_argument_shape(self, argument: str) -> tuple[int, ...] | None:
+        """Shape of an argument's tensor; None for an index."""
         if argument not in _OPERANDS:
             return None
         operand = self.form.operand(_OPERANDS[argument])
@@ -165,7 +165,7 @@ class Request(Config):
 
     @property
     def call(self) -> Call:
-        return call_of(self.opened)
+        return call_of(self.result_names)
 
     @property
     def placement(self) -> Any:
@@ -173,7 +173,7 @@ class Request(Config):
 
     @property
     def sweep_lines(self) -> list[Line]:
-        """Lines of the sweep with paths."""
+        """Lines of a kernel's statements, with indices of paths."""
         found = [o for o in self.form.operands if o.rows in self.form.indices]
         return [
             *self.placement.sweep.text_lines_and_paths,
@@ -191,10 +191,7 @@ class Request(Config):
 
     @property
     def cuda(self) -> CudaSource:
-        """CUDA kernel for the current GPU, else an H200.
-
-        Raises `BackendError` for unsupported products and dtypes, `EmitError` if a row does not fit.
-        """
+        """Source of the CUDA kernel for the current GPU, else an H200."""
         c_type_of(self.dtype)
         spec = KernelSpec(self.kernels, self.call, self.dtype, self._rules)
         return generate_cuda(place_on_gpu(spec, choose_shown_chip()))
@@ -203,6 +200,7 @@ class Request(Config):
 
     @property
     def title(self) -> str:
+        """Irreps of inputs and output as text."""
         plan = self.plan
         inputs = " x ".join(str(o.irreps.simplify()) for o in plan.inputs)
         channels = f", {plan.f_in} -> {plan.f_out} channels" if plan.arguments.get("f_in") else ""
@@ -218,14 +216,14 @@ class Request(Config):
         return expand_layout(self.plan, self.layout)
 
     @property
-    def scheduled(self) -> dict[int, str]:
-        """Schedule by path."""
+    def schedule_names(self) -> dict[int, str]:
+        """Names of kernel schedules by path."""
         schedule = self.kernels.schedule(self.dtype)
         return {term.path: str(schedule).split(" ", 1)[0] for term in schedule.terms}
 
     @property
     def module_options(self) -> dict[str, Any]:
-        """Keywords of a module that runs the request."""
+        """Keywords to build a module that runs the request."""
         elements = {"num_elements": self.elements} if self.plan.by_element else {}
         return {"layout": self.layout, "strategy": self.strategy, "backend": self.backend, **elements}
 
@@ -242,12 +240,12 @@ class Request(Config):
     def _bias_count(self) -> int:
         return self.plan.bias_numel * (self.plan.arguments.get("f_out") or 1)
 
-    def bytes(self, nodes: int | None = None) -> int:
+    def count_bytes(self, nodes: int | None = None) -> int:
         """Bytes of inputs, weights and result; with ``nodes``, of a convolution.
 
         >>> from tpgen.planner.presets import channelwise
         >>> request = Request(channelwise("8x0e", "0e", "0e"), rows=100)
-        >>> request.bytes(), request.bytes(nodes=10)
+        >>> request.count_bytes(), request.count_bytes(nodes=10)
         (10000, 5840)
         """
         flat, itemsize = self.computed, self.dtype.itemsize
@@ -267,7 +265,7 @@ class Request(Config):
 
 
 def list_product_directions(plan: Plan) -> tuple[str, ...]:
-    """A plan's directions; ``grad_w`` needs weights.
+    """Names of a plan's directions, such as ``grad_x1``.
 
     >>> from tpgen.planner.presets import elementwise
     >>> list_product_directions(elementwise("1o", "1o"))
