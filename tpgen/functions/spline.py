@@ -5,9 +5,10 @@ On a step of length h, with t = (r - r_i) / h, the polynomial
 .. math:: f(r) = f_i + t\, h f'_i + t^2 (3 d_i - e_i) + t^3 (e_i - 2 d_i), \quad
     d_i = f_{i+1} - f_i - h f'_i, \quad e_i = h (f'_{i+1} - f'_i)
 
-matches values and slopes at both ends.  Values err by at most :math:`h^4 |f''''| / 384`, slopes by
-:math:`\sqrt3\, h^3 |f''''| / 216`.
+matches values and slopes at both ends.
 """
+
+# Values err by at most h^4 |f''''| / 384, slopes by sqrt(3) h^3 |f''''| / 216.
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base.errors import TpgenError
-from tpgen.functions.numbers import build_function, can_build, pack_numbers, run_kernel
+from tpgen.functions.numbers import build_elementwise_kernel, can_build_kernel, pack_numbers, run_kernel
 from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.kernels.runtime.registration import apply_of, find_used_gradients
 from tpgen.nn.autocast import is_autocasting
@@ -80,7 +81,7 @@ def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) 
 def _fit_spline(function: Callable[[Tensor], Tensor], start: float, end: float, steps: int) -> Spline:
     step = (end - start) / steps
     ends = start + step * torch.arange(steps + 1, dtype=torch.float64).unsqueeze(1)
-    f, slopes = _values_and_slopes(function, ends)
+    f, slopes = _compute_values_and_slopes(function, ends)
     m = slopes * step
     d, e = f.diff(dim=0) - m[:-1], m.diff(dim=0)
     spline = Spline(start, step, torch.stack([f[:-1], m[:-1], 3 * d - e, e - 2 * d], 1), 0.0, 0.0)
@@ -96,11 +97,13 @@ def _largest_relative_spline_error(
 ) -> float:
     # the largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest
     between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
-    wanted, found = (_values_and_slopes(f, between)[derivative_order] for f in (function, make_interpolant(spline)))
+    wanted, found = (
+        _compute_values_and_slopes(f, between)[derivative_order] for f in (function, make_interpolant(spline))
+    )
     return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
 
 
-def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
+def _compute_values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         r = r.detach().requires_grad_()
         values = function(r)
@@ -111,7 +114,7 @@ def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple
 
 
 def make_interpolant(spline: Spline) -> Callable[[Tensor], Tensor]:
-    """Splines as a function of ``(n, 1)``, differentiable to any order."""
+    """Splines as a function of ``(n, 1)`` by PyTorch operations, differentiable to any order."""
 
     def interpolate_between_steps(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
@@ -137,7 +140,7 @@ def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ())
 def can_run_spline(r: Tensor) -> bool:
     """Whether a kernel computes splines at lengths ``r``."""
     usual = not torch.compiler.is_compiling() and are_plain(r) and not is_autocasting(r.device)
-    return usual and can_build(build_function, "spline", r.dtype)
+    return usual and can_build_kernel(build_elementwise_kernel, "spline", r.dtype)
 
 
 _NO_TRAINING = (
@@ -183,5 +186,5 @@ def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
     out = empty_tensor((r.numel(), functions), dtype) if g is None else torch.empty_like(r)
     grid = pack_numbers(dtype, spline.start, spline.step, len(spline.table), functions)
     rows, by_r = (out, None) if g is None else (None, out)
-    run_kernel(build_function("spline", dtype), (r, spline.table, grid, g, rows, by_r), r.numel())
+    run_kernel(build_elementwise_kernel("spline", dtype), (r, spline.table, grid, g, rows, by_r), r.numel())
     return out
