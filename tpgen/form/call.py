@@ -104,7 +104,7 @@ def _parse_slots(text: str) -> tuple[Slot, ...]:
 
 @dataclass
 class _CallWithoutLevels:
-    """Call in which each operand is read from one slot, whose value counts for several opened slots' sums."""
+    """Call of the form itself: the slot read for each operand, and opened slots to which results add."""
 
     point: dict[str, Slot]
     opened: list[Slot] = field(default_factory=list)

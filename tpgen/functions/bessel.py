@@ -2,9 +2,9 @@ r"""Bessel basis of edge lengths times a polynomial cutoff, by the kernel `besse
 
 .. math:: f_n(r) = a\, \sin(w_n r) / r \cdot u(r / c), \quad
     u(x) = 1 - \tfrac{(p + 1)(p + 2)}{2} x^p + p (p + 2) x^{p + 1} - \tfrac{p (p + 1)}{2} x^{p + 2}
-
-PyTorch operations compute derivatives from order 2 on, and traced calls.
 """
+
+# PyTorch operations compute derivatives from order 2 on, and traced calls.
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class _CutBessel(torch.autograd.Function):
         return bessel_values(r, w, shape)
 
     @staticmethod
-    def backward(ctx: Any, g_rows: Tensor | None, g_cutoff: Tensor | None) -> tuple:
+    def backward(ctx: Any, g_rows: Tensor | None, g_cutoff: Tensor | None) -> tuple[Tensor | None, ...]:
         r, w = ctx.saved_tensors
         by_r, by_w = find_used_gradients(ctx.needs_input_grad[:2], ctx.next_functions)
         there = [x for x in (g_rows, g_cutoff) if x is not None]
@@ -170,7 +170,7 @@ class CutBessel:
 
 
 def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """Compute `cut_bessel` by the kernel, without an autograd graph, in float32 or float64 on the CPU."""
+    """Compute `cut_bessel` by the kernel, without an autograd graph, for CPU tensors."""
     r, w = r.contiguous(), w.contiguous()
     rows, alone = empty_tensor((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
     return (rows, alone) if _run_bessel_kernel(r, w, shape, None, None, rows, alone) else bessel_by_torch(r, w, shape)

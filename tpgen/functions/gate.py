@@ -2,9 +2,10 @@ r"""Gates of whole rows, by the kernel `gate.h`.
 
 .. math:: y_u = k\, f(s_u), \quad y_{um} = k\, f(s_u)\, v_{um}
 
-A row holds scalars s, each activated alone or the factor of a gated copy v.  PyTorch operations compute derivatives
-from order 3 on, and traced calls.
+A row holds scalars s, each activated alone or the factor of a gated copy v.
 """
+
+# PyTorch operations compute derivatives from order 3 on, and traced calls.
 
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ def _build_gate_kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., in
 
 
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:
-    """Compute `gate` by the kernel, without an autograd graph, in float32 or float64 on the CPU."""
+    """Compute `gate` by the kernel, without an autograd graph, for CPU tensors."""
     out = empty_tensor((*x.shape[:-1], table.dim_out), x.dtype)
     _run_gate_kernel(table, (x,), (out, None, None))
     return (out,)

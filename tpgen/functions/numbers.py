@@ -24,7 +24,7 @@ _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this
 
 
 def write_elementwise_kernel_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
-    """Write the C++ source of kernel ``name``; texts ``tables`` come before the kernel.
+    """Write the C++ source of kernel ``name``, after C++ texts ``tables``.
 
     >>> "tpgen_kernel" in write_elementwise_kernel_source("silu", torch.float32)
     True

@@ -1,14 +1,11 @@
-r"""Cubic splines of functions of one number.
+"""Cubic splines of functions of one number."""
 
-On a step of length h, with t = (r - r_i) / h, the polynomial
-
-.. math:: f(r) = f_i + t\, h f'_i + t^2 (3 d_i - e_i) + t^3 (e_i - 2 d_i), \quad
-    d_i = f_{i+1} - f_i - h f'_i, \quad e_i = h (f'_{i+1} - f'_i)
-
-matches values and slopes at both ends.
-"""
-
-# Values err by at most h^4 |f''''| / 384, slopes by sqrt(3) h^3 |f''''| / 216.
+# On a step of length h, with t = (r - r_i) / h, the polynomial
+#
+#     f(r) = f_i + t h f'_i + t^2 (3 d_i - e_i) + t^3 (e_i - 2 d_i),
+#     d_i = f_{i+1} - f_i - h f'_i,  e_i = h (f'_{i+1} - f'_i)
+#
+# matches values and slopes at both ends.  Values err by at most h^4 |f''''| / 384, slopes by sqrt(3) h^3 |f''''| / 216.
 
 from __future__ import annotations
 
@@ -116,7 +113,7 @@ def _compute_values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) 
 def make_interpolant(spline: Spline) -> Callable[[Tensor], Tensor]:
     """Splines as a function of ``(n, 1)`` by PyTorch operations, differentiable to any order."""
 
-    def interpolate_between_steps(r: Tensor) -> Tensor:
+    def interpolate_by_torch(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
         which = at.detach().nan_to_num().floor().clamp(0, len(spline.table) - 1).long()
         t = at - which
@@ -124,7 +121,7 @@ def make_interpolant(spline: Spline) -> Callable[[Tensor], Tensor]:
         one, by_t, by_square, by_cube = spline.table[which.flatten()].unbind(1)
         return one + t * (by_t + t * (by_square + t * by_cube))
 
-    return interpolate_between_steps
+    return interpolate_by_torch
 
 
 def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:
@@ -157,7 +154,7 @@ class _SplineValues(torch.autograd.Function):
         return _run_spline_kernel(spline, r, None)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         by_r, *by_constants = find_used_gradients(ctx.needs_input_grad[1:], ctx.next_functions)
         if any(by_constants):
             raise TpgenError(_NO_TRAINING.format("gradients of parameters"))

@@ -35,7 +35,6 @@ class CudaChannelPlacement(ChannelPlacement, SharedMemoryPlacement):
         )
 
     def may_overwrite_operand(self, operand: str) -> bool:
-        """True for operands fetched row by row."""
         return operand in self.row_operands
 
     # -- work --
@@ -61,6 +60,7 @@ class CudaChannelPlacement(ChannelPlacement, SharedMemoryPlacement):
 
     @cached_property
     def work_units(self) -> tuple[WorkUnit, ...]:
+        """All work of a step."""
         return tuple(
             WorkUnit(group, chunk, rows)
             for group in self.groups

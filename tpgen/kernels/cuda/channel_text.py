@@ -35,7 +35,7 @@ class ChannelStepWriter:
     def write_device_functions(self) -> None:
         with self.w.part("function group"):
             for group in self.p.groups:
-                GroupFunctionWriter(self.p, group, self.w).write_group_function()
+                GroupFunctionWriter(self.p, group, self.w).write_function_of_path_group()
         with self.w.part("which warp does what"):
             self._write_work_table_and_warp_dispatch()
         with self.w.part("tables"):
@@ -146,7 +146,7 @@ class ChannelStepWriter:
 
 @contextmanager
 def write_owner_loop(w: Writer, owner: str | None) -> Iterator[None]:
-    """Write a loop over the nodes that own a step's rows around the body; no loop without ``owner``."""
+    """Write a loop over the nodes that own a step's rows; none without ``owner``."""
     if owner is None:
         yield
         return

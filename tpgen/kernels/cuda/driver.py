@@ -89,7 +89,6 @@ class Driver:
         return library
 
     def shared_bytes_per_multiprocessor(self, device: int) -> int:
-        """Shared bytes of a multiprocessor."""
         found = ctypes.c_int()
         self("cuDeviceGetAttribute", ctypes.byref(found), _SHARED_OF_PROCESSOR, device)
         return found.value
@@ -115,7 +114,6 @@ class LoadedKernel:
         return self.handle.value or 0
 
     def count_blocks_per_multiprocessor(self) -> int:
-        """Concurrent blocks of one multiprocessor."""
         count = ctypes.c_int()
         occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         self.driver(occupancy, ctypes.byref(count), self.handle, self.threads, ctypes.c_size_t(self.shared))
@@ -238,7 +236,6 @@ def capability(device: int) -> int:
 
 @cache
 def count_multiprocessors(device: int) -> int:
-    """Multiprocessors of a device."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 

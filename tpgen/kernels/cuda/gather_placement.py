@@ -29,19 +29,16 @@ class CudaGatherPlacement(BatchPlacement, SharedMemoryPlacement):
     small = _SMALL
 
     def mixes_first(self, term: Term) -> bool:
-        """False: weights mix copies after the coupling."""
-        return False
+        return False  # weights mix copies after the coupling
 
     def owns_weights(self, term: Term) -> bool:
-        """False: no path multiplies scalars by weights first."""
-        return False
+        return False  # no path multiplies scalars by weights first
 
     def needs_accumulation_buffer(self, operand: str) -> bool:
-        """Whether an opened slot is summed over rows."""
         return self.summed_over_rows(operand)
 
     def may_overwrite_operand(self, operand: str) -> bool:
-        """True for weights per row, computed last."""
+        # weights per row are computed last
         return operand == "w" and operand in self.row_operands
 
     @property

@@ -13,7 +13,7 @@ from tpgen.kernels.cuda.channel_text import write_owner_loop
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.gather_placement import CudaGatherPlacement
 from tpgen.kernels.cuda.gathers import Gather, GatherPart
-from tpgen.kernels.cuda.group_text import index_expression
+from tpgen.kernels.cuda.group_text import cpp_index_expression
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, SLOTS
 
@@ -79,10 +79,10 @@ class _GatherFunctionWriter:
         self.spelling = Spelling(placement.schedule.target.dtype, names)
 
     def write_gather_function(self) -> None:
-        """Write the function by which a warp's lanes compute the gather's sums."""
+        """Write the function that computes the gather's sums."""
         g = self.g
         with self.w.block(f"DEVICE void gather_{g.number}(const Step& s, const int chunk)"):
-            self._write_row_and_copy_of_lane()
+            self._write_variables_for_row_and_copy_of_lane()
             self.w.line(f"num sum[{g.components}] = {{}};")
             with self._write_loop_over_summed_rows():
                 self._write_pointers_to_row_operands()
@@ -96,7 +96,7 @@ class _GatherFunctionWriter:
 
     # -- items --
 
-    def _write_row_and_copy_of_lane(self) -> None:
+    def _write_variables_for_row_and_copy_of_lane(self) -> None:
         w, g = self.w, self.g
         mine, sharer = ("/", "%") if g.neighbours_share else ("%", "/")
         by = g.width if g.neighbours_share else g.at_once
@@ -143,7 +143,7 @@ class _GatherFunctionWriter:
         copy, component = g.strides
         put = "to[{0}] += sum[{1}];" if carried else "to[{0}] = sum[{1}];" if between else "to[{0}] = narrow(sum[{1}]);"
         for n in range(g.components):
-            w.line(put.format(index_expression(g.start + n * component, [("copy", copy)]), n))
+            w.line(put.format(cpp_index_expression(g.start + n * component, [("copy", copy)]), n))
 
     # -- one path --
 
@@ -188,23 +188,23 @@ class _GatherFunctionWriter:
             match s:
                 case Load():
                     name = self.spelling.value_text(s.target)
-                    self.w.line(f"const num {name} = {self._load_expression(part.term, s.target)};")
+                    self.w.line(f"const num {name} = {self._cpp_load(part.term, s.target)};")
                 case Define():
                     self.w.line(f"const num {s.target} = {self.spelling.sum_text(s.terms)};")
                 case Accumulate():
                     self.w.line(f"sum[{s.target.index}] += {self.spelling.sum_text(s.terms)};")
 
-    def _load_expression(self, term: Term, component: Component) -> str:
+    def _cpp_load(self, term: Term, component: Component) -> str:
         if component.operand not in BETWEEN:
-            return f"widen(row_{component.operand}[{self._component_index_expression(term, component)}])"
+            return f"widen(row_{component.operand}[{self._cpp_index_of_component(term, component)}])"
         start = self.p.places[component.operand, term.path]
         k = term.size("k")
         sizes = [(a, k * term.size(term.inputs[n + 1 :])) for n, a in enumerate(term.inputs)]
-        return f"{component.operand}[{index_expression(start + component.index, sizes)}]"
+        return f"{component.operand}[{cpp_index_expression(start + component.index, sizes)}]"
 
-    def _component_index_expression(self, term: Term, component: Component) -> str:
+    def _cpp_index_of_component(self, term: Term, component: Component) -> str:
         leg = term.leg(component.operand)
         assert leg is not None
         variables = {INDEX.get(component.operand, ""): str(component.index)}
         steps = [(variables.get(a, a), term.size(leg.letters[n + 1 :])) for n, a in enumerate(leg.letters)]
-        return index_expression(self.s.start(term, component.operand), steps)
+        return cpp_index_expression(self.s.start(term, component.operand), steps)

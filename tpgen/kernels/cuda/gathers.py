@@ -99,7 +99,7 @@ class Gather:
 def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], row_sums: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
-    """Gathers that compute opened slots, by phase; slots in ``row_sums`` are summed over rows."""
+    """Gathers that compute results or gradients ``opened``, by phase; ``row_sums`` are summed over rows."""
     found = _make_parts_by_operand_and_segment(schedule, opened)
     places = _intermediate_offsets_by_path(found)
     made = []

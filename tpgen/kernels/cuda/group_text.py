@@ -23,18 +23,16 @@ class GroupFunctionWriter:
     """Writes the CUDA function of a group of paths."""
 
     def __init__(self, placement: CudaChannelPlacement, group: PathGroup, w: Writer) -> None:
-        """Prepare to write one group's function to ``w``."""
         self.p, self.s, self.group, self.w = placement, placement.schedule, group, w
         self.dtype = placement.schedule.target.dtype
         self.entries = dict[int, int]()  # places in the table of the path at hand
 
-    def write_group_function(self) -> None:
-        """Write the group's function, which computes all paths."""
+    def write_function_of_path_group(self) -> None:
         serial = self.p.serial
         arguments = f"const Step& s, const int chunk{'' if serial else ', const int set'}"
         arguments += "".join(f", num (&y_{o})[{self.p.dim[o]}]" for o in list_lane_sum_operands(self.p))
         with self.w.block(f"DEVICE void group_{self.group.number}({arguments})"):
-            self._write_row_and_channel_of_thread()
+            self._write_variables_for_row_and_channel_of_thread()
             if serial:
                 self._write_zeros_of_row_sums()
                 first, end = ("s.from", "s.to") if self.p.by else ("0", "s.rows")
@@ -46,7 +44,7 @@ class GroupFunctionWriter:
 
     # -- which channel, and which row --
 
-    def _write_row_and_channel_of_thread(self) -> None:
+    def _write_variables_for_row_and_channel_of_thread(self) -> None:
         w, g = self.w, self.group
         w.line("const int lane = threadIdx.x % 32;")
         mine = f"lane % {g.width}" if g.width < LANES else "lane"
@@ -72,10 +70,10 @@ class GroupFunctionWriter:
         for operand in dict.fromkeys(h.view.operand for h in self.group.held):
             if operand in self.p.given:
                 one = operand not in self.p.row_operands
-                w.line(f"const real* const {operand} = s.{operand}{self._row_offset_expression(operand, one)};")
+                w.line(f"const real* const {operand} = s.{operand}{self._cpp_row_offset(operand, one)};")
             if operand in self.p.opened:
                 kind = "num" if self.p.needs_accumulation_buffer(operand) else "real"
-                offset = self._row_offset_expression(operand, self.p.summed_over_rows(operand))
+                offset = self._cpp_row_offset(operand, self.p.summed_over_rows(operand))
                 w.line(f"{kind}* const d_{operand} = s.d_{operand}{offset};")
         if self.p.table_size:
             w.line(f"const num* const T = s.T + row * {self.p.table_size};")
@@ -83,7 +81,7 @@ class GroupFunctionWriter:
             slot = f"row * {self.p.slots} + {self.group.slot}{' + chunk' if self.group.chunks > 1 else ''}"
             w.line(f"num* const p_{operand} = s.p_{operand} + ({slot}) * {self.p.dim[operand]};")
 
-    def _row_offset_expression(self, operand: str, one_for_all: bool) -> str:
+    def _cpp_row_offset(self, operand: str, one_for_all: bool) -> str:
         return "" if one_for_all else f" + row * {self.p.dim[operand]}"
 
     # -- what all rows add to --
@@ -120,7 +118,7 @@ class GroupFunctionWriter:
             with self.w.block(f"for (int v = 0; v < {copies}; ++v)" if copies > 1 else ""):
                 self._write_loads_of_segments(term, inside)
                 self._write_table_loads(term)
-                summed = self._find_table_and_size_of_sum_per_copy(term)
+                summed = self._find_table_and_size_of_channel_sum_per_copy(term)
                 if summed:
                     self.w.line(f"num y[{next_power_of_two(summed[1])}] = {{}};")
                 for stage in path.stages:
@@ -136,9 +134,7 @@ class GroupFunctionWriter:
         for h in segments:
             o, segment = h.view.operand, h.view.segment
             for n in h.loads:
-                self.w.line(
-                    f"const num {o}_{segment}_{n} = widen({o}[{self._component_index_expression(term, h, n)}]);"
-                )
+                self.w.line(f"const num {o}_{segment}_{n} = widen({o}[{self._cpp_index_of_component(term, h, n)}]);")
             if h.opened and h not in carried:
                 self._write_zero_registers_of_segment(h)
 
@@ -161,19 +157,17 @@ class GroupFunctionWriter:
         with self.w.block("if (alive)"):
             for n in range(segment.view.components):
                 self.w.line(
-                    put.format(
-                        o, self._component_index_expression(term, segment, n), f"d_{o}_{segment.view.segment}_{n}"
-                    )
+                    put.format(o, self._cpp_index_of_component(term, segment, n), f"d_{o}_{segment.view.segment}_{n}")
                 )
 
-    def _component_index_expression(self, term: Term, segment: RegisterSegment, component: int) -> str:
+    def _cpp_index_of_component(self, term: Term, segment: RegisterSegment, component: int) -> str:
         # address of a component in its row
         leg = term.leg(segment.view.operand)
         assert leg is not None
         letter, copies = self.s.copy_loop(term)
         variables = {self.s.channel(term): "c", letter: "v" if copies > 1 else "0"}
         variables[INDEX.get(leg.operand, "")] = str(component)
-        return index_expression(
+        return cpp_index_expression(
             segment.view.start, [(variables[a], term.size(leg.letters[n + 1 :])) for n, a in enumerate(leg.letters)]
         )
 
@@ -212,16 +206,14 @@ class GroupFunctionWriter:
         self._write_loads_of_table_entry_quads(self.entries[entry.index] // 4 for entry in entries_of(statement))
         match statement:
             case Define():
-                self.w.line(f"const num {statement.target} = {self._sum_expression(statement.terms)};")
+                self.w.line(f"const num {statement.target} = {self._cpp_sum(statement.terms)};")
             case Accumulate() if statement.target.operand == S:
-                self.w.line(
-                    f"const num {self._value_expression(statement.target)} = {self._sum_expression(statement.terms)};"
-                )
+                self.w.line(f"const num {self._cpp_value(statement.target)} = {self._cpp_sum(statement.terms)};")
             case Accumulate():
-                target = self._accumulator_expression(term, statement.target)
-                self.w.line(f"{target} += {self._sum_expression(statement.terms)};")
+                target = self._cpp_accumulator(term, statement.target)
+                self.w.line(f"{target} += {self._cpp_sum(statement.terms)};")
 
-    def _accumulator_expression(self, term: Term, component: Component) -> str:
+    def _cpp_accumulator(self, term: Term, component: Component) -> str:
         if self.s.view(term, component.operand):
             return f"d_{component.operand}_{component.segment}_{component.index}"
         placed = self.s.table(term)
@@ -231,10 +223,10 @@ class GroupFunctionWriter:
         place = placed.start + component.index * placed.index_stride
         return f"y_{component.operand}_{place}" if self._unit_has_own_sums else f"y_{component.operand}[{place}]"
 
-    def _sum_expression(self, terms: Sum) -> str:
-        return sum_of_products_text(terms, self._value_expression, self.dtype)
+    def _cpp_sum(self, terms: Sum) -> str:
+        return sum_of_products_text(terms, self._cpp_value, self.dtype)
 
-    def _value_expression(self, value: Value) -> str:
+    def _cpp_value(self, value: Value) -> str:
         if isinstance(value, Component) and value.operand == S:
             return f"s{value.index}"
         if isinstance(value, Component):
@@ -278,7 +270,7 @@ class GroupFunctionWriter:
                 self.w.line(f"num y[{next_power_of_two(size)}] = {{{', '.join(values)}}};")
                 self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, p_{operand} + {start}, 1);")
 
-    def _find_table_and_size_of_sum_per_copy(self, term: Term) -> tuple[PlacedTable, int] | None:
+    def _find_table_and_size_of_channel_sum_per_copy(self, term: Term) -> tuple[PlacedTable, int] | None:
         table = self.s.table(term)
         if table is None or table.copies == 1 or table.operand not in self.p.opened:
             return None
@@ -297,10 +289,10 @@ class GroupFunctionWriter:
         return self.group.channels % self.group.width != 0
 
 
-def index_expression(start: int, steps: list[tuple[str, int]]) -> str:
+def cpp_index_expression(start: int, steps: list[tuple[str, int]]) -> str:
     """C++ index: constants added up, plus variables times strides; ``steps``: (name or number, stride).
 
-    >>> index_expression(64, [("c", 3), ("2", 1)]), index_expression(0, [("v", 8), ("c", 1)])
+    >>> cpp_index_expression(64, [("c", 3), ("2", 1)]), cpp_index_expression(0, [("v", 8), ("c", 1)])
     ('66 + c * 3', 'v * 8 + c')
     """
     constant = start + sum(int(name) * stride for name, stride in steps if name.isdigit())

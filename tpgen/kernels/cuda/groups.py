@@ -29,7 +29,7 @@ class RegisterSegment:
 
 @dataclass(frozen=True)
 class PathGroup:
-    """Paths that one warp runs together, as segments of channels are shared."""
+    """Paths that one warp runs together, since the paths share segments."""
 
     number: int
     paths: tuple[PathSweep, ...]
@@ -75,7 +75,7 @@ def make_path_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], ro
 
 
 def next_power_of_two(size: int) -> int:
-    """Least power of two from ``size`` on.
+    """Smallest power of two not below ``size``.
 
     >>> next_power_of_two(5), next_power_of_two(8)
     (8, 8)

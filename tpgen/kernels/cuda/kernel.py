@@ -65,6 +65,7 @@ class CudaKernel(ABC):
     """CUDA kernels of one call, built at the first use on a device."""
 
     def __init__(self, spec: KernelSpec) -> None:
+        """Compile nothing yet."""
         self.spec = spec
         self._built: dict[int, _CompiledKernels] = {}  # by capability
         self._loaded: dict[int, LoadedKernels] = {}
@@ -102,7 +103,7 @@ class CudaKernel(ABC):
         self._compile_for_architecture(driver.capability(cuda_device_of([like])))
 
     def launch_parameters(self, like: Tensor) -> tuple[int, list[int]]:
-        """A tensor's device, and launch parameters for C++."""
+        """A tensor's device, and integers by which C++ launches the kernels."""
         device = cuda_device_of([like])
         return device, self.launch_fields(self.load_on_device(device))
 

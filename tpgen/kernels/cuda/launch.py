@@ -16,6 +16,7 @@ from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.groups import next_power_of_two
 from tpgen.kernels.cuda.orders import SortedRows
+from tpgen.kernels.cuda.placement import AnyPlacement
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.polynomial_text import COUNT_ARGUMENTS
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
@@ -26,7 +27,7 @@ SPAN = 64  # rows of a warp in one task, at most
 _INDEX = torch.int64.itemsize
 # Numbers of each key while those of all ends are sorted: keys and places, each before, after and in torch's own room.
 _SORTED = 6
-Tensors = Mapping[str, Tensor]
+TensorsByName = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ class Launches(ABC):
         """Shapes of scratch tensors for partial sums, by name."""
 
     @abstractmethod
-    def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[KernelLaunch]:
+    def list_launches(
+        self, inputs: TensorsByName, outputs: TensorsByName, scratch: TensorsByName, order: Any
+    ) -> list[KernelLaunch]:
         """List the launches for tensors by slot, scratch by name, and an order of rows."""
 
     def allocate_scratch(self, device: torch.device | str) -> dict[str, Tensor]:
@@ -92,21 +95,21 @@ class ProductLaunches(Launches):
         return super().allocate_scratch(device) | parts
 
     def list_launches(
-        self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeIndices | None
+        self, inputs: TensorsByName, outputs: TensorsByName, scratch: TensorsByName, order: EdgeIndices | None
     ) -> list[KernelLaunch]:
         """List the kernel's launch, and launches that sum partial results."""
         p, runs = self.placement, ctypes.c_int(self.runs)
-        struct = self._pack_call_struct(given, opened, scratch, order)
+        struct = self._pack_call_struct(inputs, outputs, scratch, order)
         found = [KernelLaunch(ENTRY, self.runs, (struct,))]
         if "ends" in scratch:
             found.append(KernelLaunch(JOIN_ENTRY, self.runs * self._blocks_per_row(p.owner), (struct, runs)))
         if order and order.collected:
             for slot in p.scattered:
-                pointers = _pack_addresses(scratch[f"d_{slot}"], *order.collected[:2], opened[slot])
-                found.append(KernelLaunch(COLLECT_ENTRY, len(opened[slot]) * self._blocks_per_row(slot), pointers))
+                pointers = _pack_addresses(scratch[f"d_{slot}"], *order.collected[:2], outputs[slot])
+                found.append(KernelLaunch(COLLECT_ENTRY, len(outputs[slot]) * self._blocks_per_row(slot), pointers))
         if "sums" in scratch:
             blocks = -(-p.dim["w"] // LANES)
-            found.append(KernelLaunch(SUM_ENTRY, blocks, (*_pack_addresses(scratch["sums"], opened["w"]), runs)))
+            found.append(KernelLaunch(SUM_ENTRY, blocks, (*_pack_addresses(scratch["sums"], outputs["w"]), runs)))
         return [one for one in found if one.blocks]
 
     def _blocks_per_row(self, slot: str) -> int:
@@ -114,13 +117,13 @@ class ProductLaunches(Launches):
         return -(-self.placement.dim[slot] // self.placement.threads)
 
     def _pack_call_struct(
-        self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeIndices | None
+        self, inputs: TensorsByName, outputs: TensorsByName, scratch: TensorsByName, order: EdgeIndices | None
     ) -> ctypes.Array:
-        written = [scratch.get(f"d_{slot}", opened.get(slot)) for slot in SLOTS]
+        written = [scratch.get(f"d_{slot}", outputs.get(slot)) for slot in SLOTS]
         edges = (None, None, None) if order is None else (order.order, order.src, order.dst)
         sums = [scratch.get(name) for name in ("sums", "ends")]
         owners = order.owners if order else 0
-        return _pack_fields(*map(given.get, SLOTS), *written, self.sizes.rows, owners, *edges, *sums)
+        return _pack_fields(*map(inputs.get, SLOTS), *written, self.sizes.rows, owners, *edges, *sums)
 
 
 class PolynomialLaunches(Launches):
@@ -171,19 +174,21 @@ class PolynomialLaunches(Launches):
         return {"sums of tasks": (self.tasks, p.warp_gradients, sizes.channels), **channels}
 
     def list_launches(
-        self, given: Tensors, opened: Tensors, scratch: Tensors, order: SortedRows | None
+        self, inputs: TensorsByName, outputs: TensorsByName, scratch: TensorsByName, order: SortedRows | None
     ) -> list[KernelLaunch]:
         """List one launch per kernel, with the same arguments."""
         sizes = self.sizes
         known = {"rows": sizes.rows, "elements": sizes.elements, "channels": sizes.channels}
         known |= {"width": self.width, "span": self.rows_per_task}
         rows = order[:2] if order else (None, None)
-        tensors = (*given.values(), *opened.values(), *scratch.values(), *rows)
+        tensors = (*inputs.values(), *outputs.values(), *scratch.values(), *rows)
         struct = _pack_fields(*tensors, *(known[name] for name in COUNT_ARGUMENTS))
         return [KernelLaunch(name, blocks, (struct,)) for name, blocks in self.blocks_by_kernel.items()]
 
 
-def plan_launches(placement: Any, sizes: CallSizes, concurrent_blocks: int = 0) -> Any:
+def plan_launches(
+    placement: AnyPlacement | CudaPolynomialPlacement, sizes: CallSizes, concurrent_blocks: int = 0
+) -> Launches:
     """`Launches` of a call; ``concurrent_blocks`` 0: estimate from the chip."""
     kind = PolynomialLaunches if isinstance(placement, CudaPolynomialPlacement) else ProductLaunches
     return kind(
@@ -207,7 +212,7 @@ def _address_or_null(tensor: Tensor | None) -> int:
 # -- bytes beside operands and results ---------------------------------------------------------------------------------
 
 
-def count_workspace_bytes(placement: Any, sizes: CallSizes) -> int:
+def count_workspace_bytes(placement: AnyPlacement | CudaPolynomialPlacement, sizes: CallSizes) -> int:
     """Scratch bytes of a call: partial sums, orders of rows, int64 copies of int32 indices.
 
     >>> from tpgen.form.form import form_of

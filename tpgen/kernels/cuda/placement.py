@@ -42,7 +42,7 @@ def place_form(form: Form, dtype: str, opened: tuple[str, ...], chip: Chip, inde
 
 @remembered("placements on a GPU", entries=256)
 def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Choose rows and warps of a kernel that computes opened slots; ``indexed``: edges index rows of x1 and out.
+    """Choose rows and warps of a kernel of results or gradients ``opened``; ``indexed``: by edges of a graph.
 
     Raises `EmitError` for lack of memory, and as `place`.
     """

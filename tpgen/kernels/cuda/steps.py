@@ -117,7 +117,7 @@ class SharedMemoryPlacement(KernelOnChip, OpenedSlots):
 
     @cached_property
     def default_rows(self) -> int:
-        """Default number of rows that a block computes together (a step)."""
+        """Default rows that a block computes together."""
         if self.indexed:
             return next(
                 (r for r in (4, 2) if self._count_shared_bytes_for_rows(2 * r) <= self.chip.block_shared // 3), 1

@@ -20,7 +20,6 @@ class ProductKernelWriter:
     """Writes a product's CUDA kernel."""
 
     def __init__(self, placement: AnyPlacement, w: Writer) -> None:
-        """Prepare to write the kernel of a placement to ``w``."""
         self.p, self.s, self.w = placement, placement.schedule, w
         self.dtype = placement.schedule.target.dtype
         self.body = (
@@ -219,7 +218,7 @@ class _RowTransferWriter:
     def __init__(self, placement: SharedMemoryPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
 
-    def _row_address_expression(self, operand: str, prefix: str = "") -> str:
+    def _cpp_row_address(self, operand: str, prefix: str = "") -> str:
         # the first row of a step in an operand
         nodes = not (prefix and operand in self.p.scattered)
         index = f"ends[r].{_ENDS.get(operand, 'edge') if nodes else 'edge'}" if self.p.indexed else "q"
@@ -268,12 +267,10 @@ class _RowTransferWriter:
     def _write_operand_fetch(self, operand: str, in_bulk: bool) -> None:
         p, place = self.p, f"stage + {self.p.stage[operand]}"
         if in_bulk:
-            self.w.line(
-                f"fetch({place}, {self._row_address_expression(operand)}, {p.row_bytes(operand) * p.rows}, barrier);"
-            )
+            self.w.line(f"fetch({place}, {self._cpp_row_address(operand)}, {p.row_bytes(operand) * p.rows}, barrier);")
         else:
             count = f"n * {p.dim[operand]}" if p.rows > 1 else p.dim[operand]
-            self.w.line(f"fetch_numbers((real*)({place}), {self._row_address_expression(operand)}, {count});")
+            self.w.line(f"fetch_numbers((real*)({place}), {self._cpp_row_address(operand)}, {count});")
 
     def _write_fetch_of_edge_rows(self) -> None:
         # rows that stand apart: whole ones each by itself, short ones by all threads
@@ -298,11 +295,9 @@ class _RowTransferWriter:
     def _write_fetch_of_one_row(self, operand: str, in_bulk: bool) -> None:
         p, place = self.p, f"stage + {self.p.stage[operand]} + r * {self.p.row_bytes(operand)}"
         if in_bulk:
-            self.w.line(
-                f"fetch_row({place}, {self._row_address_expression(operand)}, {p.row_bytes(operand)}, barrier);"
-            )
+            self.w.line(f"fetch_row({place}, {self._cpp_row_address(operand)}, {p.row_bytes(operand)}, barrier);")
         else:
-            self.w.line(f"fetch_numbers((real*)({place}), {self._row_address_expression(operand)}, {p.dim[operand]});")
+            self.w.line(f"fetch_numbers((real*)({place}), {self._cpp_row_address(operand)}, {p.dim[operand]});")
 
     def write_store_function(self) -> None:
         """Write the device function that stores results of rows."""
@@ -318,14 +313,14 @@ class _RowTransferWriter:
             w.line("deliver_end();")
 
     def _write_stores_of_consecutive_rows(self, operand: str, in_bulk: bool) -> None:
-        p, place, dim = self.p, self._row_address_expression(operand, "d_"), self.p.dim[operand]
+        p, place, dim = self.p, self._cpp_row_address(operand, "d_"), self.p.dim[operand]
         slow = f"{'write_out' if p.needs_accumulation_buffer(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
         if in_bulk:
             self.w.line(f"if (n == ROWS) deliver({place}, s.d_{operand}, {p.row_bytes(operand) * p.rows});")
         self.w.line(f"else {slow}" if in_bulk else slow)
 
     def _write_store_of_one_row(self, operand: str, in_bulk: bool) -> None:
-        p, place = self.p, self._row_address_expression(operand, "d_")
+        p, place = self.p, self._cpp_row_address(operand, "d_")
         here = f"s.d_{operand} + r * {p.dim[operand]}"
         if in_bulk:
             self.w.line(f"deliver_row({place}, {here}, {p.row_bytes(operand)});")

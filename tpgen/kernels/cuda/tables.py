@@ -52,7 +52,7 @@ class TableSet:
 
 
 def make_table_sets(placed: tuple[PlacedTable, ...], sweep: Sweep) -> tuple[TableSet, ...]:
-    """Group tables that the sweep reads by operand and copies."""
+    """Group the tables that a sweep reads, by operand and copies."""
     alike: dict[tuple[str, int, int], list[int]] = {}
     for n, table in enumerate(placed):
         if sweep.tables[n]:
