@@ -21,7 +21,7 @@ _UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
 
 class GatherStepWriter:
-    """Writes the CUDA text of a step of paths that mix multiplicities; each warp computes some sums."""
+    """Writes the CUDA text of a step of paths that mix multiplicities."""
 
     def __init__(self, placement: CudaGatherPlacement, w: Writer) -> None:
         self.p, self.w = placement, w

@@ -290,7 +290,7 @@ class GroupFunctionWriter:
 
 
 def cpp_index_expression(start: int, steps: list[tuple[str, int]]) -> str:
-    """C++ index: constants added up, plus variables times strides; ``steps``: (name or number, stride).
+    """C++ index: constants plus variables times strides; ``steps``: (name or number, stride).
 
     >>> cpp_index_expression(64, [("c", 3), ("2", 1)]), cpp_index_expression(0, [("v", 8), ("c", 1)])
     ('66 + c * 3', 'v * 8 + c')

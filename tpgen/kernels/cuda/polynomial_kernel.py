@@ -30,7 +30,7 @@ class PolynomialKernel(CudaKernel):
         return place_polynomial(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
 
     def launch_fields(self, loaded: LoadedKernels) -> list[int]:
-        """Field values of the C++ ``struct FormLaunch``."""
+        """Fields of the C++ ``struct FormLaunch``."""
         p = loaded.placement
         dims = [p.operands[s].dim for s in p.channel_sums]
         fields = {  # of `struct FormLaunch`

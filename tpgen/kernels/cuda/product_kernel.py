@@ -41,7 +41,7 @@ class ProductKernel(CudaKernel):
         )
 
     def launch_fields(self, loaded: LoadedKernels) -> list[int]:
-        """Field values of the C++ ``struct Launch``."""
+        """Fields of the C++ ``struct Launch``."""
         p = loaded.placement
         sum_threads, sum_shared = p.block_sizes_by_kernel.get(SUM_ENTRY, (0, 0))
         fields = {  # of `struct Launch`
