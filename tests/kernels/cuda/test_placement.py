@@ -30,7 +30,7 @@ def placed(
 def test_every_channel_of_every_row_is_computed_once(name: str, opened: tuple[str, ...], indexed: bool) -> None:
     placement = placed(name, opened, indexed)
     units = [unit for warp in placement.work for unit in warp]
-    assert sorted(units, key=id) == sorted(placement.units, key=id)
+    assert sorted(units, key=id) == sorted(placement.work_units, key=id)
     for group in placement.groups:
         mine = {(u.chunk, u.rows) for u in units if u.work is group}
         sets = 1 if placement.serial else placement.count_row_sets(group)

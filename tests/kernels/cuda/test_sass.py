@@ -66,7 +66,7 @@ def check(kernel: Kernel, arch: int) -> None:
     assert bool(found["UBLKCP"]) == (arch == 90), "rows come by the copy engine where there is one"
     whole = executed(source)
     of_group = {g.number: whole - executed(without(source, rf"case {g.number}: group_.*break;")) for g in p.groups}
-    units = sum(of_group[u.work.number] for u in p.units)
+    units = sum(of_group[u.work.number] for u in p.work_units)
     moved = sum(p.dim[o] for o in (*p.row_operands, *p.results)) * p.rows
     assert LANES * units / moved < PRODUCTS[kernel.opened]
 

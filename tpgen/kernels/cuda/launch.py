@@ -27,7 +27,7 @@ SPAN = 64  # rows of a warp in one task, at most
 _INDEX = torch.int64.itemsize
 # Numbers of each key while those of all ends are sorted: keys and places, each before, after and in torch's own room.
 _SORTED = 6
-NamedTensors = Mapping[str, Tensor]
+LaunchTensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Launches(ABC):
 
     @abstractmethod
     def list_launches(
-        self, inputs: NamedTensors, outputs: NamedTensors, scratch: NamedTensors, order: Any
+        self, inputs: LaunchTensors, outputs: LaunchTensors, scratch: LaunchTensors, order: Any
     ) -> list[KernelLaunch]:
         """List the launches for tensors by slot, scratch by name, and an order of rows."""
 
@@ -95,7 +95,7 @@ class ProductLaunches(Launches):
         return super().allocate_scratch(device) | parts
 
     def list_launches(
-        self, inputs: NamedTensors, outputs: NamedTensors, scratch: NamedTensors, order: EdgeIndices | None
+        self, inputs: LaunchTensors, outputs: LaunchTensors, scratch: LaunchTensors, order: EdgeIndices | None
     ) -> list[KernelLaunch]:
         """List the kernel's launch, and launches that sum partial results."""
         p, runs = self.placement, ctypes.c_int(self.runs)
@@ -117,7 +117,7 @@ class ProductLaunches(Launches):
         return -(-self.placement.dim[slot] // self.placement.threads)
 
     def _pack_call_struct(
-        self, inputs: NamedTensors, outputs: NamedTensors, scratch: NamedTensors, order: EdgeIndices | None
+        self, inputs: LaunchTensors, outputs: LaunchTensors, scratch: LaunchTensors, order: EdgeIndices | None
     ) -> ctypes.Array:
         written = [scratch.get(f"d_{slot}", outputs.get(slot)) for slot in SLOTS]
         edges = (None, None, None) if order is None else (order.order, order.src, order.dst)
@@ -174,7 +174,7 @@ class PolynomialLaunches(Launches):
         return {"sums of tasks": (self.tasks, p.warp_gradients, sizes.channels), **channels}
 
     def list_launches(
-        self, inputs: NamedTensors, outputs: NamedTensors, scratch: NamedTensors, order: SortedRows | None
+        self, inputs: LaunchTensors, outputs: LaunchTensors, scratch: LaunchTensors, order: SortedRows | None
     ) -> list[KernelLaunch]:
         """List one launch per kernel, with the same arguments."""
         sizes = self.sizes
