@@ -103,8 +103,8 @@ def _parse_slots(text: str) -> tuple[Slot, ...]:
 
 
 @dataclass
-class _CallWithoutLevels:
-    """Call of the form itself: the slot read for each operand, and opened slots to which results add."""
+class _PlainFormCall:
+    """Plain call of the form: the slot read for each operand, and opened slots to which results add."""
 
     point: dict[str, Slot]
     opened: list[Slot] = field(default_factory=list)
@@ -120,8 +120,8 @@ class _CallWithoutLevels:
         return agrees and _union_of_levels_if_disjoint((self.point | slots).values()) is not None
 
 
-def split_by_levels(call: Call, operands: Sequence[str]) -> tuple[_CallWithoutLevels, ...]:
-    """Split a higher derivative into calls without levels that sum to the call, if no term reads an operand twice.
+def split_by_levels(call: Call, operands: Sequence[str]) -> tuple[_PlainFormCall, ...]:
+    """Split a higher derivative into plain calls of the form to sum, if no term reads an operand twice.
 
     >>> second = Call.parse("x1 x2 out x1.1 x2.1 -> x1 x2 out")
     >>> for one in split_by_levels(second, ("x1", "x2", "out")):
@@ -129,14 +129,14 @@ def split_by_levels(call: Call, operands: Sequence[str]) -> tuple[_CallWithoutLe
     x1 x2.1 out opens x1 out
     x1.1 x2 out opens x2 out
     """
-    found: list[_CallWithoutLevels] = []
+    found: list[_PlainFormCall] = []
     for slot in call.opened:
         for others in _list_slot_choices_that_cover_levels(
             call, [name for name in operands if name != slot.operand], call.levels & ~slot.levels
         ):
             taker = next((one for one in found if slot not in one.opened and one.is_compatible_with(others)), None)
             if taker is None:
-                found.append(taker := _CallWithoutLevels({}))
+                found.append(taker := _PlainFormCall({}))
             taker.point.update(others)
             taker.opened.append(slot)
     return tuple(found)

@@ -27,7 +27,7 @@ Add = Callable[[Any, Any], Any]  # of what was evaluated, and of nothing else: i
 
 
 class CallPart(NamedTuple):
-    """Summand of a call, without levels; operands and slots by position."""
+    """Summand of a `Call`: a plain call of the form; operands and slots by position."""
 
     raised: tuple[int, ...]  # operands whose place something at a level takes
     point: tuple[int | None, ...]  # what is given in each operand
@@ -36,7 +36,7 @@ class CallPart(NamedTuple):
 
 
 def list_call_parts(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
-    """Split a call into summands without levels, if no term reads an operand twice."""
+    """Split a call into plain calls of the form to sum, if no term reads an operand twice."""
     given = {slot: n for n, slot in enumerate(call.given)}
     found = []
     for one in split_by_levels(call, operands):

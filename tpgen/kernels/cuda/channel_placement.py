@@ -80,7 +80,7 @@ class CudaChannelPlacement(ChannelPlacement, SharedMemoryPlacement):
 
     @property
     def constants(self) -> int:
-        """Bytes of constant memory for warps' units."""
+        """Bytes of constant memory."""
         return _UNIT_BYTES * self.warps * self.depth
 
     @property

@@ -101,6 +101,6 @@ class KernelOnChip:
 
     @property
     def max_blocks_per_multiprocessor(self) -> int:
-        """Estimated concurrent blocks of one multiprocessor."""
+        """Estimated concurrent blocks."""
         registers = _REGISTERS // (self.threads * self.registers)
         return max(1, min(self.chip.shared // (self.shared + KIB), registers, _MOST_WARPS // self.warps, _MOST_BLOCKS))

@@ -56,7 +56,7 @@ class CudaGatherPlacement(BatchPlacement, SharedMemoryPlacement):
 
     @cached_property
     def intermediate_dims(self) -> dict[str, int]:
-        """Numbers per row of coupled inputs P and their cotangents D."""
+        """Numbers per row of intermediates P and D."""
         return count_intermediate_numbers(self._make_gathers(1))
 
     @cached_property

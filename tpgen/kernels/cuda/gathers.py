@@ -137,7 +137,7 @@ def _add_gather_part(parts_by_segment: dict[tuple[str, int], list[GatherPart]], 
     if target in BETWEEN and (target, segment) in parts_by_segment:
         return
     own = _multiplicity_letters(term, target)
-    over = tuple(a for a in _replace_pair_letter_by_other_copy(term, stage.letters, own) if a not in own)
+    over = tuple(a for a in _replace_pair_letter_by_letter_of_other_copy(term, stage.letters, own) if a not in own)
     part = GatherPart(term, own, tuple((a, term.size(a)) for a in over), stage.statements)
     parts_by_segment.setdefault((target, segment), []).append(part)
 
@@ -152,11 +152,11 @@ def _multiplicity_letters(term: Term, operand: str) -> str:
     return leg.letters.replace(INDEX.get(operand, ""), "") if leg else term.inputs
 
 
-def _replace_pair_letter_by_other_copy(term: Term, letters: str, item_letters: str) -> str:
+def _replace_pair_letter_by_letter_of_other_copy(term: Term, letters: str, letters_of_item: str) -> str:
     # an item with one copy of a pair loops over the other copy
     return (
-        letters.replace("p", "b" if item_letters == "a" else "a")
-        if term.pairs and item_letters in ("a", "b")
+        letters.replace("p", "b" if letters_of_item == "a" else "a")
+        if term.pairs and letters_of_item in ("a", "b")
         else letters
     )
 

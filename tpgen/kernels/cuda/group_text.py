@@ -173,7 +173,9 @@ class GroupFunctionWriter:
 
     # -- tables --
 
-    def _find_table_of_term(self, term: Term) -> tuple[TableSet, PlacedTable, int, dict[int, int]] | None:
+    def _find_table_and_entry_positions_of_term(
+        self, term: Term
+    ) -> tuple[TableSet, PlacedTable, int, dict[int, int]] | None:
         # the set, the table, its first entry, and the places of its entries behind the first
         for found in self.p.table_sets:
             for table, first, places in zip(found.tables, found.firsts, found.places, strict=True):
@@ -183,7 +185,7 @@ class GroupFunctionWriter:
 
     def _write_table_loads(self, term: Term) -> None:
         # gradients load a long table in parts, as other values fill the registers
-        self.quads, found = dict[int, str](), self._find_table_of_term(term)
+        self.quads, found = dict[int, str](), self._find_table_and_entry_positions_of_term(term)
         if found is None:
             return
         tables, table, first, self.entries = found

@@ -65,7 +65,7 @@ class CudaKernel(ABC):
     """CUDA kernels of one call, built at the first use on a device."""
 
     def __init__(self, spec: KernelSpec) -> None:
-        """Compile nothing yet."""
+        """Keep the spec; compile nothing yet."""
         self.spec = spec
         self._built: dict[int, _CompiledKernels] = {}  # by capability
         self._loaded: dict[int, LoadedKernels] = {}

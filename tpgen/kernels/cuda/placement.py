@@ -77,10 +77,10 @@ def _first_placement_that_fits_memory(placement: AnyPlacement) -> AnyPlacement:
     return usual if has_room(usual) else next(_list_placements_that_fit_memory(usual), usual)
 
 
-def _list_placements_that_fit_memory(usual: AnyPlacement) -> Iterator[AnyPlacement]:
-    for rows in usual.row_choices:
+def _list_placements_that_fit_memory(default: AnyPlacement) -> Iterator[AnyPlacement]:
+    for rows in default.row_choices:
         for warps in _WARPS:
-            p = replace(usual, rows=rows, warps=warps)
+            p = replace(default, rows=rows, warps=warps)
             if p.warps <= p.units_per_step and has_room(p):
                 yield p
 
