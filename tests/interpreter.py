@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tpgen.form.form import Form, LetteredLeg, Term
-from tpgen.form.polynomial import read_operand, write_operand
+from tpgen.form.form import Form, LetteredSegment, Term
+from tpgen.form.polynomial import flatten_operand, unflatten_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, choose_by_form
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
@@ -129,7 +129,7 @@ class _Values(dict[Value, Tensor]):
     def _part(self, tensor: Tensor, c: Component) -> tuple[Tensor, str]:
         """A component's numbers as they stand in an operand, and the letters of their axes."""
         operand = operand_of(c.operand)
-        leg: LetteredLeg | None = self.term.leg(operand)
+        leg: LetteredSegment | None = self.term.leg(operand)
         assert leg is not None
         start, stop = self.form.operand(operand).segments[leg.segment]
         part = tensor[:, start:stop].unflatten(1, [self.term.size(a) for a in leg.letters])
@@ -219,7 +219,7 @@ def interpreted_polynomial(spec: KernelSpec) -> Kernel:
         found = interpret_polynomial(sweep, tensors, shapes, index)
         for slot, o, x in zip(slots.opened, results, call.opened, strict=True):
             value = found[str(slot)]
-            x.copy_((value if o.weights else write_operand(o, value.transpose(1, 2))).reshape(x.shape))
+            x.copy_((value if o.weights else flatten_operand(o, value.transpose(1, 2))).reshape(x.shape))
         return 0
 
     return run
@@ -227,7 +227,7 @@ def interpreted_polynomial(spec: KernelSpec) -> Kernel:
 
 def _components(o: Operand, x: Tensor) -> Tensor:
     """A tensor as ``[row or element, component, channel]``."""
-    return read_operand(o, x).transpose(1, 2)
+    return unflatten_operand(o, x).transpose(1, 2)
 
 
 def _shape(o: Operand, call: KernelCall) -> tuple[int, int, int]:

@@ -203,7 +203,7 @@ FACTS = {
     "tpgen.tools.inspection.costs.roofline": {"_cached_ceilings"},
     "tpgen.kernels.cpp.text": {"read_header"},
     "tpgen.kernels.cuda.driver": {
-        *("_driver_library", "need_driver", "entry_points", "driver_cuda_version"),
+        *("_load_driver_library", "need_driver", "find_entry_points", "driver_cuda_version"),
         *("capability", "count_multiprocessors"),
     },
     "tpgen.kernels.cuda.nvrtc": {"_list_candidate_files", "_load_library_or_none"},

@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.cases import CASES, STRATEGIES, Case, assert_close, operands
 from tests.forms import reference_form
 from tpgen.emitter.emit import emit_form
-from tpgen.form.form import FlatOperand, Form, LetteredLeg, Term, conv_form, form_of
+from tpgen.form.form import FlatOperand, Form, LetteredSegment, Term, conv_form, form_of
 from tpgen.form.reference import reference_product
 from tpgen.planner.modes import MATRIX
 from tpgen.planner.plan import SHARED
@@ -88,7 +88,7 @@ def test_a_term_may_have_no_constant_and_no_second_input(strategy: str) -> None:
         0,
         "2x1o -> 4x1o",
         MATRIX,
-        (LetteredLeg("x1", 0, "uk"), LetteredLeg("w", 0, "uw"), LetteredLeg("out", 0, "wk")),
+        (LetteredSegment("x1", 0, "uk"), LetteredSegment("w", 0, "uw"), LetteredSegment("out", 0, "wk")),
         (),
         (("u", 2), ("w", 4), ("k", 3)),
         1.5,
@@ -105,5 +105,5 @@ def test_a_term_may_have_no_constant_and_no_second_input(strategy: str) -> None:
 
 def test_reading_leaves_the_terms_that_read_a_slot() -> None:
     form = form_of(make_plan("2x1o", "1o", "2x0e+2x1e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", False)]))
-    assert [t.path for t in form.reading(("w",)).terms] == [0]
-    assert form.reading(("x1",), ("out",)) == form
+    assert [t.path for t in form.keep_terms_that_read(("w",)).terms] == [0]
+    assert form.keep_terms_that_read(("x1",), ("out",)) == form

@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from tpgen.form.call import Call, split_by_levels
-from tpgen.form.derivative import list_call_parts, pull_back, sum_parts
+from tpgen.form.derivative import list_call_parts, pull_back, sum_call_parts
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 
 
@@ -70,14 +70,14 @@ def test_parts_sum_to_the_derivative(order: int) -> None:
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     given = {slot: n + 2 for n, slot in enumerate(call.given)}
     wholes = [sum(x * power(slot.levels) for slot, x in given.items() if slot.operand == name) for name in names]
-    found = sum_parts(list_call_parts(call, names), list(given.values()), len(call.opened), multiplied)
+    found = sum_call_parts(list_call_parts(call, names), list(given.values()), len(call.opened), multiplied)
     for slot, value in zip(call.opened, found, strict=True):
         (whole,) = multiplied((), wholes, (names.index(slot.operand),))
         assert value == whole // power(call.levels & ~slot.levels) % BASE
 
 
 def test_a_sum_of_nothing_is_zero() -> None:
-    assert sum_parts((), [], 2, multiplied) == [None, None]
+    assert sum_call_parts((), [], 2, multiplied) == [None, None]
 
 
 def test_nothing_pulled_back_is_nothing() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.cases import CASES, LAYOUTS, ROWS, Case, assert_close
-from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, plan_pairwise
+from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, plan_pairwise_contractions
 from tpgen.form.form import Form, Layout, form_of, right_form
 from tpgen.form.rewrites import drop_scalar_leg, drop_unit_axes, simplify_contraction, unify_deltas
 
@@ -89,7 +89,7 @@ def test_pairwise_steps_compute_the_contraction(case: Case) -> None:
                 named[f.source] if isinstance(f.source, str) else torch.tensor(f.source.array()) for f in c.factors
             ]
             remaining = list(zip(operands, [f.letters for f in c.factors], strict=True))
-            for step in plan_pairwise(tuple(f.letters for f in c.factors), c.output, c.sizes):
+            for step in plan_pairwise_contractions(tuple(f.letters for f in c.factors), c.output, c.sizes):
                 assert len(step.positions) <= 2
                 taken = [remaining[p] for p in step.positions]
                 remaining = [x for p, x in enumerate(remaining) if p not in step.positions]
@@ -109,7 +109,7 @@ def test_the_order_of_contraction_is_the_same_for_any_large_batch() -> None:
             for term in form.live_terms:
                 c = simplify_contraction(form.contraction(term))
                 letters = tuple(f.letters for f in c.factors)
-                chosen = [step.positions for step in plan_pairwise(letters, c.output, c.sizes)]
+                chosen = [step.positions for step in plan_pairwise_contractions(letters, c.output, c.sizes)]
                 for rows in (32, 1000, 100_000):
                     sizes = {BATCH: rows, **dict(c.sizes)}
                     shapes = [tuple(sizes[a] for a in x) for x in letters]

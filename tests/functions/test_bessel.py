@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen.functions import bessel as module
-from tpgen.functions.bessel import CutBessel, bessel_by_torch, bessel_slope, bessel_values, cut_bessel
+from tpgen.functions.bessel import CutBessel, bessel_by_torch, bessel_length_gradient, bessel_values, cut_bessel
 
 SHAPES = {
     "six": CutBessel(math.sqrt(2 / 5), 5.0, 6),
@@ -38,7 +38,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def told(name: str, run: Callable) -> Callable:
         return lambda *given: seen.append(name) or run(*given)
 
-    for name, run in (("bessel_values", bessel_values), ("bessel_slope", bessel_slope)):
+    for name, run in (("bessel_values", bessel_values), ("bessel_length_gradient", bessel_length_gradient)):
         monkeypatch.setattr(module, name, told(name, run))
     return seen
 
@@ -57,7 +57,7 @@ def test_values_and_gradients_are_those_of_the_definition(shape: CutBessel, kern
             for made in (found, wanted)
         )
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    assert kernels == ["bessel_values", *["bessel_slope"] * 3]
+    assert kernels == ["bessel_values", *["bessel_length_gradient"] * 3]
 
 
 @needs_compiler
@@ -88,7 +88,7 @@ def test_float32_is_as_exact_as_its_arguments(shape: CutBessel) -> None:
     for ours, theirs in zip(bessel_values(r, w, shape), wanted, strict=True):
         scale = theirs.abs().max().item()
         torch.testing.assert_close(ours.double(), theirs.detach(), rtol=0, atol=2e-5 * scale)
-    ours = bessel_slope(r, w, shape, g, h)
+    ours = bessel_length_gradient(r, w, shape, g, h)
     torch.testing.assert_close(ours.double(), slope, rtol=1e-3, atol=1e-4 * slope.abs().max().item())
 
 
@@ -102,7 +102,7 @@ def test_any_number_of_lengths_and_nothing_behind_them(count: int) -> None:
     wanted = bessel_by_torch(r, w, shape)
     torch.testing.assert_close(bessel_values(r.detach(), w, shape), wanted)
     (slope,) = torch.autograd.grad(wanted, r, (g, h))
-    torch.testing.assert_close(bessel_slope(r.detach(), w, shape, g, h), slope)
+    torch.testing.assert_close(bessel_length_gradient(r.detach(), w, shape, g, h), slope)
 
 
 @needs_compiler
@@ -115,7 +115,7 @@ def test_strided_tensors_and_lengths_that_are_no_column() -> None:
         found = cut_bessel(own, w, shape)
         assert torch.equal(found[0], rows)
         assert torch.equal(found[1], alone.reshape(own.shape))
-        assert bessel_slope(own, w, shape, g, None).shape == own.shape
+        assert bessel_length_gradient(own, w, shape, g, None).shape == own.shape
 
 
 @needs_compiler
@@ -124,7 +124,7 @@ def test_no_length(dtype: torch.dtype) -> None:
     r, w = torch.zeros(1, 1, dtype=dtype), torch.tensor([1.0, 2.0], dtype=dtype)
     one = torch.ones(1, 2, dtype=dtype)
     for shape in (SHAPES["six"], SHAPES["with a limit"]):
-        rows, slope = bessel_values(r, w, shape)[0], bessel_slope(r, w, shape, one, None)
+        rows, slope = bessel_values(r, w, shape)[0], bessel_length_gradient(r, w, shape, one, None)
         assert torch.isnan(rows).tolist() == [[not shape.limit] * 2]
         assert torch.isnan(slope).tolist() == [[not shape.limit]]
     torch.testing.assert_close(rows[0], shape.prefactor * w)
@@ -161,7 +161,7 @@ def test_what_no_kernel_takes_is_torch(kernels: list[str], monkeypatch: pytest.M
     cut_bessel(r, w.float(), SHAPES["six"])
     with torch.autocast("cpu"):
         cut_bessel(r.float(), w.float(), SHAPES["six"])
-    monkeypatch.setattr(module, "can_build", lambda *_: False)
+    monkeypatch.setattr(module, "can_build_kernel", lambda *_: False)
     cut_bessel(r, w, SHAPES["six"])
     assert kernels == []
 

@@ -127,7 +127,7 @@ def test_autocast_leaves_it_as_it_is() -> None:
 
 @pytest.mark.parametrize("kernels", [True, False])
 def test_without_kernels_it_is_torchs(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "can_build" if kernels else "are_plain", lambda *given: None)
+    monkeypatch.setattr(gate_module, "can_build_kernel" if kernels else "are_plain", lambda *given: None)
     monkeypatch.setattr(gate_module, "_GATE", gate_module._GATE._replace(kernels=()))
     x = numbers(3)
     torch.testing.assert_close(gate(TABLE, x, kernels), torchs(x))

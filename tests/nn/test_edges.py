@@ -123,10 +123,10 @@ def test_on_a_gpu_senders_alone_are_sorted(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(orders, "sort_by_owner", None)
     first = orders.sort_unless_known(edges.senders, NODES).first
     assert torch.equal(first.diff(), torch.bincount(edges.senders, minlength=NODES))
-    assert orders.is_known_to_ascend(edges.receivers)
-    assert not orders.is_known_to_ascend(edges.senders)
+    assert orders.is_remembered_as_ascending(edges.receivers)
+    assert not orders.is_remembered_as_ascending(edges.senders)
     edges.receivers[0] = NODES - 1
-    assert not orders.is_known_to_ascend(edges.receivers)
+    assert not orders.is_remembered_as_ascending(edges.receivers)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class ClosedForm(Differentiable[Any]):
         self._opened = form.slots.index(form.opened)
         self.shared = tuple(not form.row(slot) for slot in form.slots)
         # slots that not every path reads, such as the weights
-        self.partly_read = {n for n, s in enumerate(form.slots) if form.reading(s) != form}
+        self.partly_read = {n for n, s in enumerate(form.slots) if form.keep_terms_that_read(s) != form}
 
     def __call__(self, *arguments: Any) -> Tensor:
         """Evaluate at operands, indices, and row counts of an indexed result; differentiable."""
@@ -145,7 +145,7 @@ class ClosedForm(Differentiable[Any]):
 
     def emission(self, opened: _Slots, read: _Slots = ()) -> Emission:
         """Write the program that computes ``opened`` slots by paths that read slots ``read``."""
-        form = self._form.reading(*(self._form.slots[n] for n in read))
+        form = self._form.keep_terms_that_read(*(self._form.slots[n] for n in read))
         forms = tuple(form.open(*form.slots[n]) for n in opened)
         names = ", ".join("*".join(f.opened) for f in forms)
         return emit_form(forms, self._strategy, title=f"{names} of {form.plan.digest}, {self._strategy}")

@@ -115,7 +115,7 @@ def _contract_all_but_coupling(
 ) -> Traced:
     coupling = c.find(Coupling)
     assert coupling is not None
-    bare = c.without(coupling, output=BATCH + "ik", coefficient=1.0)
+    bare = c.drop_factor(coupling, output=BATCH + "ik", coefficient=1.0)
     with writer.serving(term.path, "contraction"):
         tensor = write_contraction(writer, bare, given).tensor
     with writer.serving(term.path, "reshape"):
@@ -172,7 +172,7 @@ def _contraction_before_weights_and_summed_copies(c: Contraction) -> tuple[Contr
     w = next(f for f in c.factors if f.source == "w")
     summed = "".join(a for a in w.letters if a not in c.output)
     kept = "".join(a for a in c.output if a not in w.letters and a != BATCH)
-    return replace(c.without(w), output=BATCH + kept + summed), summed
+    return replace(c.drop_factor(w), output=BATCH + kept + summed), summed
 
 
 def _write_product_with_stacked_weights(

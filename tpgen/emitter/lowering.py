@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
-from tpgen.form.contraction import BATCH, Contraction, Coupling, Factor, Pairs, plan_pairwise
+from tpgen.form.contraction import BATCH, Contraction, Coupling, Factor, Pairs, plan_pairwise_contractions
 from tpgen.form.form import Form, SlotNames, Term
 from tpgen.form.rewrites import simplify_contraction
 
@@ -88,7 +88,7 @@ def write_contraction(
     ``elementwise`` prefers product and sum over einsum, for fusing backends.
     """
     remaining = _scale_smallest_operand(writer, c, [trace_operand(writer, given, f) for f in c.factors])
-    for step in plan_pairwise(tuple(g.letters for g in remaining), c.output, c.sizes):
+    for step in plan_pairwise_contractions(tuple(g.letters for g in remaining), c.output, c.sizes):
         taken = [remaining[p] for p in step.positions]
         remaining = [g for p, g in enumerate(remaining) if p not in step.positions]
         role = next((r for r in ("weight", "coupling") if any(t.role == r for t in taken)), "contraction")

@@ -17,7 +17,7 @@ from tpgen.emitter.emit import Emission
 from tpgen.emitter.frame import add_rows, gather_rows
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.passes import name_nodes
-from tpgen.form.polynomial import read_operand, write_operand
+from tpgen.form.polynomial import flatten_operand, unflatten_operand
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call
 from tpgen.kernels.sweep.statements import Component, Value, run_statements
@@ -78,7 +78,7 @@ def _write_einsum_strategy(writer: GraphWriter, plan: Plan, given: _Given) -> Tr
     if _has_term_without_channels(plan):
         total = total + _make_zero_of_batch_shape(flat).unsqueeze(-1)
     with writer.serving((), "reshape"):
-        return write_operand(plan.out, total)
+        return flatten_operand(plan.out, total)
 
 
 def _write_polynomial_term(writer: GraphWriter, plan: Plan, n: int, flat: _Given) -> Traced:
@@ -116,7 +116,7 @@ def _write_unrolled_strategy(writer: GraphWriter, plan: Plan, given: _Given) -> 
     found: list[Traced] = [opened.get(Component(OUT, 0, k)) for k in range(plan.out.dim)]
     zero = _make_zero_of_batch_shape(flat) if len(opened) < len(found) or _has_term_without_channels(plan) else None
     parts = found if zero is None else [zero if x is None else x + zero for x in found]
-    return write_operand(plan.out, torch.stack(parts, -1))
+    return flatten_operand(plan.out, torch.stack(parts, -1))
 
 
 def _has_term_without_channels(plan: Plan) -> bool:
@@ -142,7 +142,7 @@ def _view_operands_by_channel(writer: GraphWriter, plan: Plan, given: _Given) ->
         if o.name != OUT:
             with writer.serving((), "slice"):
                 x = given[o.name]
-                found[o.name] = read_operand(
+                found[o.name] = unflatten_operand(
                     o, x.index_select(0, given["index"]) if o.weights and "index" in given else x
                 )
     return found

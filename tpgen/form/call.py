@@ -31,7 +31,7 @@ _SLOT = re.compile(r"([A-Za-z_]\w*)(?:\.([1-9]+))?", re.ASCII)
 
 @dataclass(frozen=True)
 class Slot:
-    """Operand at a set of levels; level n is the bit ``1 << (n - 1)``.
+    """Operand, or its tangent or cotangent at derivative levels; level n is the bit ``1 << (n - 1)``.
 
     >>> print(Slot("x"), Slot("x", 0b101))
     x x.13
@@ -47,14 +47,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class Call:
-    """Given slots, and opened slots to compute."""
+    """Derivative of a form to compute: given slots, and opened slots (results)."""
 
     given: tuple[Slot, ...]
     opened: tuple[Slot, ...]
 
     @cached_property
     def levels(self) -> int:
-        """Levels of the given slots, as bits."""
+        """Derivative levels of all given slots, as bits."""
         found = 0
         for slot in self.given:
             found |= slot.levels
@@ -62,17 +62,17 @@ class Call:
 
     def pulled_back(self, cotangents: Sequence[bool], wanted: Sequence[bool]) -> Call:
         """Call for gradients of the ``wanted`` given slots from cotangents of the flagged opened slots."""
-        raised = self._raise_slots_by_new_level(
+        raised = self._add_new_level_to_slots(
             slot for slot, there in zip(self.opened, cotangents, strict=True) if there
         )
         return Call(self.given + raised, tuple(s for s, yes in zip(self.given, wanted, strict=True) if yes))
 
     def pushed_forward(self, tangents: Sequence[bool]) -> Call:
         """Call for tangents of the opened slots from tangents of the flagged given slots."""
-        raised = self._raise_slots_by_new_level(slot for slot, there in zip(self.given, tangents, strict=True) if there)
+        raised = self._add_new_level_to_slots(slot for slot, there in zip(self.given, tangents, strict=True) if there)
         return Call(self.given + raised, self.opened)
 
-    def _raise_slots_by_new_level(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
+    def _add_new_level_to_slots(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
         level = self.levels.bit_length()
         if level >= MAX_LEVELS:
             raise PlanError(f"derivatives go up to order {MAX_LEVELS}, and this one is of a higher order")
@@ -84,7 +84,7 @@ class Call:
     @staticmethod
     @remembered("calls of forms")
     def parse(text: str) -> Call:
-        """Parse a printed call; `PlanError` for other text.
+        """Parse a printed call, ``x w -> out``; `PlanError` for other text.
 
         >>> Call.parse("x w -> out").opened
         (Slot(operand='out', levels=0),)
@@ -103,8 +103,8 @@ def _parse_slots(text: str) -> tuple[Slot, ...]:
 
 
 @dataclass
-class _LevelFreeCall:
-    """Call without levels: the slot in each operand's place, and opened slots, which sum such calls."""
+class _PlainFormCall:
+    """Plain call of the form: the slot read for each operand, and opened slots to which results add."""
 
     point: dict[str, Slot]
     opened: list[Slot] = field(default_factory=list)
@@ -114,14 +114,14 @@ class _LevelFreeCall:
         """Operands whose slot has levels."""
         return tuple(name for name, slot in self.point.items() if slot.levels)
 
-    def agrees_with(self, others: dict[str, Slot]) -> bool:
-        """Whether ``others`` fit the point: one slot per operand, no level twice."""
-        agrees = all(self.point.get(name, slot) == slot for name, slot in others.items())
-        return agrees and _union_of_levels_if_disjoint((self.point | others).values()) is not None
+    def is_compatible_with(self, slots: dict[str, Slot]) -> bool:
+        """Whether slots by operand can join this call: one slot per operand, no level twice."""
+        agrees = all(self.point.get(name, slot) == slot for name, slot in slots.items())
+        return agrees and _union_of_levels_if_disjoint((self.point | slots).values()) is not None
 
 
-def split_by_levels(call: Call, operands: Sequence[str]) -> tuple[_LevelFreeCall, ...]:
-    """Split a call into calls without levels that sum to the call, if no term reads an operand twice.
+def split_by_levels(call: Call, operands: Sequence[str]) -> tuple[_PlainFormCall, ...]:
+    """Split a higher derivative into plain calls of the form to sum, if no term reads an operand twice.
 
     >>> second = Call.parse("x1 x2 out x1.1 x2.1 -> x1 x2 out")
     >>> for one in split_by_levels(second, ("x1", "x2", "out")):
@@ -129,20 +129,20 @@ def split_by_levels(call: Call, operands: Sequence[str]) -> tuple[_LevelFreeCall
     x1 x2.1 out opens x1 out
     x1.1 x2 out opens x2 out
     """
-    found: list[_LevelFreeCall] = []
+    found: list[_PlainFormCall] = []
     for slot in call.opened:
-        for others in _choose_slots_that_cover_levels(
+        for others in _list_slot_choices_that_cover_levels(
             call, [name for name in operands if name != slot.operand], call.levels & ~slot.levels
         ):
-            taker = next((one for one in found if slot not in one.opened and one.agrees_with(others)), None)
+            taker = next((one for one in found if slot not in one.opened and one.is_compatible_with(others)), None)
             if taker is None:
-                found.append(taker := _LevelFreeCall({}))
+                found.append(taker := _PlainFormCall({}))
             taker.point.update(others)
             taker.opened.append(slot)
     return tuple(found)
 
 
-def _choose_slots_that_cover_levels(
+def _list_slot_choices_that_cover_levels(
     call: Call, operands: Sequence[str], wanted_levels: int
 ) -> Iterator[dict[str, Slot]]:
     given = [[slot for slot in call.given if slot.operand == name] for name in operands]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import opt_einsum
@@ -19,12 +20,12 @@ from tpgen.base.remember import remembered
 from tpgen.planner.coupling import wigner_3j
 
 BATCH = "z"
-PLANNING_ROWS = 64  # the batch for which orders of contraction are compared; see `plan_pairwise`
+PLANNING_ROWS = 64  # the batch for which orders of contraction are compared; see `plan_pairwise_contractions`
 
 
 @dataclass(frozen=True)
 class Coupling:
-    """Constant: real Wigner 3j symbol."""
+    """Constant einsum factor: real Wigner 3j symbol."""
 
     l1: int
     l2: int
@@ -40,7 +41,7 @@ class Coupling:
 
 @dataclass(frozen=True)
 class Delta:
-    """Constant: identity matrix, which equates two letters."""
+    """Constant einsum factor: identity matrix, which equates two letters."""
 
     size: int
 
@@ -54,7 +55,7 @@ class Delta:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Constant: one-hot ``[p, a]``: pair p = (u < v) has the first (or second) copy ``a``."""
+    """Constant einsum factor ``[p, a]``, one-hot: a is the first (or second) copy of pair p = (u < v)."""
 
     size: int
     second: bool
@@ -73,7 +74,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Ones:
-    """Constant: ones, for an output axis of no operand."""
+    """Constant einsum factor: ones, for an output axis of no operand."""
 
     size: int
 
@@ -110,12 +111,12 @@ class Contraction:
         return ",".join(f.letters for f in self.factors) + "->" + self.output
 
     def size(self, letters: Iterable[str]) -> int:
-        """Product of letter sizes; the batch counts 1."""
+        """Product of the letters' axis sizes; the batch counts 1."""
         sizes = dict(self.sizes)
         return prod(sizes.get(a, 1) for a in letters)
 
     def shape(self, letters: str) -> tuple[int, ...]:
-        """Letter sizes, without batch."""
+        """The letters' axis sizes, without batch."""
         sizes = dict(self.sizes)
         return tuple(sizes[a] for a in letters if a != BATCH)
 
@@ -123,13 +124,13 @@ class Contraction:
         """First factor whose source is a ``kind``, or None."""
         return next((f for f in self.factors if isinstance(f.source, kind)), None)
 
-    def without(self, factor: Factor, **changes) -> Contraction:
-        """Contraction without a factor, other fields changed."""
+    def drop_factor(self, factor: Factor, **changes: Any) -> Contraction:
+        """Contraction without a factor, and with changed fields."""
         index = self.factors.index(factor)
         return replace(self, factors=self.factors[:index] + self.factors[index + 1 :], **changes)
 
-    def rename(self, letters: dict[str, str]) -> Contraction:
-        """Replace letters; an empty replacement drops an axis."""
+    def rename_axes(self, letters: dict[str, str]) -> Contraction:
+        """Replace axis letters; an empty replacement drops the axis."""
 
         def rename_letters(text: str) -> str:
             return "".join(letters.get(a, a) for a in text)
@@ -169,10 +170,10 @@ def count_flops(c: Contraction) -> float:
 
 
 @remembered("steps of contractions")
-def plan_pairwise(
+def plan_pairwise_contractions(
     factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]
 ) -> tuple[_ContractionStep, ...]:
-    """Cheapest pairwise contractions, for every batch size."""
+    """Cheapest order of pairwise contractions, for every batch size."""
     # all intermediates that matter carry the batch axis, so all costs grow with the batch in step
     path, _ = _find_cheapest_order_and_flops(factors, output, sizes)
     remaining, steps = list(factors), []

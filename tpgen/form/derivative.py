@@ -27,7 +27,7 @@ Add = Callable[[Any, Any], Any]  # of what was evaluated, and of nothing else: i
 
 
 class CallPart(NamedTuple):
-    """Summand of a call, without levels; operands and slots are numbers."""
+    """Summand of a `Call`: a plain call of the form; operands and slots by position."""
 
     raised: tuple[int, ...]  # operands whose place something at a level takes
     point: tuple[int | None, ...]  # what is given in each operand
@@ -36,7 +36,7 @@ class CallPart(NamedTuple):
 
 
 def list_call_parts(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
-    """Split a call into summands without levels, if no term reads an operand twice."""
+    """Split a call into plain calls of the form to sum, if no term reads an operand twice."""
     given = {slot: n for n, slot in enumerate(call.given)}
     found = []
     for one in split_by_levels(call, operands):
@@ -48,11 +48,11 @@ def list_call_parts(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]
     return tuple(found)
 
 
-def sum_parts(
-    parts: Iterable[CallPart], given: Sequence[Any], count: int, evaluate: EvaluateCall, add: Add = add
+def sum_call_parts(
+    parts: Iterable[CallPart], given: Sequence[Any], result_count: int, evaluate: EvaluateCall, add: Add = add
 ) -> list[Any]:
-    """Evaluate parts; sum values for each of ``count`` opened slots, None for zero."""
-    totals: list[Any] = [None] * count
+    """Evaluate parts; sum values for each of ``result_count`` opened slots, None for zero."""
+    totals: list[Any] = [None] * result_count
     for part in parts:
         point = [None if n is None else given[n] for n in part.point]
         for n, value in zip(part.results, evaluate(part.raised, point, part.opened), strict=True):
@@ -74,15 +74,15 @@ def pull_back(
         return [None] * len(point)
     given = tuple(n for n, x in enumerate(point) if x is not None)
     parts = _split_gradient_call_into_parts(len(point), given, tuple(raised), tuple(wanted))
-    sums = sum_parts(parts, [*(point[n] for n in given), *raised.values()], len(wanted), evaluate, add)
+    sums = sum_call_parts(parts, [*(point[n] for n in given), *raised.values()], len(wanted), evaluate, add)
     found = dict(zip(wanted, sums, strict=True))
     return [found.get(n) for n in range(len(point))]
 
 
 @remembered("derivatives of forms")
 def _split_gradient_call_into_parts(
-    count: int, given: tuple[int, ...], raised: tuple[int, ...], opened: tuple[int, ...]
+    operand_count: int, given: tuple[int, ...], with_cotangent: tuple[int, ...], wanted: tuple[int, ...]
 ) -> tuple[CallPart, ...]:
-    names = [f"x{n}" for n in range(count)]
-    slots = (*(Slot(names[n]) for n in given), *(Slot(names[n], 1) for n in raised))
-    return list_call_parts(Call(slots, tuple(Slot(names[n]) for n in opened)), names)
+    names = [f"x{n}" for n in range(operand_count)]
+    slots = (*(Slot(names[n]) for n in given), *(Slot(names[n], 1) for n in with_cotangent))
+    return list_call_parts(Call(slots, tuple(Slot(names[n]) for n in wanted)), names)

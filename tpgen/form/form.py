@@ -42,7 +42,7 @@ SlotNames = tuple[str, ...]  # the operands that one tensor stands for: one, or 
 
 @dataclass(frozen=True)
 class FlatOperand:
-    """Flat operand: segments that tile ``dim`` entries.
+    """Operand as flat rows: segments that tile ``dim`` entries.
 
     ``rows``: ``row`` (one per row), ``shared`` (one for all), or the name of an index: row z has ``index[z]``.
     """
@@ -68,15 +68,15 @@ class FlatOperand:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Irrep or length of each segment."""
+        """Irrep (or length) of each segment as text."""
         irreps = tuple(self.text.split("+"))
         numbers = tuple(str(stop - start) for start, stop in self.segments)
         return irreps if len(irreps) == len(numbers) and "x" in self.text else numbers
 
 
 @dataclass(frozen=True)
-class LetteredLeg:
-    """Operand segment that a term reads, one letter per axis."""
+class LetteredSegment:
+    """Segment of an operand in a term's einsum, with one letter per axis."""
 
     operand: str
     segment: int
@@ -104,12 +104,12 @@ class Term:
     path: int  # index of the instruction
     text: str
     mode: Mode
-    legs: tuple[LetteredLeg, ...]
+    legs: tuple[LetteredSegment, ...]
     constants: tuple[Factor, ...]
     sizes: tuple[tuple[str, int], ...]
     coefficient: float
 
-    def leg(self, operand: str) -> LetteredLeg | None:
+    def leg(self, operand: str) -> LetteredSegment | None:
         return next((leg for leg in self.legs if leg.operand == operand), None)
 
     def segment(self, operand: str) -> int:
@@ -202,7 +202,7 @@ class Form(Shown):
         return tuple(self.operand(name).dim for name in slot)
 
     def open(self, *slot: str) -> Form:
-        """The derivative by a slot; the former open slot takes a cotangent."""
+        """The form that computes the derivative by a slot; the former open slot takes a cotangent."""
         if slot not in self.slots:
             raise EmitError(unknown("operand", "*".join(slot), ("*".join(s) for s in self.slots)))
         return replace(self, opened=slot)
@@ -218,7 +218,7 @@ class Form(Shown):
             self, operands=tuple(replace(o, rows=indices[o.name]) if o.name in indices else o for o in self.operands)
         )
 
-    def reading(self, *slots: SlotNames) -> Form:
+    def keep_terms_that_read(self, *slots: SlotNames) -> Form:
         """Keep only terms that read all the slots."""
         names = [name for slot in slots for name in slot]
         return replace(self, terms=tuple(t for t in self.terms if all(t.leg(name) for name in names)))
@@ -229,15 +229,15 @@ class Form(Shown):
         return tuple(t for t in self.terms if all(t.leg(name) for name in self.opened) and t.coefficient != 0.0)
 
     def contraction(self, term: Term) -> Contraction:
-        """Einsum of one term, before rewrites."""
+        """Einsum of one term for the open slot, before rewrites."""
         sizes = dict(term.sizes)
         deltas: list[Factor] = []
         factors: list[Factor] = []
         for slot in self.given:
             legs = [leg for name in slot if (leg := term.leg(name))]
             if legs:
-                factors.append(Factor("*".join(slot), self._letters_of_slot(slot, legs, sizes, deltas)))
-        output = self._letters_of_slot(
+                factors.append(Factor("*".join(slot), self._einsum_letters_of_slot(slot, legs, sizes, deltas)))
+        output = self._einsum_letters_of_slot(
             self.opened, [leg for name in self.opened if (leg := term.leg(name))], sizes, deltas
         )
         constants = [*term.constants, *deltas]
@@ -245,8 +245,8 @@ class Form(Shown):
         constants += [Factor(Ones(sizes[a]), a) for a in output if a not in covered and a != BATCH]
         return Contraction((*factors, *constants), output, tuple(sizes.items()), term.coefficient)
 
-    def _letters_of_slot(
-        self, slot: SlotNames, legs: list[LetteredLeg], sizes: dict[str, int], deltas: list[Factor]
+    def _einsum_letters_of_slot(
+        self, slot: SlotNames, legs: list[LetteredSegment], sizes: dict[str, int], deltas: list[Factor]
     ) -> str:
         letters = BATCH if self.row(slot) else ""
         for leg in legs:
@@ -294,7 +294,7 @@ class Form(Shown):
 
 
 def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of a product or linear layer without channels (`Plan.flat`), ``out`` open.
+    """The form that computes ``out`` of a product or linear layer without channels (`Plan.flat`).
 
     ``layout``: axis order of segments, one name for all, or one per input and output.
 
@@ -329,7 +329,7 @@ def right_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
 
 
 def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of a convolution, with rows by ``src`` and ``dst``.
+    """The form of a convolution: x1 indexed by ``src``, out by ``dst``.
 
     >>> from tpgen.planner.presets import channelwise
     >>> str(conv_form(channelwise("4x0e", "0e", "0e"))).split("\\n")[0]
@@ -360,11 +360,11 @@ def _make_term_of_path(path: Path, layouts: tuple[str, ...], weight_position: di
     # a paired mode reads copies a and b; the pair p selects them
     copies = ("a", "b", mode.out) if mode.paired else tuple(filter(None, (mode.in1, mode.in2, mode.out)))
     legs = [
-        LetteredLeg(leg.operand, leg.at.index, LAYOUTS[layout].format(mul=mul, ir=ir))
+        LetteredSegment(leg.operand, leg.at.index, LAYOUTS[layout].format(mul=mul, ir=ir))
         for leg, mul, ir, layout in zip(path.legs, copies, components, layouts, strict=True)
     ]
     if path.weight is not None:
-        legs.insert(-1, LetteredLeg(path.weight.operand, weight_position[path.weight.start], mode.weight))
+        legs.insert(-1, LetteredSegment(path.weight.operand, weight_position[path.weight.start], mode.weight))
     sizes = dict(path.sizes)
     if mode.paired:
         sizes.update(a=path.in1.mul, b=path.in2.mul)

@@ -47,7 +47,7 @@ class Monomial(NamedTuple):
 
 @dataclass(frozen=True)
 class PolynomialForm:
-    """Sum of monomials with distinct products."""
+    """Polynomial in tensor components: a sum of monomials with distinct products."""
 
     monomials: tuple[Monomial, ...]
 
@@ -61,7 +61,7 @@ class PolynomialForm:
         return tuple(dict.fromkeys(f.tensor for m in self.monomials for f in m.factors))
 
     def degree(self, tensor: str) -> int:
-        """Most factors of a tensor in a monomial.
+        """Degree in a tensor: most factors of the tensor in a monomial.
 
         >>> make_polynomial({(("x", 0), ("x", 0)): 1.0}).degree("x")
         2
@@ -83,7 +83,7 @@ class PolynomialForm:
         return {component: collect_like_terms(parts[component]) for component in sorted(parts)}
 
     def at(self, values: Mapping[str, Any]) -> Any:
-        """Value at ``values[tensor][component]``: numbers, arrays or tensors.
+        """Evaluate at ``values[tensor][component]``: numbers, arrays or tensors.
 
         >>> make_polynomial({(("x", 0), ("x", 1)): 3.0}).at({"x": [2.0, 5.0]})
         30.0
@@ -139,8 +139,8 @@ def make_scalar_form(plan: Plan) -> PolynomialForm:
 # -- how operands stand in memory: tensors, or nodes of a graph --------------------------------------------------------
 
 
-def read_operand(o: Operand, x: Any) -> Any:
-    """View a tensor as ``[row, channel, component]``; shared channels have size one."""
+def unflatten_operand(o: Operand, x: Any) -> Any:
+    """View a tensor as ``[row, channel, component]``; without channels that axis has size one."""
     if o.weights:  # [element or row, path, channel]
         return x.transpose(1, 2)
     flat = x.flatten(1)
@@ -155,7 +155,7 @@ def read_operand(o: Operand, x: Any) -> Any:
     return torch.cat([parts[n].reshape(rows, channels, size) for n, size in enumerate(sizes)], -1)
 
 
-def write_operand(o: Operand, x: Any) -> Any:
+def flatten_operand(o: Operand, x: Any) -> Any:
     """Flatten ``[row, channel, component]`` to the operand's layout."""
     if o.layout == "channel":
         return x.flatten(1)

@@ -21,7 +21,7 @@ def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul
     given = {o.name: (x, name) for o, x, name in zip(plan.inputs, inputs, layouts, strict=False) if x is not None}
     out = [first.new_zeros(len(first), mul * ir.dim) for mul, ir in plan.out.irreps]
     for path in plan.paths:
-        operands = [_as_copies_by_components(*given[leg.operand], leg.at) for leg in path.inputs]
+        operands = [_reshape_segment_to_copies_by_components(*given[leg.operand], leg.at) for leg in path.inputs]
         if path.mode.paired:
             pairs = torch.triu_indices(path.in1.mul, path.in1.mul, 1)
             operands = [x[:, n] for x, n in zip(operands, pairs, strict=True)]
@@ -46,7 +46,7 @@ def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul
     return torch.cat(out, dim=1) if out else first.new_zeros(len(first), 0)
 
 
-def _as_copies_by_components(x: Tensor, layout: str, segment: Segment) -> Tensor:
+def _reshape_segment_to_copies_by_components(x: Tensor, layout: str, segment: Segment) -> Tensor:
     flat = x[:, segment.start : segment.stop]
     if layout == "mul_ir":
         return flat.reshape(x.shape[0], segment.mul, segment.ir.dim)

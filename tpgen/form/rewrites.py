@@ -25,7 +25,7 @@ def drop_scalar_leg(c: Contraction) -> Contraction:
     scalar = degrees.index(0)
     rest = [a for n, a in enumerate(found.letters) if n != scalar]
     size = 2 * max(degrees) + 1
-    changed = c.without(found, coefficient=c.coefficient / sqrt(size))
+    changed = c.drop_factor(found, coefficient=c.coefficient / sqrt(size))
     return replace(changed, factors=(*changed.factors, Factor(Delta(size), "".join(rest))))
 
 
@@ -42,7 +42,7 @@ def unify_deltas(c: Contraction) -> Contraction:
             kept, dropped = tuple(factor.letters)
             if dropped in c.output:
                 kept, dropped = dropped, kept
-            return unify_deltas(c.without(factor).rename({dropped: kept}))
+            return unify_deltas(c.drop_factor(factor).rename_axes({dropped: kept}))
     return c
 
 
@@ -57,8 +57,8 @@ def drop_unit_axes(c: Contraction) -> Contraction:
     units = {a: "" for a, n in c.sizes if n == 1 and a not in kept and a != BATCH}
     trivial = [f for f in c.factors if isinstance(f.source, (Delta, Ones)) and set(f.letters) <= set(units)]
     for factor in trivial:
-        c = c.without(factor)
-    return c.rename(units)
+        c = c.drop_factor(factor)
+    return c.rename_axes(units)
 
 
 def simplify_contraction(c: Contraction) -> Contraction:

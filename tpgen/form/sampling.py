@@ -19,7 +19,7 @@ def random_operands(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> dict[str, Tensor]:
-    """Draw normal operands by name, in float64 before rounding.
+    """Draw normally distributed operands by name, in float64 before rounding.
 
     >>> from tpgen.planner.presets import channelwise
     >>> found = random_operands(channelwise("8x1o", "1o", "0e"), 5)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
-from tpgen.functions.numbers import can_build, pack_numbers, run_kernel, write_source
+from tpgen.functions.numbers import can_build_kernel, pack_numbers, run_kernel, write_elementwise_kernel_source
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.runtime.memory import empty_tensor
@@ -25,7 +25,7 @@ _ROWS, _PARTS = 64, 64  # as batch_norm.h has them
 
 
 class NormTable(NamedTuple):
-    """Copy of each column, columns of scalars, and divisors of squared norms."""
+    """Column layout for `batch_norm`: irrep copy of each column, columns of scalars, divisors of squared norms."""
 
     copy: Tensor  # of each column: the copy of an irrep that it is a component of
     scalars: Tensor  # the columns of scalars
@@ -78,17 +78,19 @@ def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: f
 
 def can_build_norm(dtype: torch.dtype) -> bool:
     """Whether this machine can build the kernel for a dtype."""
-    return can_build(_build_batch_norm_kernel, dtype)
+    return can_build_kernel(_build_batch_norm_kernel, dtype)
 
 
 @remembered("kernels of batch norms")
 def _build_batch_norm_kernel(dtype: torch.dtype) -> Callable[..., int]:
-    return load_kernel(write_source("batch_norm", dtype), addresses=11, numbers=1)
+    return load_kernel(write_elementwise_kernel_source("batch_norm", dtype), addresses=11, numbers=1)
 
 
 class _BatchNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
         columns, copies = len(table.copy), len(table.divisor)
         out, moments = empty_tensor(tuple(x.shape), x.dtype), x.new_empty(columns + 2 * copies)
         given = (

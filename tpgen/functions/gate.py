@@ -2,9 +2,10 @@ r"""Gates of whole rows, by the kernel `gate.h`.
 
 .. math:: y_u = k\, f(s_u), \quad y_{um} = k\, f(s_u)\, v_{um}
 
-A row holds scalars s, each activated alone or the factor of a gated copy v.  PyTorch operations compute derivatives
-from order 3 on, and traced calls.
+A row holds scalars s, each activated alone or the factor of a gated copy v.
 """
+
+# PyTorch operations compute derivatives from order 3 on, and traced calls.
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from torch import Tensor, nn
 
 from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
-from tpgen.functions.numbers import KernelFunction, can_build, recorded_function, run_kernel, write_source
+from tpgen.functions.numbers import (
+    KernelFunction,
+    can_build_kernel,
+    recorded_function,
+    run_kernel,
+    write_elementwise_kernel_source,
+)
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.text import number_literal
@@ -36,7 +43,7 @@ TORCH: dict[str, Callable[[Tensor], Tensor]] = {  # the functions of tables: str
 }
 
 
-class _GateRun(NamedTuple):
+class _RunOfEqualGates(NamedTuple):
     function: str
     scale: float
     copies: int
@@ -45,38 +52,38 @@ class _GateRun(NamedTuple):
     width: int  # numbers of such a copy; 0 where there are none
     out: int  # where their results begin
 
-    def follows(self, before: _GateRun) -> bool:
-        """Whether this run continues ``before`` in input and output.
+    def continues_run(self, previous: _RunOfEqualGates) -> bool:
+        """Whether this run continues ``previous`` in input and output.
 
-        >>> first = _GateRun("silu", 1.0, 2, 0, 4, 3, 0)
-        >>> _GateRun("silu", 1.0, 1, 2, 10, 3, 6).follows(first), _GateRun("silu", 1.0, 1, 2, 10, 3, 7).follows(first)
+        >>> first, second = (_RunOfEqualGates("silu", 1.0, *places) for places in ((2, 0, 4, 3, 0), (1, 2, 10, 3, 6)))
+        >>> second.continues_run(first), second._replace(out=7).continues_run(first)
         (True, False)
         """
-        n, width = before.copies, before.width
-        places = before.scalar + n, before.gated + n * width, width, before.out + n * (width or 1)
-        return (self.function, self.scale, *self[3:]) == (before.function, before.scale, *places)
+        n, width = previous.copies, previous.width
+        places = previous.scalar + n, previous.gated + n * width, width, previous.out + n * (width or 1)
+        return (self.function, self.scale, *self[3:]) == (previous.function, previous.scale, *places)
 
 
 class GateTable(NamedTuple):
-    """Lengths of a gate's input and output rows; runs in output order."""
+    """Layout of a gate: lengths of input and output rows, runs of equal gates in output order."""
 
     dim_in: int
     dim_out: int
-    runs: tuple[_GateRun, ...]
+    runs: tuple[_RunOfEqualGates, ...]
 
 
 def make_gate_table(copies: Sequence[tuple[str, float, int, int, int]]) -> GateTable:
-    """Make the table of copies (function, scale, scalar, gated, width), in output order.
+    """Make the table of gates in output order: (function, scale, column of scalar, of gated copy, its width or 0).
 
     >>> make_gate_table([("silu", 1.0, 0, 0, 0), ("tanh", 2.0, 1, 3, 3), ("tanh", 2.0, 2, 6, 3)]).runs
-    (_GateRun(function='silu', scale=1.0, copies=1, scalar=0, gated=0, width=0, out=0), \
-_GateRun(function='tanh', scale=2.0, copies=2, scalar=1, gated=3, width=3, out=1))
+    (_RunOfEqualGates(function='silu', scale=1.0, copies=1, scalar=0, gated=0, width=0, out=0), \
+_RunOfEqualGates(function='tanh', scale=2.0, copies=2, scalar=1, gated=3, width=3, out=1))
     """
-    runs: list[_GateRun] = []
+    runs: list[_RunOfEqualGates] = []
     out = 0
     for function, scale, scalar, gated, width in copies:
-        run = _GateRun(function, scale, 1, scalar, gated, width, out)
-        if runs and run.follows(runs[-1]):
+        run = _RunOfEqualGates(function, scale, 1, scalar, gated, width, out)
+        if runs and run.continues_run(runs[-1]):
             runs[-1] = runs[-1]._replace(copies=runs[-1].copies + 1)
         else:
             runs.append(run)
@@ -97,7 +104,9 @@ def _write_gate_kernel_source(table: GateTable, dtype: torch.dtype) -> str:
         for run in table.runs
     ]
     sizes = f"enum {{ IN = {table.dim_in}, OUT = {table.dim_out} }};  // numbers of a row, and of its result"
-    return write_source("gate", dtype, (*tiles, sizes, " \\\n  ".join(["#define EVERY_RUN(STEP, ...)", *runs])))
+    return write_elementwise_kernel_source(
+        "gate", dtype, (*tiles, sizes, " \\\n  ".join(["#define EVERY_RUN(STEP, ...)", *runs]))
+    )
 
 
 @remembered("kernels of gates")
@@ -106,14 +115,14 @@ def _build_gate_kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., in
 
 
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:
-    """Compute `gate` by the kernel, without a graph, in float32 or float64 on the CPU."""
+    """Compute `gate` by the kernel, without an autograd graph, for CPU tensors."""
     out = empty_tensor((*x.shape[:-1], table.dim_out), x.dtype)
     _run_gate_kernel(table, (x,), (out, None, None))
     return (out,)
 
 
 def gate_gradient(table: GateTable, g: Tensor, x: Tensor) -> tuple[Tensor]:
-    """Compute the gradient by x, for a cotangent g of the output."""
+    """Compute the gradient of `gate` by x, for a cotangent g."""
     by_x = empty_tensor(tuple(x.shape), x.dtype)
     _run_gate_kernel(table, (x, g), (None, None, by_x))
     return (by_x,)
@@ -126,10 +135,10 @@ def gate_second_grad(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple
     return by_g, by_x
 
 
-def _run_gate_kernel(table: GateTable, given: Sequence[Tensor], results: Sequence[Tensor | None]) -> None:
-    held = [x.contiguous() for x in given]  # as long as the kernel reads them
+def _run_gate_kernel(table: GateTable, inputs: Sequence[Tensor], results: Sequence[Tensor | None]) -> None:
+    held = [x.contiguous() for x in inputs]  # as long as the kernel reads them
     operands = (*held, *[None] * (4 - len(held)), *results)
-    run_kernel(_build_gate_kernel(table, given[0].dtype), operands, given[0].shape[:-1].numel())
+    run_kernel(_build_gate_kernel(table, inputs[0].dtype), operands, inputs[0].shape[:-1].numel())
 
 
 def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
@@ -146,7 +155,7 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
     if asked and (x.dim() == 0 or x.shape[-1] != table.dim_in):
         raise InputError(f"features: the gate takes rows of {table.dim_in} numbers, got shape {tuple(x.shape)}")
     if torch.compiler.is_compiling() or not (
-        kernels and are_plain(x) and can_build(_build_gate_kernel, table, x.dtype)
+        kernels and are_plain(x) and can_build_kernel(_build_gate_kernel, table, x.dtype)
     ):
         return gate_by_torch(table, x)
     recorded = x.requires_grad and torch.is_grad_enabled()

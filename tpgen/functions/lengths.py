@@ -16,7 +16,7 @@ _noted: Any = WeakTensorKeyDictionary()  # beside the tensors: an attribute woul
 
 @dataclass(frozen=True, eq=False)
 class RowsByLength:
-    """Edge lengths, and edge rows as a function of the lengths.
+    """Edge features (rows) as a function of edge lengths.
 
     Parameters
     ----------
@@ -42,20 +42,20 @@ class RowsByLength:
     constants: tuple[Tensor, ...]
     shape: tuple[Any, ...]
 
-    def times(self, factor: float) -> RowsByLength:
-        """Lengths with rows multiplied by a factor."""
+    def scale_rows(self, factor: float) -> RowsByLength:
+        """A copy with rows multiplied by a factor."""
         rows = self.rows
         return replace(self, rows=lambda r: rows(r) * factor, shape=(*self.shape, factor))
 
 
-def note_lengths(rows: Tensor, lengths: RowsByLength) -> None:
-    """Register the lengths of rows, until a write to the rows."""
+def register_lengths(rows: Tensor, lengths: RowsByLength) -> None:
+    """Register the lengths that determine a tensor ``rows``, until a write to ``rows``."""
     if lengths.column.dtype != rows.dtype:
         lengths = replace(lengths, column=lengths.column.to(rows.dtype))
     _noted[rows] = lengths, count_writes(rows)
 
 
-def find_lengths(rows: Tensor) -> RowsByLength | None:
+def find_registered_lengths(rows: Tensor) -> RowsByLength | None:
     """Registered lengths of rows, or None."""
     lengths, version = _noted.get(rows, (None, 0))
     return lengths if version == count_writes(rows) else None

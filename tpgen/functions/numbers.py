@@ -23,10 +23,10 @@ from tpgen.nn.plain_tensors import are_plain
 _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this file, besides `numbers.h`
 
 
-def write_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
-    """Write the C++ source of kernel ``name``, with ``tables`` before the kernel.
+def write_elementwise_kernel_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
+    """Write the C++ source of kernel ``name``, after C++ texts ``tables``.
 
-    >>> "tpgen_kernel" in write_source("silu", torch.float32)
+    >>> "tpgen_kernel" in write_elementwise_kernel_source("silu", torch.float32)
     True
     """
     parts = [number_type_definitions(target(dtype)), *map(header_text, ("system", "threads", "plain"))]
@@ -35,21 +35,21 @@ def write_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> s
     return "\n".join(part.strip("\n") for part in (*parts, *before, *tables, own))
 
 
-def can_build(kernel: Callable[..., Any] | None = None, *arguments: Any) -> bool:
-    """Whether a compiler exists and ``kernel(*of)`` compiles; warn once of failure."""
+def can_build_kernel(build: Callable[..., Any] | None = None, *arguments: Any) -> bool:
+    """Whether a compiler exists and ``build(*arguments)`` compiles; warn once of failure."""
     if find_compiler() is None:
         return False
     try:
-        if kernel is not None:
-            kernel(*arguments)
+        if build is not None:
+            build(*arguments)
     except KernelError as error:
-        _warn_not_built(error.reason)
+        _warn_of_failed_kernel_build(error.reason)
         return False
     return True
 
 
 @remembered("functions whose kernels cannot be built")
-def _warn_not_built(reason: str) -> None:
+def _warn_of_failed_kernel_build(reason: str) -> None:
     warn_caller(
         f"the kernel of a function cannot be built: {reason}\n"
         "PyTorch's operations compute the function from here on, which is right and slower; TPGEN_CXX names another "
@@ -58,12 +58,12 @@ def _warn_not_built(reason: str) -> None:
 
 
 @remembered("kernels of activations")
-def build_function(name: str, dtype: torch.dtype) -> Callable[..., int]:
+def build_elementwise_kernel(name: str, dtype: torch.dtype) -> Callable[..., int]:
     """Build the kernel ``name`` once: a function of eight addresses and a count.
 
     Raises `BackendError` without a compiler, `KernelError` if compilation fails.
     """
-    return load_kernel(write_source(name, dtype), addresses=8, numbers=1)
+    return load_kernel(write_elementwise_kernel_source(name, dtype), addresses=8, numbers=1)
 
 
 def pack_numbers(dtype: torch.dtype, *values: float) -> ctypes.Array:
@@ -91,17 +91,17 @@ class KernelFunction(NamedTuple):
     definition: Callable[[Any, Tensor], Tensor]
     kernels: tuple[Callable[..., tuple[Tensor, ...]], ...]
 
-    def by_torch(self, table: Any, order: int, *point: Tensor) -> tuple[Tensor, ...]:
+    def evaluate_by_torch(self, table: Any, order: int, *point: Tensor) -> tuple[Tensor, ...]:
         """Compute the function (order 0) or a derivative by PyTorch operations."""
         if order == 0:
             return (self.definition(table, *point),)
-        return self.pulled_back(table, order - 1, point[1:], point[:1])
+        return self.pull_back_by_torch(table, order - 1, point[1:], point[:1])
 
-    def pulled_back(
+    def pull_back_by_torch(
         self, table: Any, order: int, point: Sequence[Tensor], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Pull cotangents back through the derivative of an order, by PyTorch."""
-        pull = torch.func.vjp(partial(self.by_torch, table, order), *point)[1]
+        """Pull cotangents back through the function (order 0) or a derivative, by PyTorch."""
+        pull = torch.func.vjp(partial(self.evaluate_by_torch, table, order), *point)[1]
         return pull(tuple(cotangents))
 
 
@@ -119,7 +119,7 @@ class _Derivative(torch.autograd.Function):
         (function, table, order), point = ctx.of, ctx.saved_tensors
         next_order = order + 1
         if next_order >= len(function.kernels) or not are_plain(*cotangents):
-            found = function.pulled_back(table, order, point, cotangents)
+            found = function.pull_back_by_torch(table, order, point, cotangents)
         elif torch.is_grad_enabled():
             found = _Derivative.apply(function, table, next_order, *cotangents, *point)
         else:

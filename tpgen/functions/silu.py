@@ -8,7 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tpgen.functions.numbers import KernelFunction, build_function, can_build, recorded_function, run_kernel
+from tpgen.functions.numbers import (
+    KernelFunction,
+    build_elementwise_kernel,
+    can_build_kernel,
+    recorded_function,
+    run_kernel,
+)
 from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.nn.autocast import is_autocasting
 from tpgen.nn.plain_tensors import are_plain
@@ -26,7 +32,7 @@ def silu(x: Tensor) -> Tensor:
         return nn.functional.silu(x)
     if not (x.requires_grad and torch.is_grad_enabled()):
         return _silu_without_graph(x)
-    return recorded_function(_SECOND if can_build() else _FIRST, None, 0, x)[0]
+    return recorded_function(_SECOND if can_build_kernel() else _FIRST, None, 0, x)[0]
 
 
 def _silu_without_graph(x: Tensor) -> Tensor:
@@ -46,12 +52,12 @@ def silu_second_grad(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     >>> silu_second_grad(x + 1, x + 1, x)
     (tensor([0.5000]), tensor([0.5000]))
     """
-    if not can_build(build_function, "silu", x.dtype):
+    if not can_build_kernel(build_elementwise_kernel, "silu", x.dtype):
         s = torch.sigmoid(x)
         return c * s * (1 + x * (1 - s)), c * g * s * (1 - s) * (2 + x * (1 - 2 * s))
     given = [t.contiguous() for t in (x, g, c)]
     by_g, by_x = (empty_tensor(tuple(x.shape), x.dtype) for _ in range(2))
-    run_kernel(build_function("silu", x.dtype), (*given, None, by_g, by_x), x.numel())
+    run_kernel(build_elementwise_kernel("silu", x.dtype), (*given, None, by_g, by_x), x.numel())
     return by_g, by_x
 
 

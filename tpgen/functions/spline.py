@@ -1,13 +1,11 @@
-r"""Cubic splines of functions of one number.
+"""Cubic splines of functions of one number."""
 
-On a step of length h, with t = (r - r_i) / h, the polynomial
-
-.. math:: f(r) = f_i + t\, h f'_i + t^2 (3 d_i - e_i) + t^3 (e_i - 2 d_i), \quad
-    d_i = f_{i+1} - f_i - h f'_i, \quad e_i = h (f'_{i+1} - f'_i)
-
-matches values and slopes at both ends.  Values err by at most :math:`h^4 |f''''| / 384`, slopes by
-:math:`\sqrt3\, h^3 |f''''| / 216`.
-"""
+# On a step of length h, with t = (r - r_i) / h, the polynomial
+#
+#     f(r) = f_i + t h f'_i + t^2 (3 d_i - e_i) + t^3 (e_i - 2 d_i),
+#     d_i = f_{i+1} - f_i - h f'_i,  e_i = h (f'_{i+1} - f'_i)
+#
+# matches values and slopes at both ends.  Values err by at most h^4 |f''''| / 384, slopes by sqrt(3) h^3 |f''''| / 216.
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base.errors import TpgenError
-from tpgen.functions.numbers import build_function, can_build, pack_numbers, run_kernel
+from tpgen.functions.numbers import build_elementwise_kernel, can_build_kernel, pack_numbers, run_kernel
 from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.kernels.runtime.registration import apply_of, find_used_gradients
 from tpgen.nn.autocast import is_autocasting
@@ -80,7 +78,7 @@ def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) 
 def _fit_spline(function: Callable[[Tensor], Tensor], start: float, end: float, steps: int) -> Spline:
     step = (end - start) / steps
     ends = start + step * torch.arange(steps + 1, dtype=torch.float64).unsqueeze(1)
-    f, slopes = _values_and_slopes(function, ends)
+    f, slopes = _compute_values_and_slopes(function, ends)
     m = slopes * step
     d, e = f.diff(dim=0) - m[:-1], m.diff(dim=0)
     spline = Spline(start, step, torch.stack([f[:-1], m[:-1], 3 * d - e, e - 2 * d], 1), 0.0, 0.0)
@@ -96,11 +94,13 @@ def _largest_relative_spline_error(
 ) -> float:
     # the largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest
     between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
-    wanted, found = (_values_and_slopes(f, between)[derivative_order] for f in (function, make_interpolant(spline)))
+    wanted, found = (
+        _compute_values_and_slopes(f, between)[derivative_order] for f in (function, make_interpolant(spline))
+    )
     return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
 
 
-def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
+def _compute_values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         r = r.detach().requires_grad_()
         values = function(r)
@@ -111,9 +111,9 @@ def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple
 
 
 def make_interpolant(spline: Spline) -> Callable[[Tensor], Tensor]:
-    """Splines as a function of ``(n, 1)``, differentiable to any order."""
+    """Splines as a function of ``(n, 1)`` by PyTorch operations, differentiable to any order."""
 
-    def interpolate_between_steps(r: Tensor) -> Tensor:
+    def interpolate_by_torch(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
         which = at.detach().nan_to_num().floor().clamp(0, len(spline.table) - 1).long()
         t = at - which
@@ -121,7 +121,7 @@ def make_interpolant(spline: Spline) -> Callable[[Tensor], Tensor]:
         one, by_t, by_square, by_cube = spline.table[which.flatten()].unbind(1)
         return one + t * (by_t + t * (by_square + t * by_cube))
 
-    return interpolate_between_steps
+    return interpolate_by_torch
 
 
 def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:
@@ -137,7 +137,7 @@ def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ())
 def can_run_spline(r: Tensor) -> bool:
     """Whether a kernel computes splines at lengths ``r``."""
     usual = not torch.compiler.is_compiling() and are_plain(r) and not is_autocasting(r.device)
-    return usual and can_build(build_function, "spline", r.dtype)
+    return usual and can_build_kernel(build_elementwise_kernel, "spline", r.dtype)
 
 
 _NO_TRAINING = (
@@ -154,7 +154,7 @@ class _SplineValues(torch.autograd.Function):
         return _run_spline_kernel(spline, r, None)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         by_r, *by_constants = find_used_gradients(ctx.needs_input_grad[1:], ctx.next_functions)
         if any(by_constants):
             raise TpgenError(_NO_TRAINING.format("gradients of parameters"))
@@ -183,5 +183,5 @@ def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
     out = empty_tensor((r.numel(), functions), dtype) if g is None else torch.empty_like(r)
     grid = pack_numbers(dtype, spline.start, spline.step, len(spline.table), functions)
     rows, by_r = (out, None) if g is None else (None, out)
-    run_kernel(build_function("spline", dtype), (r, spline.table, grid, g, rows, by_r), r.numel())
+    run_kernel(build_elementwise_kernel("spline", dtype), (r, spline.table, grid, g, rows, by_r), r.numel())
     return out

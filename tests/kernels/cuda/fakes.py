@@ -141,7 +141,7 @@ class FakeDriver:
             folder.mkdir()
             self.built[n] = StandIn([source], [COPIES[self.device]], folder)
         self.launched.append(name)
-        threads, shared = source.placement.entries[name]
+        threads, shared = source.placement.block_sizes_by_kernel[name]
         assert rest[2:6] == (threads, 1, 1, shared)
         self.built[n].call(0, name, blocks, threads, shared, 0, *_arguments(source, name, rest[7]))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import EdgeRows, Launch, plan_launches
+from tpgen.kernels.cuda.launch import EdgeIndices, KernelLaunch, plan_launches
 from tpgen.kernels.cuda.orders import sort_by_owner
 from tpgen.kernels.cuda.placement import AnyPlacement
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
@@ -183,9 +183,11 @@ class StandIn:
             assert _untouched(*around), "written beside a tensor"
         return {s: x.clone() for s, x in inner[1].items()}
 
-    def launch(self, n: int, one: Launch, seed: int) -> None:
+    def launch(self, n: int, one: KernelLaunch, seed: int) -> None:
         """Run one kernel of a source."""
-        self.call(n, one.entry, one.blocks, *self.sources[n].placement.entries[one.entry], seed, *one.arguments)
+        self.call(
+            n, one.entry, one.blocks, *self.sources[n].placement.block_sizes_by_kernel[one.entry], seed, *one.arguments
+        )
 
     def call(self, n: int, entry: str, *given: Any) -> None:
         """Call a kernel by its name with blocks, threads and shared memory, a seed, and its arguments."""
@@ -231,10 +233,10 @@ def _untouched(around: Tensor, _: Tensor) -> bool:
     return bool(around[:_MARGIN].isnan().all() and around[-_MARGIN:].isnan().all())
 
 
-def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor] | None) -> EdgeRows | None:
+def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor] | None) -> EdgeIndices | None:
     if edges is None:
         return None
     owners = {name: len(operands[name]) for name in ("x1", "out")}
     orders = {name: sort_by_owner(index, n) for index, (name, n) in zip(edges, owners.items(), strict=True)}
     order = orders[p.by].order if p.by else None
-    return EdgeRows(order, *edges, owners.get(p.by or "", 0), collected=orders["x1"] if p.scattered else None)
+    return EdgeIndices(order, *edges, owners.get(p.by or "", 0), collected=orders["x1"] if p.scattered else None)

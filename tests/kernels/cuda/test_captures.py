@@ -17,7 +17,7 @@ from tests.kernels.plans import operands
 from tpgen.base import _torch
 from tpgen.form.reference import reference_product
 from tpgen.kernels.cuda import driver, orders
-from tpgen.kernels.cuda.product_kernel import ordered_edges
+from tpgen.kernels.cuda.product_kernel import check_and_sort_edges
 from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.nn import edges as module
@@ -118,7 +118,7 @@ def test_what_is_known_in_a_graph_is_known_there_alone(gpu: FakeDriver, monkeypa
     found = list[Tensor]()
     for gpu.capture in (0, 1, 1, 2, 0):
         monkeypatch.setattr(orders, "compute_in_range", None if gpu.capture else lambda i, n: True)  # which would wait
-        fault, rows = ordered_edges("out", [RowIndex(SOURCES, src, 2), RowIndex(DESTINATIONS, dst, 3)], 0)
+        fault, rows = check_and_sort_edges("out", [RowIndex(SOURCES, src, 2), RowIndex(DESTINATIONS, dst, 3)], 0)
         assert not fault
         assert rows is not None
         assert rows.order is not None
@@ -165,7 +165,7 @@ def lent(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     trees = lambda device, create_if_none_exists: SimpleNamespace(stream=stream)  # noqa: E731
     monkeypatch.setitem(sys.modules, driver._TREES, ModuleType("trees"))
     monkeypatch.setattr(_torch, "graph_trees", trees, raising=False)
-    monkeypatch.setattr(orders, "_is_in_graph_pool", lambda index: driver.borrows_memory(0))
+    monkeypatch.setattr(orders, "_is_in_graph_pool", lambda index: driver.is_cudagraph_tree_active(0))
     monkeypatch.setattr(driver, "stream_of", gpu.streams.__getitem__)
     return stream
 
@@ -187,11 +187,11 @@ def test_without_cuda_graphs_of_inductors_nothing_is_lent(monkeypatch: pytest.Mo
     monkeypatch.setattr(driver, "stream_of", lambda device: 5)
     monkeypatch.delitem(sys.modules, driver._TREES, raising=False)
     monkeypatch.setattr(_torch, "graph_trees", None, raising=False)
-    assert not driver.borrows_memory(0)
+    assert not driver.is_cudagraph_tree_active(0)
     monkeypatch.setitem(sys.modules, driver._TREES, ModuleType("trees"))
-    assert not driver.borrows_memory(0)
+    assert not driver.is_cudagraph_tree_active(0)
     monkeypatch.setattr(_torch, "graph_trees", lambda device, create_if_none_exists: None, raising=False)
-    assert not driver.borrows_memory(0)
+    assert not driver.is_cudagraph_tree_active(0)
 
 
 # -- what the driver says ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tpgen.compiler.config import Config
 from tpgen.form.form import form_of
 from tpgen.kernels.cuda import driver, target
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.gather_placement import GatherPlacement
+from tpgen.kernels.cuda.gather_placement import CudaGatherPlacement
 from tpgen.kernels.cuda.gathers import Gather
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.placement.planning import plan_schedule
@@ -25,16 +25,16 @@ FORWARD, BACKWARD = ("out",), ("x1", "x2", "w")
 MIXING = [variant for variant in VARIANTS if variant[0] in ("uvw", "uuw", "u<vw", "uvu<v")]
 
 
-def placed(plan: Plan, opened: tuple[str, ...], indexed: bool = False, layout: str = "mul_ir") -> GatherPlacement:
+def placed(plan: Plan, opened: tuple[str, ...], indexed: bool = False, layout: str = "mul_ir") -> CudaGatherPlacement:
     schedule = plan_schedule(form_of(plan, layout), cuda_target("float32"))
     placement = place_cuda(schedule, opened, chip_of(90), indexed)
-    assert isinstance(placement, GatherPlacement)
+    assert isinstance(placement, CudaGatherPlacement)
     return placement
 
 
 def filled(g: Gather) -> list[int]:
     copy, component = g.strides
-    return [g.place + n * copy + k * component for n in range(g.copies) for k in range(g.components)]
+    return [g.start + n * copy + k * component for n in range(g.copies) for k in range(g.components)]
 
 
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
@@ -58,7 +58,12 @@ def test_every_number_is_summed_up_once(variant: tuple[str, bool, bool], layout:
 @pytest.mark.parametrize("name", ["article", "diffdock-l1"])
 def test_every_item_has_a_warp_in_a_phase_where_all_is_there(name: str, indexed: bool) -> None:
     placement = placed(find_problem(name).plan, BACKWARD, indexed)
-    seen = [(n, s.work.number, s.chunk) for n, ws in enumerate(placement.phases) for shares in ws for s in shares]
+    seen = [
+        (n, s.work.number, s.chunk)
+        for n, ws in enumerate(placement.work_by_phase_and_warp)
+        for shares in ws
+        for s in shares
+    ]
     assert len(seen) == len({(gather, chunk) for _, gather, chunk in seen})
     when = {gather: n for n, gather, _ in seen}
     for g in placement.gathers:

@@ -140,7 +140,7 @@ def test_no_frame_of_python_between_an_operator_and_the_driver(silent: Any) -> N
     assert frames(operator, list(rows.tensors), number_of(rows)) == []
     assert silent.fake_count(0) == 2  # the rows, and the sum of their parts of the weights' gradient
     src, dst = ends_of(edges)
-    given = [*edges.tensors, src, dst, sort_by_owner(src, 4).whole]
+    given = [*edges.tensors, src, dst, sort_by_owner(src, 4).packed]
     assert frames(operator, given, number_of(edges), 4, 1, 7) == []
     assert silent.fake_count(0) == 4  # edges by sender, and the sums of runs that lie across blocks
     assert silent.fake_count(1) == 0
@@ -150,7 +150,7 @@ def test_no_frame_of_python_in_a_convolution_that_collects(silent: Any) -> None:
     call = on_edges(call_of("wide", GRADIENTS))
     forms.kernels_of(call.description).run(call)
     use(silent)
-    by_src, by_dst = (sort_by_owner(end, 4).whole for end in ends_of(call))
+    by_src, by_dst = (sort_by_owner(end, 4).packed for end in ends_of(call))
     given, number, operator = [*call.tensors, *ends_of(call)], number_of(call), torch.ops.tpgen_native.form.default._op
     assert frames(operator, [*given, by_src, by_dst], number, 4, 3) == []
     assert silent.fake_count(0) == 2  # the gradients by edge, and their sums
@@ -301,7 +301,7 @@ def test_a_gpu_has_operators_of_its_own() -> None:
     """Those of C++: what they do not take, they leave to Python; no tensor of another device gets there."""
     for name in ("form", "form.few"):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"tpgen_native::{name}", "CUDA")
-    assert native.entry_points() is None or torch.version.cuda
+    assert native.find_entry_points() is None or torch.version.cuda
 
 
 def test_gradients_are_compiled_beside_the_forward(native_gpu: FakeDriver) -> None:

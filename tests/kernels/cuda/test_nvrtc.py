@@ -11,7 +11,7 @@ from benchmarks.gpu_compile import Usage, usage
 from tests.machine import needs_nvrtc
 from tpgen.base.errors import BackendError
 from tpgen.kernels.cuda import nvrtc
-from tpgen.kernels.cuda.nvrtc import Nvrtc, find_nvrtc, known_architectures, need_nvrtc
+from tpgen.kernels.cuda.nvrtc import Nvrtc, find_nvrtc, list_supported_architectures, need_nvrtc
 from tpgen.kernels.runtime.warm import check_capabilities
 
 
@@ -98,7 +98,7 @@ def test_a_driver_older_than_the_only_compiler(two: dict[str, FakeNvrtc], monkey
     del two["old"]
     with pytest.raises(BackendError, match=r"NVRTC 13.0.*-cu12"):
         need_nvrtc(80, 12)
-    assert known_architectures(12) == ()
+    assert list_supported_architectures(12) == ()
 
 
 def test_capabilities_that_no_gpu_has_are_refused(two: dict[str, FakeNvrtc], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tpgen.base.errors import EmitError
 from tpgen.form.form import form_of
-from tpgen.kernels.cuda.channel_placement import CudaPlacement
+from tpgen.kernels.cuda.channel_placement import CudaChannelPlacement
 from tpgen.kernels.cuda.chips import CHIPS, LANES, chip_of
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.placement.planning import plan_schedule
@@ -19,7 +19,7 @@ CHANNELWISE = [name for name, problem in PROBLEMS.items() if problem.suite == "c
 
 def placed(
     name: str, opened: tuple[str, ...], indexed: bool = False, arch: int = 90, layout: str = "mul_ir"
-) -> CudaPlacement:
+) -> CudaChannelPlacement:
     schedule = plan_schedule(form_of(find_problem(name).plan, layout), cuda_target("float32"))
     return place_cuda(schedule, opened, chip_of(arch), indexed)
 
@@ -30,7 +30,7 @@ def placed(
 def test_every_channel_of_every_row_is_computed_once(name: str, opened: tuple[str, ...], indexed: bool) -> None:
     placement = placed(name, opened, indexed)
     units = [unit for warp in placement.work for unit in warp]
-    assert sorted(units, key=id) == sorted(placement.units, key=id)
+    assert sorted(units, key=id) == sorted(placement.work_units, key=id)
     for group in placement.groups:
         mine = {(u.chunk, u.rows) for u in units if u.work is group}
         sets = 1 if placement.serial else placement.count_row_sets(group)
@@ -53,7 +53,7 @@ def test_areas_stand_side_by_side_and_fit(arch: int) -> None:
     places = sorted(placement.areas.values())
     assert places[0] >= 8 * placement.stage_count
     assert all(place % 32 == 0 for place in (*places, *placement.stage.values()))
-    assert places[-1] < placement.stages_at
+    assert places[-1] < placement.first_stage_offset
     assert placement.shared <= placement.chip.block_shared
 
 
@@ -79,4 +79,4 @@ def test_gradients_come_by_receiver_where_the_cache_loses_cotangents(arch: int) 
 def test_a_step_is_the_usual_one_where_that_has_room() -> None:
     for name in CHANNELWISE:
         p = placed(name, BACKWARD)
-        assert (p.rows, p.warps) == (p.usual_rows, p.usual_warps)
+        assert (p.rows, p.warps) == (p.default_rows, p.default_warps)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.kernels.cuda.named import BACKWARD, FORWARD, Call, Kernel
 from tests.machine import needs_nvdisasm, needs_nvrtc
-from tpgen.kernels.cuda.channel_placement import CudaPlacement
+from tpgen.kernels.cuda.channel_placement import CudaChannelPlacement
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
@@ -60,13 +60,13 @@ ROWS = {
 def check(kernel: Kernel, arch: int) -> None:
     source = kernel.source(arch)
     p, found = source.placement, operations(source)
-    assert isinstance(p, CudaPlacement)
+    assert isinstance(p, CudaChannelPlacement)
     assert not {"LDL", "STL"} & set(found), "numbers were put aside in memory"
     assert "ENDCOLLECTIVE" not in found, "the compiler does not know that the lanes of a warp go together"
     assert bool(found["UBLKCP"]) == (arch == 90), "rows come by the copy engine where there is one"
     whole = executed(source)
     of_group = {g.number: whole - executed(without(source, rf"case {g.number}: group_.*break;")) for g in p.groups}
-    units = sum(of_group[u.work.number] for u in p.units)
+    units = sum(of_group[u.work.number] for u in p.work_units)
     moved = sum(p.dim[o] for o in (*p.row_operands, *p.results)) * p.rows
     assert LANES * units / moved < PRODUCTS[kernel.opened]
 

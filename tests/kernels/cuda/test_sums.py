@@ -14,7 +14,7 @@ from tests.kernels.cuda.test_products import TOLERANCES, Case
 from tests.kernels.plans import mode_plan
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import Launch
+from tpgen.kernels.cuda.launch import KernelLaunch
 from tpgen.kernels.cuda.prelude import SUM_ENTRY
 
 # Fewer parts than warps, as many, a tail of every kind, and more than all warps read at once.
@@ -30,7 +30,7 @@ def added(stand_in: StandIn, n: int, parts: Tensor, seed: int) -> Tensor:
     dtype = getattr(torch, stand_in.sources[n].placement.schedule.target.dtype)
     found = torch.full((parts.shape[1],), float("nan"), dtype=dtype)
     pointers = (ctypes.c_void_p(x.data_ptr()) for x in (parts, found))
-    stand_in.launch(n, Launch(SUM_ENTRY, -(-len(found) // LANES), (*pointers, ctypes.c_int(len(parts)))), seed)
+    stand_in.launch(n, KernelLaunch(SUM_ENTRY, -(-len(found) // LANES), (*pointers, ctypes.c_int(len(parts)))), seed)
     return found
 
 

@@ -176,7 +176,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fakes["get_device_name"] = lambda device: ["H200", "GTX 1080"][device.index or 0]
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(driver, "_driver_library", lambda: Versions(13000))
+    monkeypatch.setattr(driver, "_load_driver_library", lambda: Versions(13000))
     monkeypatch.setattr(driver, "capability", [90, 61].__getitem__)
     driver.driver_cuda_version.cache_clear()
     yield
@@ -191,9 +191,9 @@ def test_what_else_may_be_missing(two_gpus: None, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(target, "find_nvrtc", lambda arch, cuda: None)
     monkeypatch.setenv("TPGEN_NVRTC", "none")
     assert target.why_no_cuda_kernels(gpu) == "kernels on a GPU need NVRTC, and TPGEN_NVRTC=none forbids it"
-    monkeypatch.setattr(driver, "_driver_library", lambda: None)
+    monkeypatch.setattr(driver, "_load_driver_library", lambda: None)
     assert "the CUDA driver (libcuda.so.1) cannot be loaded" in str(target.why_no_cuda_kernels(gpu))
-    monkeypatch.setattr(driver, "_driver_library", lambda: Versions(11080))
+    monkeypatch.setattr(driver, "_load_driver_library", lambda: Versions(11080))
     driver.driver_cuda_version.cache_clear()
     assert (
         target.why_no_cuda_kernels(gpu)

@@ -13,7 +13,7 @@ from tests.kernels.plans import operands
 from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.cuda import orders
-from tpgen.kernels.cuda.product_kernel import ordered_edges
+from tpgen.kernels.cuda.product_kernel import check_and_sort_edges
 from tpgen.kernels.rows import BEYOND, DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.planner.presets import channelwise, fully_connected
@@ -153,7 +153,7 @@ def test_one_sort_by_both_ends_makes_the_orders_of_two(dtype: torch.dtype) -> No
         src, dst = (torch.randint(n, (edges,), generator=generator).to(dtype) for n in (sources, nodes))
         found = orders.split_orders(orders.sort_by_both_ends(src, dst, sources, nodes), sources, nodes)
         wanted = orders.sort_by_owner(dst, nodes), orders.sort_by_owner(src, sources)
-        assert all(map(torch.equal, (x.whole for x in found), (x.whole for x in wanted)))
+        assert all(map(torch.equal, (x.packed for x in found), (x.packed for x in wanted)))
         src[::5], dst[::3], dst[1::3] = 10**6, 10**6, -7
         found = orders.split_orders(orders.sort_by_both_ends(src, dst, sources, nodes), sources, nodes)
         for order, index, owners in zip(found, (dst, src), (nodes, sources), strict=True):
@@ -175,16 +175,16 @@ def test_an_order_is_known_to_the_stream_that_made_it(gpu: FakeDriver, monkeypat
 
 
 def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, long = orders.Memory[int](), torch.zeros(40, dtype=torch.int64)
+    memory, long = orders.IndexFactCache[int](), torch.zeros(40, dtype=torch.int64)
     asked = list[int]()
     for start in (*range(20), 19, 0):
-        assert memory.recall_or_find(
+        assert memory.get_or_compute(
             long[start : start + 2], 5, lambda i, n: asked.append(i.storage_offset()) or len(asked)
         )
     assert asked == [*range(20), 0]
     assert [len(parts.known) for parts in memory._facts_by_capture[0].values()] == [orders._PARTS]
-    assert memory.recall_or_find(long[0:2], 6, lambda i, n: -1) == -1  # other rows
-    assert memory.recall_or_find(long[0:4:2], 5, lambda i, n: -2) == -2  # another part that begins there
+    assert memory.get_or_compute(long[0:2], 6, lambda i, n: -1) == -1  # other rows
+    assert memory.get_or_compute(long[0:4:2], 5, lambda i, n: -2) == -2  # another part that begins there
     del long
     assert not len(memory._facts_by_capture[0])
 
@@ -194,7 +194,7 @@ def test_int32_is_widened_once(gpu: FakeDriver) -> None:
     edge_index = torch.tensor([[0, 1, 1], [1, 0, 2]], dtype=torch.int32)
 
     def gathered() -> list[torch.Tensor]:
-        found = ordered_edges("out", edges_of(*edge_index), 0)[1]
+        found = check_and_sort_edges("out", edges_of(*edge_index), 0)[1]
         assert found is not None
         assert [found.src.tolist(), found.dst.tolist()] == edge_index.tolist()
         assert found.src.dtype == found.dst.dtype == torch.int64
@@ -231,7 +231,7 @@ def test_whether_edges_are_in_range_is_asked_once(
     src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
     with torch.no_grad():
         for _ in range(3):
-            assert ordered_edges("out", edges_of(src, dst), 0)[0] == 0
+            assert check_and_sort_edges("out", edges_of(src, dst), 0)[0] == 0
             if written:
                 src[0] = 1
     assert asked == ([2, 3, 2, 2] if written else [2, 3])
@@ -241,7 +241,7 @@ def test_nothing_is_kept_of_what_counts_no_writes(gpu: FakeDriver) -> None:
     with torch.inference_mode():
         src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
         for wanted in (0, BEYOND + 1):
-            assert ordered_edges("out", edges_of(src, dst), 0)[0] == wanted
+            assert check_and_sort_edges("out", edges_of(src, dst), 0)[0] == wanted
             dst[0] = 3
 
 

@@ -13,7 +13,7 @@ from tests.kernels.plans import operands
 from tpgen.form.form import form_of
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.launch import RowLaunches, count_order_bytes, count_workspace_bytes, plan_launches
+from tpgen.kernels.cuda.launch import ProductLaunches, count_peak_sort_bytes, count_workspace_bytes, plan_launches
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda, place_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.rows import DESTINATIONS, EDGES, ELEMENTS, SOURCES, RowIndex
@@ -63,8 +63,8 @@ def sizes_of(rows: int, sources: int = 0, destinations: int = 0) -> CallSizes:
 
 def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[dict[str, torch.Tensor]]()
-    room = RowLaunches.allocate_scratch
-    monkeypatch.setattr(RowLaunches, "allocate_scratch", lambda *given: made.append(room(*given)) or made[-1])
+    room = ProductLaunches.allocate_scratch
+    monkeypatch.setattr(ProductLaunches, "allocate_scratch", lambda *given: made.append(room(*given)) or made[-1])
     rows = 2  # so few that no device has too few blocks for them
     given = {name: x.float() for name, x in operands(SHARED, rows).items()}
     x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
@@ -80,10 +80,10 @@ def test_there_is_room_for_owners_at_the_ends_of_runs() -> None:
     schedule = plan_schedule(form_of(SHARED, "mul_ir"), cuda_target("float32"))
     placement = place_cuda(schedule, ("out",), chip_of(90), indexed=True)
     few = replace(placement, chip=replace(placement.chip, processors=2))
-    ends = 2 * (2 * few.blocks_at_once) * few.dim["out"] * 4
-    assert count_workspace_bytes(few, sizes_of(ROWS, destinations=NODES)) == count_order_bytes(ROWS, [NODES], ends)
-    assert count_order_bytes(10, [3], 5_000) == 8 * (10 + 3 + 1) + 5_000
-    assert count_order_bytes(10, [3], 0) == 8 * 6 * 10  # while it is sorted
+    ends = 2 * (2 * few.max_blocks_per_multiprocessor) * few.dim["out"] * 4
+    assert count_workspace_bytes(few, sizes_of(ROWS, destinations=NODES)) == count_peak_sort_bytes(ROWS, [NODES], ends)
+    assert count_peak_sort_bytes(10, [3], 5_000) == 8 * (10 + 3 + 1) + 5_000
+    assert count_peak_sort_bytes(10, [3], 0) == 8 * 6 * 10  # while it is sorted
 
 
 def test_there_is_room_for_gradients_of_edges_and_both_orders() -> None:
@@ -91,7 +91,7 @@ def test_there_is_room_for_gradients_of_edges_and_both_orders() -> None:
     placement = place_cuda(schedule, ("x1", "x2", "w"), chip_of(90), indexed=True)
     orders = 8 * ((ROWS + 30 + 1) + (ROWS + NODES + 1))
     assert count_workspace_bytes(placement, sizes_of(ROWS, 30, NODES)) == orders + ROWS * placement.row_bytes("x1")
-    assert count_order_bytes(10, [3, 2], 0) == 8 * 2 * 6 * 10  # while both are sorted
+    assert count_peak_sort_bytes(10, [3, 2], 0) == 8 * 2 * 6 * 10  # while both are sorted
 
 
 def test_both_gradients_of_a_convolution_take_room_one_after_the_other() -> None:

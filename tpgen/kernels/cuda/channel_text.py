@@ -6,22 +6,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tpgen.kernels.cpp.text import Writer, number_literal
-from tpgen.kernels.cuda.channel_placement import CudaPlacement
+from tpgen.kernels.cuda.channel_placement import CudaChannelPlacement
 from tpgen.kernels.cuda.chips import LANES
-from tpgen.kernels.cuda.group_text import GroupText, lane_sums
+from tpgen.kernels.cuda.group_text import GroupFunctionWriter, list_lane_sum_operands
 from tpgen.kernels.cuda.groups import next_power_of_two
 from tpgen.kernels.cuda.tables import TableSet
 
 
-class StepChannelText:
-    """Writes CUDA: threads fill tables, warps run groups of paths, threads add partial sums."""
+class ChannelStepWriter:
+    """Writes the CUDA text of a step: threads fill tables, warps run path groups, threads add partial sums."""
 
-    def __init__(self, placement: CudaPlacement, w: Writer) -> None:
+    def __init__(self, placement: CudaChannelPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
         self.dtype = placement.schedule.target.dtype
 
-    def write_constants(self) -> None:
-        """Write coefficients of tables, and places of the numbers that they multiply."""
+    def write_constant_arrays(self) -> None:
+        """Write C++ arrays of each table's coefficients and component positions."""
         for n, tables in enumerate(self.p.table_sets):
             for d in range(tables.depth):
                 with self.w.paths(*tables.paths):
@@ -29,19 +29,19 @@ class StepChannelText:
                     values = ", ".join(number_literal(value, self.dtype) for value, _ in column)
                     places = ", ".join(str(place) for _, place in column)
                     self.w.line(f"static __device__ const num value_{n}_{d}[] = {{{values}}};")
-                    kind = _index_type(place for _, place in column)
+                    kind = _narrowest_unsigned_c_type(place for _, place in column)
                     self.w.line(f"static __device__ const {kind} place_{n}_{d}[] = {{{places}}};")
 
-    def write_functions_called_by_kernel(self) -> None:
+    def write_device_functions(self) -> None:
         with self.w.part("function group"):
             for group in self.p.groups:
-                GroupText(self.p, group, self.w).write()
+                GroupFunctionWriter(self.p, group, self.w).write_function_of_path_group()
         with self.w.part("which warp does what"):
-            self._write_work_table_and_dispatch_of_warps()
+            self._write_work_table_and_warp_dispatch()
         with self.w.part("tables"):
-            self._write_function_that_fills_tables()
+            self._write_table_filling_function()
 
-    def _write_function_that_fills_tables(self) -> None:
+    def _write_table_filling_function(self) -> None:
         if not self.p.table_sets:
             return
         with self.w.block("DEVICE void tabulate(const Step& s)"):
@@ -49,16 +49,16 @@ class StepChannelText:
                 with self.w.paths(*tables.paths):
                     self._write_loop_over_table_entries(n, tables)
 
-    def _write_loop_over_table_entries(self, n: int, tables: TableSet) -> None:
+    def _write_loop_over_table_entries(self, set_number: int, tables: TableSet) -> None:
         w = self.w
         with w.block(f"for (int n = threadIdx.x; n < {tables.size * self.p.rows}; n += THREADS)"):
             row, copy = f"row * {self.p.dim[tables.operand]}", f"n / {tables.entries} % {tables.copies}"
             w.line(f"const int m = n % {tables.entries}, v = {copy}, row = n / {tables.size};")
             w.line(f"const real* const y = s.{tables.operand} + {row} + v * {tables.copy_stride};")
-            terms = [f"value_{n}_{d}[m] * widen(y[place_{n}_{d}[m]])" for d in range(tables.depth)]
+            terms = [f"value_{set_number}_{d}[m] * widen(y[place_{set_number}_{d}[m]])" for d in range(tables.depth)]
             w.line(f"s.T[row * {self.p.table_size} + {tables.offset} + n % {tables.size}] = {' + '.join(terms)};")
 
-    def _write_work_table_and_dispatch_of_warps(self) -> None:
+    def _write_work_table_and_warp_dispatch(self) -> None:
         # write the table of each warp's units; a group past the last is nothing
         w, p = self.w, self.p
         depth, nothing = p.depth, f"{{{len(p.groups)}, 0, 0}}"
@@ -71,19 +71,21 @@ class StepChannelText:
                 w.line(f"{{{', '.join(listed + [nothing] * (depth - len(units)))}}},")
         with w.block("DEVICE void compute_units(const Step& s)"):
             w.line("const int warp = this_warp();")
-            for o in lane_sums(p):
+            for o in list_lane_sum_operands(p):
                 w.line(f"num y_{o}[{p.dim[o]}] = {{}};")
             with w.block(f"for (int n = 0; n < {depth}; ++n)"):
-                self._write_switch_over_groups()
-            for o, start, size in p.lane_sums:
+                self._write_switch_over_path_groups()
+            for o, start, size in p.lane_sum_ranges:
                 self._write_sum_over_lanes(o, start, size)
 
-    def _write_switch_over_groups(self) -> None:
+    def _write_switch_over_path_groups(self) -> None:
         w, p = self.w, self.p
         w.line("const Unit u = work[warp][n];")
         with w.block("switch (u.group)"):
             for group in p.groups:
-                where = ", ".join(["u.chunk", *["u.set"] * (not p.serial), *(f"y_{o}" for o in lane_sums(p))])
+                where = ", ".join(
+                    ["u.chunk", *["u.set"] * (not p.serial), *(f"y_{o}" for o in list_lane_sum_operands(p))]
+                )
                 w.line(f"case {group.number}: group_{group.number}(s, {where}); break;")
 
     def _write_sum_over_lanes(self, operand: str, start: int, size: int) -> None:
@@ -94,17 +96,17 @@ class StepChannelText:
             part = f"s.p_{operand} + warp * {self.p.dim[operand]} + {start}"
             self.w.line(f"fold_lanes<{LANES}>(y, threadIdx.x % {LANES}, {size}, {part}, 1);")
 
-    def write_body_of_compute_function(self) -> None:
+    def write_compute_function_body(self) -> None:
         p, w = self.p, self.w
         if p.table_sets:
             w.line("tabulate(s);")
         for o in p.channel_sums:
             w.line(f"clear(s.p_{o}, {p.slots * p.dim[o] * p.rows});")
         for o in p.results:
-            self._write_zeroing_of_results(o)
+            self._write_zeroing_of_result(o)
         w.line("__syncthreads();")
         owned = [o for o in p.channel_sums if o == p.owner]
-        with block_for_each_owner(w, p.by):
+        with write_owner_loop(w, p.by):
             w.line("compute_units(s);")
             self._write_sums_over_channels(owned)
         self._write_sums_over_channels([o for o in p.channel_sums if o not in owned])
@@ -115,10 +117,10 @@ class StepChannelText:
         for o in operands:
             self._write_sum_over_channels(o)
 
-    def _write_zeroing_of_results(self, operand: str) -> None:
+    def _write_zeroing_of_result(self, operand: str) -> None:
         # clear areas that are added to, and numbers that no path writes
         p, w, dim = self.p, self.w, self.p.dim[operand]
-        if p.has_own_area_for_sums(operand):
+        if p.needs_accumulation_buffer(operand):
             w.line(f"clear(s.d_{operand}, {dim * p.rows});")
         elif operand not in p.channel_sums or p.schedule.views_of(operand):
             for start, size in p.ranges_that_no_path_uses(operand):
@@ -139,12 +141,12 @@ class StepChannelText:
                 w.line("num sum = 0;")
                 w.line(f"for (int m = {first}; m < {end}; ++m) sum += part[m * {dim}];")
                 put = f"s.d_{operand}[row * {dim} + place]"
-                w.line(f"{put} += sum;" if p.has_own_area_for_sums(operand) else f"{put} = narrow(sum);")
+                w.line(f"{put} += sum;" if p.needs_accumulation_buffer(operand) else f"{put} = narrow(sum);")
 
 
 @contextmanager
-def block_for_each_owner(w: Writer, owner: str | None) -> Iterator[None]:
-    """Write a loop over owners of a step's rows; none without ``owner``."""
+def write_owner_loop(w: Writer, owner: str | None) -> Iterator[None]:
+    """Write a loop over the nodes that own a step's rows; none without ``owner``."""
     if owner is None:
         yield
         return
@@ -153,10 +155,10 @@ def block_for_each_owner(w: Writer, owner: str | None) -> Iterator[None]:
         yield
 
 
-def _index_type(numbers: Iterable[int]) -> str:
-    """The narrower C type that holds all numbers.
+def _narrowest_unsigned_c_type(numbers: Iterable[int]) -> str:
+    """Narrowest of two C types that holds all numbers.
 
-    >>> _index_type([0, 65535]), _index_type([65536])
+    >>> _narrowest_unsigned_c_type([0, 65535]), _narrowest_unsigned_c_type([65536])
     ('unsigned short', 'unsigned')
     """
     return "unsigned short" if max(numbers, default=0) < 2**16 else "unsigned"

@@ -63,8 +63,8 @@ _REGISTERS = 2**16  # of a multiprocessor, four bytes each
 _MOST_WARPS, _MOST_BLOCKS = 64, 32  # of a multiprocessor
 
 
-class OnChip:
-    """A kernel on a chip, with sizes of blocks."""
+class KernelOnChip:
+    """Base of placements: block size, registers and occupancy of a kernel on a GPU model."""
 
     chip: Chip
     warps: int  # of a block
@@ -87,7 +87,7 @@ class OnChip:
 
     @property
     @abstractmethod
-    def entries(self) -> dict[str, tuple[int, int]]:
+    def block_sizes_by_kernel(self) -> dict[str, tuple[int, int]]:
         """Threads and shared bytes per block, by kernel name."""
 
     @property
@@ -100,7 +100,7 @@ class OnChip:
         return self.warps * LANES
 
     @property
-    def blocks_at_once(self) -> int:
-        """Concurrent blocks of one multiprocessor."""
+    def max_blocks_per_multiprocessor(self) -> int:
+        """Estimated concurrent blocks."""
         registers = _REGISTERS // (self.threads * self.registers)
         return max(1, min(self.chip.shared // (self.shared + KIB), registers, _MOST_WARPS // self.warps, _MOST_BLOCKS))

@@ -46,9 +46,10 @@ _HINTS = {
 
 
 class Driver:
-    """Functions of the CUDA driver; failures raise `BackendError`."""
+    """The CUDA driver, called by function name; failures raise `BackendError`."""
 
     def __init__(self, library: Any) -> None:
+        """Initialise the driver of a loaded library."""
         self._library = library
         self._contexts: dict[int, ctypes.c_void_p] = {}
         self("cuInit", 0)
@@ -56,15 +57,15 @@ class Driver:
     def __call__(self, function: str, *arguments: object) -> None:
         code = getattr(self._library, function)(*arguments)
         if code:
-            raise BackendError(f"{function} failed: {self._error_text(code)}")
+            raise BackendError(f"{function} failed: {self._driver_error_text(code)}")
 
-    def _error_text(self, code: int) -> str:
+    def _driver_error_text(self, code: int) -> str:
         text = ctypes.c_char_p()
         self._library.cuGetErrorString(code, ctypes.byref(text))
         said = text.value.decode() if text.value else f"error {code}"
         return f"{said}; {_HINTS[code]}" if code in _HINTS else said
 
-    def context(self, device: int) -> ctypes.c_void_p:
+    def primary_context(self, device: int) -> ctypes.c_void_p:
         """A device's primary context, which torch uses too."""
         if device not in self._contexts:
             made = ctypes.c_void_p()
@@ -75,25 +76,24 @@ class Driver:
     @contextmanager
     def use_device(self, device: int) -> Iterator[None]:
         """Make a device's context current on this thread."""
-        self("cuCtxPushCurrent_v2", self.context(device))
+        self("cuCtxPushCurrent_v2", self.primary_context(device))
         try:
             yield
         finally:
             self("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
-    def load(self, code: bytes) -> ctypes.c_void_p:
+    def load_library(self, code: bytes) -> ctypes.c_void_p:
         """Load machine code as a library, for ever; return the handle."""
         library = ctypes.c_void_p()
         self("cuLibraryLoadData", ctypes.byref(library), code, None, None, 0, None, None, 0)
         return library
 
-    def shared_memory(self, device: int) -> int:
-        """Shared bytes of a multiprocessor."""
+    def shared_bytes_per_multiprocessor(self, device: int) -> int:
         found = ctypes.c_int()
         self("cuDeviceGetAttribute", ctypes.byref(found), _SHARED_OF_PROCESSOR, device)
         return found.value
 
-    def capture(self, stream: int) -> int:
+    def capturing_graph_number(self, stream: int) -> int:
         """Number of the CUDA graph that captures a stream, also after an error; else 0."""
         status, number = ctypes.c_int(), ctypes.c_uint64()
         self("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *map(ctypes.byref, (status, number)), *[None] * 3)
@@ -101,8 +101,8 @@ class Driver:
 
 
 @dataclass(frozen=True)
-class Function:
-    """A loaded kernel."""
+class LoadedKernel:
+    """A kernel loaded on a device, with its block size."""
 
     driver: Driver
     handle: ctypes.c_void_p
@@ -113,8 +113,7 @@ class Function:
     def address(self) -> int:
         return self.handle.value or 0
 
-    def count_concurrent_blocks(self) -> int:
-        """Concurrent blocks of one multiprocessor."""
+    def count_blocks_per_multiprocessor(self) -> int:
         count = ctypes.c_int()
         occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         self.driver(occupancy, ctypes.byref(count), self.handle, self.threads, ctypes.c_size_t(self.shared))
@@ -122,7 +121,7 @@ class Function:
 
     def shared_memory_percentage(self, room: int) -> int:
         """Percentage of ``room`` bytes that concurrent blocks need."""
-        return min(_ALL, -(-_ALL * self.count_concurrent_blocks() * (self.shared + _RESERVED) // room))
+        return min(_ALL, -(-_ALL * self.count_blocks_per_multiprocessor() * (self.shared + _RESERVED) // room))
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
         """Launch the kernel; a structure passes by value."""
@@ -131,22 +130,22 @@ class Function:
         self.driver("cuLaunchKernel", self.handle, *grid, *block, self.shared, ctypes.c_void_p(stream), pointers, None)
 
 
-def load_function(
-    driver: Driver, library: ctypes.c_void_p, device: int, name: str, threads: int, shared: int = 0
-) -> Function:
-    """Load a kernel by name on the current context's device; blocks have ``threads`` and ``shared`` bytes."""
+def load_kernel_from_library(
+    driver: Driver, library: ctypes.c_void_p, device: int, name: str, threads: int, shared_bytes: int = 0
+) -> LoadedKernel:
+    """Load a kernel by name on the current context's device; blocks have ``threads`` and ``shared_bytes``."""
     handle = ctypes.c_void_p()
     driver("cuLibraryGetKernel", ctypes.byref(handle), library, name.encode())
-    if shared:
-        driver("cuKernelSetAttribute", _MAX_SHARED, shared, handle, device)
+    if shared_bytes:
+        driver("cuKernelSetAttribute", _MAX_SHARED, shared_bytes, handle, device)
         driver("cuKernelSetAttribute", _CARVEOUT, _ALL, handle, device)
     driver("cuKernelGetFunction", ctypes.byref(ctypes.c_void_p()), handle)
-    made = Function(driver, handle, threads, shared)
-    if shared:
+    made = LoadedKernel(driver, handle, threads, shared_bytes)
+    if shared_bytes:
         driver(
             "cuKernelSetAttribute",
             _CARVEOUT,
-            made.shared_memory_percentage(driver.shared_memory(device)),
+            made.shared_memory_percentage(driver.shared_bytes_per_multiprocessor(device)),
             handle,
             device,
         )
@@ -154,7 +153,7 @@ def load_function(
 
 
 @cache
-def _driver_library() -> Any:
+def _load_driver_library() -> ctypes.CDLL | None:
     for name in _LIBRARIES:
         try:
             return ctypes.CDLL(name)
@@ -168,7 +167,7 @@ def need_driver() -> Driver:
     """Return the driver or raise `BackendError`."""
     if reason := why_no_driver():
         raise BackendError(f"{reason}; use strategy='grouped'")
-    return Driver(_driver_library())
+    return Driver(_load_driver_library())
 
 
 def why_no_driver() -> str | None:
@@ -177,7 +176,7 @@ def why_no_driver() -> str | None:
         return "generated kernels are CUDA's; on AMD let torch write them, by backend='inductor'"
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    if _driver_library() is None:
+    if _load_driver_library() is None:
         return f"the CUDA driver ({_LIBRARIES[0]}) cannot be loaded"
     taken = driver_cuda_version() or _OLDEST
     if taken < _OLDEST:
@@ -188,7 +187,7 @@ def why_no_driver() -> str | None:
 @cache
 def driver_cuda_version() -> int | None:
     """Newest major CUDA version that the driver supports, or None."""
-    library, version = _driver_library(), ctypes.c_int()
+    library, version = _load_driver_library(), ctypes.c_int()
     if library is None or library.cuDriverGetVersion(ctypes.byref(version)):
         return None
     return version.value // _MAJOR
@@ -205,12 +204,12 @@ class EntryPoints(NamedTuple):
 
 
 @cache
-def entry_points() -> EntryPoints | None:
-    """Addresses for C++ launches; None if torch exports no stream function."""
+def find_entry_points() -> EntryPoints | None:
+    """Addresses for launches from C++; None if torch exports no stream function."""
     torchs = next((Path(torch.__file__).parent / "lib").glob("libtorch_cuda.*"), None)
     if torchs is None or not hasattr(stable := ctypes.CDLL(str(torchs)), _STREAM_OF):
         return None
-    own = [getattr(_driver_library(), name) for name in _LAUNCHING]
+    own = [getattr(_load_driver_library(), name) for name in _LAUNCHING]
     return EntryPoints(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (getattr(stable, _STREAM_OF), *own)))
 
 
@@ -237,7 +236,6 @@ def capability(device: int) -> int:
 
 @cache
 def count_multiprocessors(device: int) -> int:
-    """Multiprocessors of a device."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
@@ -256,10 +254,10 @@ _TREES = "torch._inductor.cudagraph_trees"  # loaded by the first compilation th
 def captured_graph_number(device: int) -> int:
     """Number of the CUDA graph that captures a device's current stream, or 0."""
     stream = stream_of(device)
-    return need_driver().capture(stream) if stream else 0
+    return need_driver().capturing_graph_number(stream) if stream else 0
 
 
-def borrows_memory(device: int) -> bool:
+def is_cudagraph_tree_active(device: int) -> bool:
     """Whether torch.compile(mode="reduce-overhead") warms up or captures on a device."""
     find = getattr(_torch, "graph_trees", None) if _TREES in sys.modules else None
     trees = find(device, create_if_none_exists=False) if find else None

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tpgen.base.locks import cached_property
 from tpgen.form.form import Term
 from tpgen.kernels.cuda.chips import KIB, Chip
-from tpgen.kernels.cuda.gathers import Gather, intermediate_dims, make_gathers
-from tpgen.kernels.cuda.groups import Unit, assign_units_to_warps
-from tpgen.kernels.cuda.steps import RowSteps
+from tpgen.kernels.cuda.gathers import Gather, count_intermediate_numbers, make_gathers
+from tpgen.kernels.cuda.groups import WorkUnit, assign_units_to_warps
+from tpgen.kernels.cuda.steps import SharedMemoryPlacement
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -19,8 +19,8 @@ _LONG = 16 * KIB  # bytes of a row that are enough work for more warps
 
 
 @dataclass(frozen=True)
-class GatherPlacement(BatchPlacement, RowSteps):
-    """A GPU kernel of paths that mix copies: sums divided among warps."""
+class CudaGatherPlacement(BatchPlacement, SharedMemoryPlacement):
+    """GPU placement of paths that mix multiplicities: sums divided among warps."""
 
     chip: Chip
     rows: int = 1
@@ -29,23 +29,20 @@ class GatherPlacement(BatchPlacement, RowSteps):
     small = _SMALL
 
     def mixes_first(self, term: Term) -> bool:
-        """False: weights mix copies after the coupling."""
-        return False
+        return False  # weights mix copies after the coupling
 
     def owns_weights(self, term: Term) -> bool:
-        """False: no path multiplies scalars by weights first."""
-        return False
+        return False  # no path multiplies scalars by weights first
 
-    def has_own_area_for_sums(self, operand: str) -> bool:
-        """Whether an opened slot is summed over rows."""
+    def needs_accumulation_buffer(self, operand: str) -> bool:
         return self.summed_over_rows(operand)
 
     def may_overwrite_operand(self, operand: str) -> bool:
-        """True for weights per row, computed last."""
+        # weights per row are computed last
         return operand == "w" and operand in self.row_operands
 
     @property
-    def usual_warps(self) -> int:
+    def default_warps(self) -> int:
         return _MANY if sum(map(self.row_bytes, self.row_operands)) > _LONG else _WARPS
 
     # -- gathers --
@@ -59,19 +56,20 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @cached_property
     def intermediate_dims(self) -> dict[str, int]:
-        """Numbers per row of coupled inputs P and their cotangents D."""
-        return intermediate_dims(self._make_gathers(1))
+        """Numbers per row of intermediates P and D."""
+        return count_intermediate_numbers(self._make_gathers(1))
 
     @cached_property
     def places(self) -> dict[tuple[str, int], int]:
         """First position of each path's P or D."""
-        return {(g.target, g.parts[0].term.path): g.place for g in self.gathers}
+        return {(g.target, g.parts[0].term.path): g.start for g in self.gathers}
 
     @cached_property
-    def phases(self) -> tuple[tuple[tuple[Unit, ...], ...], ...]:
-        """Units of each warp, by phase."""
+    def work_by_phase_and_warp(self) -> tuple[tuple[tuple[WorkUnit, ...], ...], ...]:
+        """Work units by phase, then by warp; a barrier separates phases."""
         return tuple(
-            assign_units_to_warps(self._units_of_phase(phase), self.warps) for phase in self._list_phases_in_order
+            assign_units_to_warps(self._list_work_units_of_phase(phase), self.warps)
+            for phase in self._list_phases_in_order
         )
 
     @cached_property
@@ -85,24 +83,27 @@ class GatherPlacement(BatchPlacement, RowSteps):
     def adds_to_owners(self, phase: int) -> bool:
         return self._list_phases_in_order[phase][1]
 
-    def _units_of_phase(self, phase: tuple[int, bool]) -> list[Unit]:
+    def _list_work_units_of_phase(self, phase_and_whether_owner: tuple[int, bool]) -> list[WorkUnit]:
         return [
-            Unit(g, chunk)
+            WorkUnit(g, chunk)
             for g in self.gathers
-            if self._phase_and_whether_owner(g) == phase
+            if self._phase_and_whether_owner(g) == phase_and_whether_owner
             for chunk in range(g.chunks)
         ]
 
     @property
     def units_per_step(self) -> int:
-        return sum(len(units) for phase in self.phases for units in phase)
+        return sum(len(units) for phase in self.work_by_phase_and_warp for units in phase)
 
-    def _shared_bytes_of_step(self, rows: int) -> int:
+    def _count_shared_bytes_for_rows(self, rows: int) -> int:
         # P, D and results with areas of their own are added
         apart = sum(
             self.row_bytes(o) for o in self.results if o in self.row_operands and not self.may_overwrite_operand(o)
         )
-        return super()._shared_bytes_of_step(rows) + (sum(self.intermediate_dims.values()) * self.number + apart) * rows
+        return (
+            super()._count_shared_bytes_for_rows(rows)
+            + (sum(self.intermediate_dims.values()) * self.number + apart) * rows
+        )
 
     def __str__(self) -> str:
-        return "\n".join([*self.head, *(f"  gather {g.number}, phase {g.phase}: {g}" for g in self.gathers)])
+        return "\n".join([*self.header_lines, *(f"  gather {g.number}, phase {g.phase}: {g}" for g in self.gathers)])

@@ -9,43 +9,43 @@ from math import prod
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.cuda.channel_text import block_for_each_owner
+from tpgen.kernels.cuda.channel_text import write_owner_loop
 from tpgen.kernels.cuda.chips import LANES
-from tpgen.kernels.cuda.gather_placement import GatherPlacement
+from tpgen.kernels.cuda.gather_placement import CudaGatherPlacement
 from tpgen.kernels.cuda.gathers import Gather, GatherPart
-from tpgen.kernels.cuda.group_text import place_text
+from tpgen.kernels.cuda.group_text import cpp_index_expression
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, SLOTS
 
 _UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
 
-class GathersText:
-    """Writes CUDA of paths that mix copies; each warp computes some sums."""
+class GatherStepWriter:
+    """Writes the CUDA text of a step of paths that mix multiplicities."""
 
-    def __init__(self, placement: GatherPlacement, w: Writer) -> None:
+    def __init__(self, placement: CudaGatherPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
 
-    def write_constants(self) -> None:
-        """Write tables of pairs ``a < b`` of copies."""
+    def write_constant_arrays(self) -> None:
+        """Write C++ arrays of the pairs ``a < b`` of copies."""
         for size in sorted({t.pairs for t in self.p.schedule.terms if t.pairs}):
             pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
             for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
                 listed = ", ".join(map(str, values))
                 self.w.line(f"static __device__ const unsigned short pair_{name}_{size}[] = {{{listed}}};")
 
-    def write_functions_called_by_kernel(self) -> None:
+    def write_device_functions(self) -> None:
         with self.w.part("function gather"):
             for gather in self.p.gathers:
                 with self.w.paths(*sorted({part.term.path for part in gather.parts})):
-                    _GatherText(self.p, gather, self.w).write()
+                    _GatherFunctionWriter(self.p, gather, self.w).write_gather_function()
         with self.w.part("which warp does what"):
-            self._write_work_tables_and_dispatch_of_warps()
+            self._write_work_tables_and_warp_dispatch()
 
-    def _write_work_tables_and_dispatch_of_warps(self) -> None:
+    def _write_work_tables_and_warp_dispatch(self) -> None:
         w, p = self.w, self.p
         w.line("struct Share { unsigned gather, chunk; };")
-        for n, warps in enumerate(p.phases):
+        for n, warps in enumerate(p.work_by_phase_and_warp):
             depth = max(map(len, warps))
             with w.block(f"static __device__ const Share shares_{n}[{p.warps}][{depth}] =", "};"):
                 for units in warps:
@@ -58,33 +58,33 @@ class GathersText:
                     for number in sorted({u.work.number for units in warps for u in units}):
                         w.line(f"case {number}: gather_{number}(s, share.chunk); break;")
 
-    def write_body_of_compute_function(self) -> None:
+    def write_compute_function_body(self) -> None:
         p, w = self.p, self.w
         for o in p.results:
             for start, size in p.ranges_that_no_path_uses(o):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{o} + {start + row * p.dim[o]}, {size});")
         w.line("const int warp = this_warp();")
-        for n in range(len(p.phases)):
+        for n in range(len(p.work_by_phase_and_warp)):
             if n:
                 w.line("__syncthreads();")
-            with block_for_each_owner(w, p.owner if p.adds_to_owners(n) else None):
+            with write_owner_loop(w, p.owner if p.adds_to_owners(n) else None):
                 w.line(f"phase_{n}(s, warp);")
 
 
-class _GatherText:
-    def __init__(self, placement: GatherPlacement, gather: Gather, w: Writer) -> None:
+class _GatherFunctionWriter:
+    def __init__(self, placement: CudaGatherPlacement, gather: Gather, w: Writer) -> None:
         self.p, self.s, self.g, self.w = placement, placement.schedule, gather, w
         names = {o: f"{o}_{{}}" for o in (*SLOTS, *BETWEEN)}
         self.spelling = Spelling(placement.schedule.target.dtype, names)
 
-    def write(self) -> None:
-        """Write the gather's function: lanes sum items."""
+    def write_gather_function(self) -> None:
+        """Write the function that computes the gather's sums."""
         g = self.g
         with self.w.block(f"DEVICE void gather_{g.number}(const Step& s, const int chunk)"):
-            self._write_item_indices()
+            self._write_variables_for_row_and_copy_of_lane()
             self.w.line(f"num sum[{g.components}] = {{}};")
-            with self._loop_over_rows_that_share_sums():
+            with self._write_loop_over_summed_rows():
                 self._write_pointers_to_row_operands()
                 for part in g.parts:
                     self._write_sum_of_path(part)
@@ -96,7 +96,7 @@ class _GatherText:
 
     # -- items --
 
-    def _write_item_indices(self) -> None:
+    def _write_variables_for_row_and_copy_of_lane(self) -> None:
         w, g = self.w, self.g
         mine, sharer = ("/", "%") if g.neighbours_share else ("%", "/")
         by = g.width if g.neighbours_share else g.at_once
@@ -113,13 +113,13 @@ class _GatherText:
             w.line(f"const int row = item / {g.copies}, copy = item % {g.copies};")
         else:
             w.line("const int copy = item;")
-            if g.inner == 1:
+            if g.rows_per_item == 1:
                 w.line("const int row = 0;")
 
     @contextmanager
-    def _loop_over_rows_that_share_sums(self) -> Iterator[None]:
+    def _write_loop_over_summed_rows(self) -> Iterator[None]:
         # all rows, where they add to the same
-        if self.g.inner == 1:
+        if self.g.rows_per_item == 1:
             yield
         else:
             first, end = ("s.from", "s.to") if self.g.target == self.p.owner else ("0", "s.rows")
@@ -143,68 +143,68 @@ class _GatherText:
         copy, component = g.strides
         put = "to[{0}] += sum[{1}];" if carried else "to[{0}] = sum[{1}];" if between else "to[{0}] = narrow(sum[{1}]);"
         for n in range(g.components):
-            w.line(put.format(place_text(g.place + n * component, [("copy", copy)]), n))
+            w.line(put.format(cpp_index_expression(g.start + n * component, [("copy", copy)]), n))
 
     # -- one path --
 
     def _write_sum_of_path(self, part: GatherPart) -> None:
         with self.w.paths(part.term.path), self.w.block(""):
             self.w.line(f"// path {part.term.path}: {part.term.text}")
-            self._write_copy_indices_from_number([(a, part.term.size(a)) for a in part.own], "copy")
+            self._write_unraveled_copy_indices([(a, part.term.size(a)) for a in part.own], "copy")
             if part.times == 1 and self.g.width == 1:
-                self._write_copy_indices_from_number(part.over, "0")
-                self._write_statements_for_one_copy(part)
+                self._write_unraveled_copy_indices(part.over, "0")
+                self._write_statements_with_pair_indices(part)
                 return
             step = max(1, min(8, _UNROLLED // len(part.statements)))
             first = "sharer" if self.g.width > 1 else "0"
             self.w.line(f"#pragma unroll {step}")
             with self.w.block(f"for (int m = {first}; m < {part.times}; m += {self.g.width})"):
-                self._write_copy_indices_from_number(part.over, "m")
-                self._write_statements_for_one_copy(part)
+                self._write_unraveled_copy_indices(part.over, "m")
+                self._write_statements_with_pair_indices(part)
 
-    def _write_copy_indices_from_number(self, axes: Sequence[tuple[str, int]], number: str) -> None:
+    def _write_unraveled_copy_indices(self, axes: Sequence[tuple[str, int]], flat_index: str) -> None:
         # copies by their letters, from a number that counts them all
         for n, (letter, size) in enumerate(axes):
             behind = prod(size for _, size in axes[n + 1 :])
-            over = number if behind == 1 else f"{number} / {behind}"
+            over = flat_index if behind == 1 else f"{flat_index} / {behind}"
             self.w.line(f"const int {letter} = {0 if size == 1 else f'{over} % {size}' if n else over};")
 
-    def _write_statements_for_one_copy(self, part: GatherPart) -> None:
+    def _write_statements_with_pair_indices(self, part: GatherPart) -> None:
         term = part.term
         if not term.pairs:
-            self._write_statements(part)
+            self._write_part_statements(part)
         elif part.own in ("a", "b"):
             n = term.pairs
             with self.w.block("if (a < b)"):
                 self.w.line(f"const int p = a * ({2 * n - 1} - a) / 2 + b - a - 1;")
-                self._write_statements(part)
+                self._write_part_statements(part)
         else:
             for letter in ("a", "b") if {"x1", "x2"} & set(part.reads) else ():
                 self.w.line(f"const int {letter} = pair_{letter}_{term.pairs}[p];")
-            self._write_statements(part)
+            self._write_part_statements(part)
 
-    def _write_statements(self, part: GatherPart) -> None:
+    def _write_part_statements(self, part: GatherPart) -> None:
         for s in part.statements:
             match s:
                 case Load():
                     name = self.spelling.value_text(s.target)
-                    self.w.line(f"const num {name} = {self._load_text(part.term, s.target)};")
+                    self.w.line(f"const num {name} = {self._cpp_load(part.term, s.target)};")
                 case Define():
                     self.w.line(f"const num {s.target} = {self.spelling.sum_text(s.terms)};")
                 case Accumulate():
                     self.w.line(f"sum[{s.target.index}] += {self.spelling.sum_text(s.terms)};")
 
-    def _load_text(self, term: Term, component: Component) -> str:
+    def _cpp_load(self, term: Term, component: Component) -> str:
         if component.operand not in BETWEEN:
-            return f"widen(row_{component.operand}[{self._address_text(term, component)}])"
+            return f"widen(row_{component.operand}[{self._cpp_index_of_component(term, component)}])"
         start = self.p.places[component.operand, term.path]
         k = term.size("k")
         sizes = [(a, k * term.size(term.inputs[n + 1 :])) for n, a in enumerate(term.inputs)]
-        return f"{component.operand}[{place_text(start + component.index, sizes)}]"
+        return f"{component.operand}[{cpp_index_expression(start + component.index, sizes)}]"
 
-    def _address_text(self, term: Term, component: Component) -> str:
+    def _cpp_index_of_component(self, term: Term, component: Component) -> str:
         leg = term.leg(component.operand)
         assert leg is not None
         variables = {INDEX.get(component.operand, ""): str(component.index)}
         steps = [(variables.get(a, a), term.size(leg.letters[n + 1 :])) for n, a in enumerate(leg.letters)]
-        return place_text(self.s.start(term, component.operand), steps)
+        return cpp_index_expression(self.s.start(term, component.operand), steps)

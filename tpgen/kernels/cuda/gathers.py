@@ -1,8 +1,7 @@
-"""Gathers: products that mix copies.
+"""Gathers: products that mix copies."""
 
-A *gather* fills a segment of a result, or a path's P or D.  *Items* are copies of the target (per row); an item's
-lanes loop over copies of other operands.  Gathers of one *phase* are independent.
-"""
+# A *gather* fills a segment of a result, or a path's P or D.  *Items* are copies of the target (per row); an item's
+# lanes loop over copies of other operands.  Gathers of one *phase* are independent.
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _AT_ONCE = 8  # numbers of float32 in a sector, the least that memory gives
 
 @dataclass(frozen=True)
 class GatherPart:
-    """One path's statements for an item, repeated for each copy that the item lacks."""
+    """One path's part of a gather: statements per item, in loops over the copies that are summed."""
 
     term: Term
     own: str  # letters of the item's copies
@@ -46,17 +45,17 @@ class GatherPart:
 
 @dataclass(frozen=True)
 class Gather:
-    """Sums that fill one segment of a result, or a path's P or D."""
+    """Sums that fill one segment of a result, or of an intermediate: coupled inputs P, cotangents D."""
 
     number: int
     target: str  # an operand, P or D
-    place: int  # where it begins: in its row, or in P or D
+    start: int  # where it begins: in its row, or in P or D
     copies: int
     components: int
     strides: tuple[int, int]  # of copies and of components
     parts: tuple[GatherPart, ...]
     rows: int  # of items; 1 where all rows add to the same
-    inner: int  # rows that an item runs over
+    rows_per_item: int  # rows that an item runs over
     width: int = 1  # lanes of an item
 
     @property
@@ -90,77 +89,79 @@ class Gather:
     @cached_property
     def cost(self) -> int:
         """Statements of a warp for one chunk."""
-        return self.inner * sum(-(-part.times // self.width) * len(part.statements) for part in self.parts)
+        return self.rows_per_item * sum(-(-part.times // self.width) * len(part.statements) for part in self.parts)
 
     def __str__(self) -> str:
         paths = ", ".join(str(part.term.path) for part in self.parts)
-        return f"{self.target} + {self.place}: paths {paths}; {self.items} items, {self.width} lanes each"
+        return f"{self.target} + {self.start}: paths {paths}; {self.items} items, {self.width} lanes each"
 
 
 def make_gathers(
-    schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
+    schedule: BatchSchedule, opened: tuple[str, ...], row_sums: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
-    """Gathers of opened slots, by phase; rows share sums of ``carried`` slots."""
-    found = _make_parts_by_target(schedule, opened)
-    places = _starts_of_intermediates_of_paths(found)
+    """Gathers that compute results or gradients ``opened``, by phase; ``row_sums`` are summed over rows."""
+    found = _make_parts_by_operand_and_segment(schedule, opened)
+    places = _intermediate_offsets_by_path(found)
     made = []
     for number, ((target, segment), parts) in enumerate(sorted(found.items(), key=lambda item: PHASES[item[0][0]])):
         place = places[target, segment] if target in BETWEEN else schedule.start(parts[0].term, target)
-        shape = (rows, 1) if target not in carried else (1, rows)
+        shape = (rows, 1) if target not in row_sums else (1, rows)
         made.append(_make_gather(number, target, place, tuple(parts), *shape))
-    return tuple(_with_more_lanes_per_item(made, warps))
+    return tuple(_assign_lanes_per_item(made, warps))
 
 
 @remembered("what gathers on a GPU add up", entries=64)
-def _make_parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
+def _make_parts_by_operand_and_segment(
+    schedule: BatchSchedule, opened: tuple[str, ...]
+) -> dict[tuple[str, int], list[GatherPart]]:
     # the parts of each target and segment; nobody may change them
     found: dict[tuple[str, int], list[GatherPart]] = {}
     for slot in opened:
         for path in make_sweep(schedule.terms, (slot,)).paths:
             for stage in path.stages:
-                _add_part(found, path.term, stage)
+                _add_gather_part(found, path.term, stage)
     return found
 
 
-def intermediate_dims(gathers: tuple[Gather, ...]) -> dict[str, int]:
+def count_intermediate_numbers(gathers: tuple[Gather, ...]) -> dict[str, int]:
     """Numbers per row of coupled inputs P and their cotangents D."""
     return {
-        name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)
+        name: max((g.start + g.copies * g.components for g in gathers if g.target == name), default=0)
         for name in BETWEEN
     }
 
 
-def _add_part(parts: dict[tuple[str, int], list[GatherPart]], term: Term, stage: SweepStage) -> None:
+def _add_gather_part(parts_by_segment: dict[tuple[str, int], list[GatherPart]], term: Term, stage: SweepStage) -> None:
     # two slots may need the same P or D
     target, segment = _target_operand_and_segment(stage)
-    if target in BETWEEN and (target, segment) in parts:
+    if target in BETWEEN and (target, segment) in parts_by_segment:
         return
-    own = _letters_of_target_copies(term, target)
-    over = tuple(a for a in _letters_with_other_copy_of_pair(term, stage.letters, own) if a not in own)
+    own = _multiplicity_letters(term, target)
+    over = tuple(a for a in _replace_pair_letter_by_letter_of_other_copy(term, stage.letters, own) if a not in own)
     part = GatherPart(term, own, tuple((a, term.size(a)) for a in over), stage.statements)
-    parts.setdefault((target, segment), []).append(part)
+    parts_by_segment.setdefault((target, segment), []).append(part)
 
 
 def _target_operand_and_segment(stage: SweepStage) -> tuple[str, int]:
     return next((s.target.operand, s.target.segment) for s in stage.statements if isinstance(s, Accumulate))
 
 
-def _letters_of_target_copies(term: Term, target: str) -> str:
+def _multiplicity_letters(term: Term, operand: str) -> str:
     # letters of the copies of what is filled, in the order of memory
-    leg = term.leg(target)
-    return leg.letters.replace(INDEX.get(target, ""), "") if leg else term.inputs
+    leg = term.leg(operand)
+    return leg.letters.replace(INDEX.get(operand, ""), "") if leg else term.inputs
 
 
-def _letters_with_other_copy_of_pair(term: Term, letters: str, item_letters: str) -> str:
+def _replace_pair_letter_by_letter_of_other_copy(term: Term, letters: str, letters_of_item: str) -> str:
     # an item with one copy of a pair loops over the other copy
     return (
-        letters.replace("p", "b" if item_letters == "a" else "a")
-        if term.pairs and item_letters in ("a", "b")
+        letters.replace("p", "b" if letters_of_item == "a" else "a")
+        if term.pairs and letters_of_item in ("a", "b")
         else letters
     )
 
 
-def _starts_of_intermediates_of_paths(
+def _intermediate_offsets_by_path(
     parts_by_target: dict[tuple[str, int], list[GatherPart]],
 ) -> dict[tuple[str, int], int]:
     # places at which each path's P and D begin
@@ -173,21 +174,23 @@ def _starts_of_intermediates_of_paths(
     return places
 
 
-def _make_gather(number: int, target: str, place: int, parts: tuple[GatherPart, ...], rows: int, inner: int) -> Gather:
+def _make_gather(
+    number: int, target: str, start: int, parts: tuple[GatherPart, ...], rows: int, rows_per_item: int
+) -> Gather:
     term, own = parts[0].term, parts[0].own
     copies, components = term.size(own), term.size(INDEX.get(target, "k" if target in BETWEEN else ""))
     leg = term.leg(target)
     first = leg is not None and target in INDEX and leg.letters[0] == INDEX[target] and components > 1
     strides = (1, copies) if first else (components, 1)
-    return Gather(number, target, place, copies, components, strides, parts, rows, inner)
+    return Gather(number, target, start, copies, components, strides, parts, rows, rows_per_item)
 
 
-def _with_more_lanes_per_item(gathers: list[Gather], warps: int) -> Iterator[Gather]:
+def _assign_lanes_per_item(gathers: list[Gather], warps: int) -> Iterator[Gather]:
     # enough lanes per item to fill a warp, and to divide the longest sums evenly among warps
     total = [sum(g.cost * g.chunks for g in gathers if g.phase == phase) for phase in range(4)]
     for g in gathers:
         if g.neighbours_share:
-            yield replace(g, width=_lanes_without_bank_conflicts(g.longest))
+            yield replace(g, width=_most_lanes_without_bank_conflicts(g.longest))
             continue
         while 2 * g.width <= min(LANES, g.longest) and (
             g.items * 2 * g.width <= LANES
@@ -202,10 +205,10 @@ def _min_items_per_warp(gather: Gather) -> int:
     return min(gather.copies, _AT_ONCE) if gather.target == "out" else 1
 
 
-def _lanes_without_bank_conflicts(size: int) -> int:
-    """Lanes that read rows of ``size`` numbers without bank conflicts.
+def _most_lanes_without_bank_conflicts(row_size: int) -> int:
+    """Most lanes that read rows of ``row_size`` numbers without bank conflicts.
 
-    >>> _lanes_without_bank_conflicts(10), _lanes_without_bank_conflicts(48), _lanes_without_bank_conflicts(64)
-    (2, 16, 32)
+    >>> [_most_lanes_without_bank_conflicts(size) for size in (10, 48, 64)]
+    [2, 16, 32]
     """
-    return min(LANES, size & -size)
+    return min(LANES, row_size & -row_size)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpgen.kernels.cpp.text import GeneratedSource, Writer
-from tpgen.kernels.cuda.channel_placement import CudaPlacement
-from tpgen.kernels.cuda.gather_placement import GatherPlacement
+from tpgen.kernels.cuda.channel_placement import CudaChannelPlacement
+from tpgen.kernels.cuda.gather_placement import CudaGatherPlacement
+from tpgen.kernels.cuda.placement import AnyPlacement
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
-from tpgen.kernels.cuda.polynomial_text import PolynomialText
-from tpgen.kernels.cuda.steps_text import StepsText
+from tpgen.kernels.cuda.polynomial_text import PolynomialKernelWriter
+from tpgen.kernels.cuda.steps_text import ProductKernelWriter
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,14 @@ class CudaSource:
         return self.source.text
 
 
-def generate_cuda(placement: Any) -> CudaSource:
+def generate_cuda(placement: AnyPlacement | CudaPolynomialPlacement) -> CudaSource:
     w = Writer()
-    _TEXTS[type(placement)](placement, w).write()
+    _TEXTS[type(placement)](placement, w).write_kernel_source()
     return CudaSource(w.finish(), placement)
 
 
-_TEXTS: dict[type, Callable[[Any, Writer], StepsText | PolynomialText]] = {
-    CudaPlacement: StepsText,
-    GatherPlacement: StepsText,
-    CudaPolynomialPlacement: PolynomialText,
+_TEXTS: dict[type, Callable[[Any, Writer], ProductKernelWriter | PolynomialKernelWriter]] = {
+    CudaChannelPlacement: ProductKernelWriter,
+    CudaGatherPlacement: ProductKernelWriter,
+    CudaPolynomialPlacement: PolynomialKernelWriter,
 }

@@ -1,7 +1,6 @@
-"""Groups of paths that one warp runs together: the paths share segments of channels.
+"""Groups of paths that one warp runs together: the paths share segments of channels."""
 
-A lane owns the numbers that paths add to, and reads shared numbers once.
-"""
+# A lane owns the numbers that paths add to, and reads shared numbers once.
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 
 @dataclass(frozen=True)
-class HeldSegment:
-    """A segment in registers, from its first to its last path."""
+class RegisterSegment:
+    """An operand's segment, kept in registers from its first to its last path in a group."""
 
     view: View
     first: int  # of the paths of its group
@@ -29,12 +28,12 @@ class HeldSegment:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Paths that share segments of channels."""
+class PathGroup:
+    """Paths that one warp runs together, since the paths share segments."""
 
     number: int
     paths: tuple[PathSweep, ...]
-    held: tuple[HeldSegment, ...]
+    held: tuple[RegisterSegment, ...]
     channels: int
     width: int  # lanes for one row
     slot: int  # number of its first 32 channels among those of all groups
@@ -54,29 +53,29 @@ class Group:
         return sum(len(stage.statements) for path in self.paths for stage in path.stages)
 
 
-class Unit(NamedTuple):
-    """One warp's work: a chunk of a gather's items, or of a group's channels."""
+class WorkUnit(NamedTuple):
+    """Work of one warp at a time: some sums of a gather, or 32 channels of a path group."""
 
-    work: Group | Gather
+    work: PathGroup | Gather
     chunk: int
     rows: int = 0  # the first set of rows
 
 
-def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[Group, ...]:
+def make_path_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[PathGroup, ...]:
     """Group paths by shared segments of channels, for ``rows`` per block."""
-    groups: list[Group] = []
+    groups: list[PathGroup] = []
     slot = 0
     for members in _group_paths_that_share_segments(schedule, paths):
         channels = members[0].term.size(schedule.channel(members[0].term))
         width = max(min(next_power_of_two(channels), LANES), LANES // rows)
-        group = Group(len(groups), members, _list_segments_in_registers(schedule, members), channels, width, slot)
+        group = PathGroup(len(groups), members, _list_segments_in_registers(schedule, members), channels, width, slot)
         groups.append(group)
         slot += group.chunks
     return tuple(groups)
 
 
 def next_power_of_two(size: int) -> int:
-    """Next power of two.
+    """Smallest power of two not below ``size``.
 
     >>> next_power_of_two(5), next_power_of_two(8)
     (8, 8)
@@ -102,26 +101,28 @@ def _views_of_path(schedule: ChannelSchedule, path: PathSweep) -> list[View]:
     return [view for view in found if view]
 
 
-def _list_segments_in_registers(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[HeldSegment, ...]:
+def _list_segments_in_registers(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[RegisterSegment, ...]:
     users: dict[View, list[int]] = {}
     for n, path in enumerate(paths):
         for view in _views_of_path(schedule, path):
             users.setdefault(view, []).append(n)
-    made = (_make_held_segment(view, [paths[n] for n in at], at) for view, at in users.items())
+    made = (_make_register_segment(view, [paths[n] for n in at], at) for view, at in users.items())
     return tuple(held for held in made if held.loads or held.opened)
 
 
-def _make_held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> HeldSegment:
+def _make_register_segment(view: View, paths: list[PathSweep], positions: list[int]) -> RegisterSegment:
     key = (view.operand, view.segment)
     touching = (s for path in paths for s in path.stages[0].statements if isinstance(s, Load | Accumulate))
     mine = [s for s in touching if (s.target.operand, s.target.segment) == key]
     loads = sorted({s.target.index for s in mine if isinstance(s, Load)})
-    return HeldSegment(view, positions[0], positions[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
+    return RegisterSegment(
+        view, positions[0], positions[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine)
+    )
 
 
-def assign_units_to_warps(units: Iterable[Unit], warps: int) -> tuple[tuple[Unit, ...], ...]:
+def assign_units_to_warps(units: Iterable[WorkUnit], warps: int) -> tuple[tuple[WorkUnit, ...], ...]:
     """Assign units to warps: the costliest first, to the least loaded warp."""
-    taken: list[list[Unit]] = [[] for _ in range(warps)]
+    taken: list[list[WorkUnit]] = [[] for _ in range(warps)]
     load = [0] * warps
     for unit in sorted(units, key=lambda u: -u.work.cost):
         least = load.index(min(load))

@@ -14,7 +14,7 @@ from tpgen.base.locks import cached_property
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import Chip, chip_of
-from tpgen.kernels.cuda.driver import Function, load_function, need_driver
+from tpgen.kernels.cuda.driver import LoadedKernel, load_kernel_from_library, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import plan_launches
 from tpgen.kernels.cuda.nvrtc import compile_machine_code
@@ -29,7 +29,7 @@ class _CompiledKernels:
 
     @cached_property
     def library(self) -> ctypes.c_void_p:
-        return need_driver().load(self.code)
+        return need_driver().load_library(self.code)
 
 
 class LoadedKernels(NamedTuple):
@@ -37,12 +37,12 @@ class LoadedKernels(NamedTuple):
 
     placement: Any
     device: int
-    functions: Mapping[str, Function]
-    at_once: int  # blocks of the first, that of the rows
+    functions: Mapping[str, LoadedKernel]
+    concurrent_blocks: int  # blocks of the first, that of the rows
 
     @property
     def context(self) -> int:
-        return need_driver().context(self.device).value or 0
+        return need_driver().primary_context(self.device).value or 0
 
     @property
     def stream(self) -> int:
@@ -53,8 +53,8 @@ class LoadedKernels(NamedTuple):
         return self.functions[name].address if name in self.functions else 0
 
 
-class KnownRows(NamedTuple):
-    """Indices of rows as int64, checked, with orders that sort edges by owner."""
+class PreparedIndices(NamedTuple):
+    """A call's row indices as int64, checked, with orders that sort edges by owner."""
 
     indices: Sequence[Tensor]
     orders: Sequence[Tensor | None]
@@ -65,6 +65,7 @@ class CudaKernel(ABC):
     """CUDA kernels of one call, built at the first use on a device."""
 
     def __init__(self, spec: KernelSpec) -> None:
+        """Keep the spec; compile nothing yet."""
         self.spec = spec
         self._built: dict[int, _CompiledKernels] = {}  # by capability
         self._loaded: dict[int, LoadedKernels] = {}
@@ -72,22 +73,22 @@ class CudaKernel(ABC):
     @staticmethod
     @abstractmethod
     def place_on_chip(spec: KernelSpec, chip: Chip) -> Any:
-        """Place a call on a chip.  Raises `EmitError` for lack of memory."""
+        """Choose rows and warps of a call's kernel.  Raises `EmitError` for lack of memory."""
 
     @abstractmethod
     def launch_fields(self, loaded: LoadedKernels) -> list[int]:
         """Launch parameters for the C++ runtime."""
 
     @abstractmethod
-    def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Remembered sort orders of a call's indices; None for new indices."""
+    def get_cached_indices(self, indices: Sequence[RowIndex], like: Tensor) -> PreparedIndices | None:
+        """Cached indices and sort orders of a call; None for new indices."""
 
     @abstractmethod
-    def find_order(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, Any]:
+    def sort_rows(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, Any]:
         """Sort edges by owner, or rows by element; return a fault code (0: none) and the order."""
 
     def load_on_device(self, device: int) -> LoadedKernels:
-        """Kernels loaded on a device.
+        """Compile and load the kernels on a device, once.
 
         Raises `BackendError` for a first use inside a CUDA graph capture.
         """
@@ -102,14 +103,14 @@ class CudaKernel(ABC):
         self._compile_for_architecture(driver.capability(cuda_device_of([like])))
 
     def launch_parameters(self, like: Tensor) -> tuple[int, list[int]]:
-        """A tensor's device, and launch parameters for C++."""
+        """A tensor's device, and integers by which C++ launches the kernels."""
         device = cuda_device_of([like])
         return device, self.launch_fields(self.load_on_device(device))
 
     def __call__(self, call: KernelCall) -> int:
         """Launch the kernels on the current stream; return a fault code or 0."""
         loaded = self.load_on_device(cuda_device_of(call.given))
-        fault, order = self.find_order(loaded, call)
+        fault, order = self.sort_rows(loaded, call)
         if not fault:
             with need_driver().use_device(loaded.device):
                 self._launch_kernels(loaded, call, order)
@@ -119,7 +120,7 @@ class CudaKernel(ABC):
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
         given = [_aligned_or_copied(x, loaded.placement.alignment) for x in call.given]
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
-        launches = plan_launches(loaded.placement, call.sizes, loaded.at_once)
+        launches = plan_launches(loaded.placement, call.sizes, loaded.concurrent_blocks)
         scratch = launches.allocate_scratch(given[0].device)  # which must live until all is launched
         for one in launches.list_launches(*tensors, scratch, row_order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
@@ -128,13 +129,16 @@ class CudaKernel(ABC):
         # the device's context is current
         built = self._compile_for_architecture(driver.capability(device))
         placement = built.source.placement
-        entries = placement.entries.items()
-        functions = {name: load_function(need_driver(), built.library, device, name, *block) for name, block in entries}
+        entries = placement.block_sizes_by_kernel.items()
+        functions = {
+            name: load_kernel_from_library(need_driver(), built.library, device, name, *block)
+            for name, block in entries
+        }
         return LoadedKernels(
             placement,
             device,
             functions,
-            functions[ENTRY].count_concurrent_blocks() * driver.count_multiprocessors(device),
+            functions[ENTRY].count_blocks_per_multiprocessor() * driver.count_multiprocessors(device),
         )
 
     def _compile_for_architecture(self, arch: int) -> _CompiledKernels:

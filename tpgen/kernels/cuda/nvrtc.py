@@ -1,7 +1,6 @@
-"""CUDA C++ compiled by NVRTC, which needs no driver, GPU or headers.
+"""CUDA C++ compiled by NVRTC, which needs no driver, GPU or headers."""
 
-tpgen searches ``TPGEN_NVRTC``, CUDA wheels, conda and toolkits.
-"""
+# tpgen searches ``TPGEN_NVRTC``, CUDA wheels, conda and toolkits.
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from tpgen.kernels.cuda.driver import driver_cuda_version
 OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
 
 
-class Compiled(NamedTuple):
+class NvrtcOutput(NamedTuple):
     """Machine code (PTX for newer devices) and the assembler's log."""
 
     code: bytes
@@ -33,25 +32,26 @@ class Compiled(NamedTuple):
 
 
 class Nvrtc:
-    """An NVRTC library."""
+    """A loaded NVRTC library, which compiles CUDA C++."""
 
     def __init__(self, path: str) -> None:
+        """Load the library at ``path``."""
         self.path, self._library = path, ctypes.CDLL(path)
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     @cached_property
     def version(self) -> tuple[int, int]:
         major, minor = ctypes.c_int(), ctypes.c_int()
-        self._call_or_raise("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self._call_nvrtc_or_raise("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return major.value, minor.value
 
     @cached_property
     def architectures(self) -> tuple[int, ...]:
         """Compute capabilities that NVRTC supports."""
         count = ctypes.c_int()
-        self._call_or_raise("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        self._call_nvrtc_or_raise("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         found = (ctypes.c_int * count.value)()
-        self._call_or_raise("nvrtcGetSupportedArchs", found)
+        self._call_nvrtc_or_raise("nvrtcGetSupportedArchs", found)
         return tuple(found)
 
     @property
@@ -59,7 +59,7 @@ class Nvrtc:
         """Version and options, which decide the output."""
         return ("nvrtc {}.{}".format(*self.version), *OPTIONS)
 
-    def compile(self, text: str, arch: int) -> Compiled:
+    def compile(self, text: str, arch: int) -> NvrtcOutput:
         """Compile a source for one compute capability.
 
         Raises `KernelError` with NVRTC's first error, `BackendError` for a device too old.
@@ -79,9 +79,13 @@ class Nvrtc:
         more = ("--generate-line-info",) if numbered else ()
         return self._compile(text, f"compute_{arch}", "PTX", more).code.rstrip(b"\0").decode()
 
-    def _compile(self, text: str, architecture: str, output_kind: str, extra_options: tuple[str, ...] = ()) -> Compiled:
+    def _compile(
+        self, text: str, architecture: str, output_kind: str, extra_options: tuple[str, ...] = ()
+    ) -> NvrtcOutput:
         program = ctypes.c_void_p()
-        self._call_or_raise("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
+        self._call_nvrtc_or_raise(
+            "nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None
+        )
         try:
             options = [f"--gpu-architecture={architecture}", *OPTIONS, *extra_options]
             flags = (ctypes.c_char_p * len(options))(*map(str.encode, options))
@@ -97,23 +101,23 @@ class Nvrtc:
                     f"NVRTC failed for {architecture}: {first}\n"
                     "set TPGEN_NVRTC to another one, or use strategy='grouped'"
                 )
-            return Compiled(
+            return NvrtcOutput(
                 self._read_compiler_output(program, f"nvrtcGet{output_kind}Size", f"nvrtcGet{output_kind}"), log
             )
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _read_compiler_output(self, program: ctypes.c_void_p, size_of: str, get: str) -> bytes:
+    def _read_compiler_output(self, program: ctypes.c_void_p, size_function: str, read_function: str) -> bytes:
         size = ctypes.c_size_t()
-        self._call_or_raise(size_of, program, ctypes.byref(size))
+        self._call_nvrtc_or_raise(size_function, program, ctypes.byref(size))
         room = ctypes.create_string_buffer(size.value)
-        self._call_or_raise(get, program, room)
+        self._call_nvrtc_or_raise(read_function, program, room)
         return room.raw
 
-    def _call_or_raise(self, name: str, *values: object) -> None:
-        code = getattr(self._library, name)(*values)
+    def _call_nvrtc_or_raise(self, function: str, *arguments: object) -> None:
+        code = getattr(self._library, function)(*arguments)
         if code:
-            raise BackendError(f"{name} of {self.path} failed: {self._library.nvrtcGetErrorString(code).decode()}")
+            raise BackendError(f"{function} of {self.path} failed: {self._library.nvrtcGetErrorString(code).decode()}")
 
 
 def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None:
@@ -145,7 +149,7 @@ def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
     return found
 
 
-def known_architectures(cuda: int | None = None) -> tuple[int, ...]:
+def list_supported_architectures(cuda: int | None = None) -> tuple[int, ...]:
     """Compute capabilities that usable NVRTC libraries support."""
     serving = (one for one in _load_candidate_libraries() if not _why_unusable(one, None, cuda))
     return tuple(sorted({arch for one in serving for arch in one.architectures}))
@@ -218,11 +222,11 @@ def compile_machine_code(text: str, arch: int) -> bytes:
     if found:
         return read_own(found.library)
     return with_fallback_directory(
-        lambda directory: _compile_and_publish(Entry(directory, key, CUBIN), text, arch, compiler)
+        lambda directory: _compile_into_cache_entry(Entry(directory, key, CUBIN), text, arch, compiler)
     )
 
 
-def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
+def _compile_into_cache_entry(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
     # another process may have published the entry meanwhile
     with entry.hold_lock():
         if not entry.is_intact():

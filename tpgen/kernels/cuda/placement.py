@@ -8,9 +8,9 @@ from dataclasses import replace
 from tpgen.base.errors import EmitError
 from tpgen.base.remember import remembered
 from tpgen.form.form import Form
-from tpgen.kernels.cuda.channel_placement import CudaPlacement
+from tpgen.kernels.cuda.channel_placement import CudaChannelPlacement
 from tpgen.kernels.cuda.chips import KIB, Chip
-from tpgen.kernels.cuda.gather_placement import GatherPlacement
+from tpgen.kernels.cuda.gather_placement import CudaGatherPlacement
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.steps import check_room, has_room
 from tpgen.kernels.placement.channel import ChannelPlacement
@@ -27,7 +27,7 @@ _BLOCKS = 2  # on a multiprocessor, before warps share a block
 # cotangent is so many times as long as a row of x1.
 _NODES, _HELD, _LONGER = 2_000, 0.75, 3
 
-AnyPlacement = CudaPlacement | GatherPlacement
+AnyPlacement = CudaChannelPlacement | CudaGatherPlacement
 
 
 def cuda_target(dtype: str) -> Target:
@@ -36,29 +36,33 @@ def cuda_target(dtype: str) -> Target:
 
 
 def place_form(form: Form, dtype: str, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Place a kernel that opens slots of a form; raises as `place_cuda`."""
+    """`place_cuda` of a form."""
     return place_cuda(plan_schedule(form, cuda_target(dtype)), opened, chip, indexed)
 
 
 @remembered("placements on a GPU", entries=256)
 def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Place a kernel that opens slots of a schedule; ``indexed``: edges find rows of x1 and out.
+    """Choose rows and warps of a kernel of results or gradients ``opened``; ``indexed``: by edges of a graph.
 
     Raises `EmitError` for lack of memory, and as `place`.
     """
     rules = EDGES if indexed else ()
     base = place(schedule, opened, rules)
     assert not isinstance(base, MatrixPlacement)  # which is for vectors
-    kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
+    kind = CudaChannelPlacement if isinstance(base, ChannelPlacement) else CudaGatherPlacement
     one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, rules=rules)  # type: ignore[arg-type]
-    best = _first_placement_that_fits_memory(_placed_by_receiver_if_faster(one) or one)
+    best = _first_placement_that_fits_memory(_placement_with_edges_by_receiver_if_faster(one) or one)
     check_room(best)
     return best
 
 
-def _placed_by_receiver_if_faster(placement: AnyPlacement) -> AnyPlacement | None:
+def _placement_with_edges_by_receiver_if_faster(placement: AnyPlacement) -> AnyPlacement | None:
     # gradients of x1 by receiver: each cotangent is loaded once, gradients per edge pass through memory twice
-    if not isinstance(placement, CudaPlacement) or placement.owner != "x1" or not placement.copies_rows_whole("out"):
+    if (
+        not isinstance(placement, CudaChannelPlacement)
+        or placement.owner != "x1"
+        or not placement.copies_rows_whole("out")
+    ):
         return None
     row = placement.row_bytes("out")
     if row <= _LONGER * placement.row_bytes("x1") or _NODES * row <= _HELD * placement.chip.cache:
@@ -68,15 +72,15 @@ def _placed_by_receiver_if_faster(placement: AnyPlacement) -> AnyPlacement | Non
 
 
 def _first_placement_that_fits_memory(placement: AnyPlacement) -> AnyPlacement:
-    usual = replace(placement, rows=placement.usual_rows)
-    usual = replace(usual, warps=usual.usual_warps)
+    usual = replace(placement, rows=placement.default_rows)
+    usual = replace(usual, warps=usual.default_warps)
     return usual if has_room(usual) else next(_list_placements_that_fit_memory(usual), usual)
 
 
-def _list_placements_that_fit_memory(usual: AnyPlacement) -> Iterator[AnyPlacement]:
-    for rows in usual.row_choices:
+def _list_placements_that_fit_memory(default: AnyPlacement) -> Iterator[AnyPlacement]:
+    for rows in default.row_choices:
         for warps in _WARPS:
-            p = replace(usual, rows=rows, warps=warps)
+            p = replace(default, rows=rows, warps=warps)
             if p.warps <= p.units_per_step and has_room(p):
                 yield p
 
@@ -85,7 +89,7 @@ def _list_placements_that_fit_memory(usual: AnyPlacement) -> Iterator[AnyPlaceme
 
 
 def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialPlacement:
-    """Place a polynomial call, with the most warps that leave room for a second block.
+    """Choose warps of a polynomial's kernel: the most that leave room for a second block.
 
     Raises `EmitError` if one warp does not fit.
     """
@@ -95,18 +99,19 @@ def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip)
         fitting = next((p for p in found if p.shared <= min(room, chip.block_shared)), None)
         if fitting:
             return fitting
-    raise EmitError(_no_room_text(sweep, replace(placed, warps=1).shared, chip))
+    raise EmitError(_shared_memory_error_text(sweep, replace(placed, warps=1).shared, chip))
 
 
-def why_no_room(plan: Plan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
-    """Why derivatives up to the second do not fit a chip, or None."""
+def why_derivatives_do_not_fit(plan: Plan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
+    """Why derivatives up to the second do not fit shared memory, or None."""
     placed = CudaPolynomialPlacement(plan, forward, cuda_target(dtype), chip)
-    needed = (3 * forward.coefficients + placed.tile) * placed.lane_bytes
-    return _no_room_text(forward, needed, chip) if needed > chip.block_shared else None
+    needed = (3 * forward.coefficients + placed.transpose_size) * placed.lane_bytes
+    return _shared_memory_error_text(forward, needed, chip) if needed > chip.block_shared else None
 
 
-def _no_room_text(sweep: PolynomialSweep, needed: int, chip: Chip) -> str:
+def _shared_memory_error_text(sweep: PolynomialSweep, needed_bytes: int, chip: Chip) -> str:
     return (
-        f"a kernel of this polynomial, with {sweep.coefficients} coefficients, needs {needed} bytes of shared memory, "
-        f"and a block of {chip} has {chip.block_shared}: use strategy='einsum', or fewer irreps or a lower degree"
+        f"a kernel of this polynomial, with {sweep.coefficients} coefficients, needs {needed_bytes} bytes of shared "
+        f"memory, and a block of {chip} has {chip.block_shared}: use strategy='einsum', or fewer irreps or a lower "
+        "degree"
     )

@@ -10,9 +10,9 @@ from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import LANES, Chip
-from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, LoadedKernels, cuda_device_of
+from tpgen.kernels.cuda.kernel import CudaKernel, LoadedKernels, PreparedIndices, cuda_device_of
 from tpgen.kernels.cuda.launch import SPAN
-from tpgen.kernels.cuda.orders import Order, is_in_range, is_kept, recall_in_range, recall_order, sort_unless_known
+from tpgen.kernels.cuda.orders import SortedRows, is_in_range, is_kept, recall_in_range, recall_order, sort_unless_known
 from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
@@ -22,7 +22,7 @@ _MOST_SLOTS = 64  # as form.h has it
 
 
 class PolynomialKernel(CudaKernel):
-    """CUDA kernels of a polynomial's call, whose rows are sorted by chemical element."""
+    """CUDA kernels of a polynomial's call, with rows sorted by chemical element."""
 
     @staticmethod
     def place_on_chip(spec: KernelSpec, chip: Chip) -> CudaPolynomialPlacement:
@@ -38,7 +38,7 @@ class PolynomialKernel(CudaKernel):
             "rows": loaded.address(ENTRY),
             "weights": loaded.address(SUM_ENTRY),
             "channels": loaded.address(CHANNELS_ENTRY),
-            "at_once": loaded.at_once,
+            "at_once": loaded.concurrent_blocks,
             "threads": p.threads,
             "shared": p.shared,
             "weights_shared": loaded.functions[SUM_ENTRY].shared if p.open_weights else 0,
@@ -49,7 +49,8 @@ class PolynomialKernel(CudaKernel):
         }
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
-    def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
+    def get_cached_indices(self, indices: Sequence[RowIndex], like: Tensor) -> PreparedIndices | None:
+        """Cached element index and sort order of a call; None for a new index."""
         (index,), device = indices, cuda_device_of([like])
         capture, x = driver.captured_graph_number(device), index.tensor
         if x is None:
@@ -57,7 +58,7 @@ class PolynomialKernel(CudaKernel):
         order = recall_order(x, index.size, capture) if capture or recall_in_range(x, index.size) else None
         if order is None:
             return None
-        return KnownRows([x], [order.whole], None if capture or not is_kept(x) else driver.stream_of(device))
+        return PreparedIndices([x], [order.packed], None if capture or not is_kept(x) else driver.stream_of(device))
 
     def __call__(self, call: KernelCall) -> int:
         if call.rows:
@@ -66,7 +67,7 @@ class PolynomialKernel(CudaKernel):
             x.zero_()
         return 0
 
-    def find_order(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, Order | None]:
+    def sort_rows(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, SortedRows | None]:
         """Sort rows by element; return a fault code (0: none) and the order."""
         index = call.indices[0]
         if index.tensor is None:

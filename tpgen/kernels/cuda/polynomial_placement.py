@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tpgen.base.locks import cached_property
-from tpgen.kernels.cuda.chips import LANES, Chip, OnChip
+from tpgen.kernels.cuda.chips import LANES, Chip, KernelOnChip
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs
 from tpgen.kernels.sweep.monomials import merge_by_component
@@ -21,8 +21,8 @@ ComponentSum = tuple[Component, tuple[Product, ...]]
 
 
 @dataclass(frozen=True)
-class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
-    """A `PolynomialPlacement` with one channel per lane on a chip."""
+class CudaPolynomialPlacement(PolynomialPlacement, KernelOnChip):
+    """GPU placement of a polynomial call: blocks, warps, one channel per lane."""
 
     chip: Chip
     warps: int = _WARPS
@@ -40,7 +40,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
         return self.target.dtype
 
     @property
-    def entries(self) -> dict[str, tuple[int, int]]:
+    def block_sizes_by_kernel(self) -> dict[str, tuple[int, int]]:
         """Threads and shared bytes by kernel name."""
         weights = {SUM_ENTRY: (self.threads, self.warp_gradients * self.lane_bytes)} if self.open_weights else {}
         channels = {CHANNELS_ENTRY: (self.threads, 0)} if self.channel_sums else {}
@@ -67,8 +67,8 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
         return max(1, _TOGETHER // self.together)
 
     @cached_property
-    def tile(self) -> int:
-        """Numbers per lane (odd) of a warp's buffer to transpose segments."""
+    def transpose_size(self) -> int:
+        """Numbers per lane (odd) of a warp's shared buffer that transposes segments."""
         moved = [self.operands[s] for s in (*self.inputs, *self.stored)]
         sizes = [size for o in moved if o.channels for _, size in component_runs(o) if size > 1]
         return max(sizes, default=0) | bool(sizes)
@@ -76,7 +76,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
     @property
     def shared(self) -> int:
         """Shared bytes of a block."""
-        return (self.block_coefficients + self.warps * (self.warp_gradients + self.tile)) * self.lane_bytes
+        return (self.block_coefficients + self.warps * (self.warp_gradients + self.transpose_size)) * self.lane_bytes
 
     @property
     def lane_bytes(self) -> int:
@@ -84,14 +84,14 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
         return LANES * self.number
 
     @cached_property
-    def prologue(self) -> list[list[ComponentSum]]:
-        """Coefficients that each warp computes."""
+    def coefficient_sums_by_warp(self) -> list[list[ComponentSum]]:
+        """Coefficients, as sums of products, that each warp computes."""
         made = list(merge_by_component(self.sweep.prologue).items())
         return split_by_size(made, [len(terms) for _, terms in made], self.warps)
 
     @cached_property
-    def epilogue(self) -> list[list[ComponentSum]]:
-        """Gradients of weights that each warp computes, zeros included."""
+    def weight_gradient_sums_by_warp(self) -> list[list[ComponentSum]]:
+        """Gradients of weights, as sums of products, that each warp computes; zeros included."""
         sums = merge_by_component(self.sweep.epilogue)
         places = [Component(s, 0, i) for s in self.open_weights for i in range(self.operands[s].dim)]
         found = [(place, sums.get(place, ())) for place in places]
@@ -102,7 +102,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
             f"cuda placement: {self.sweep.call}; {self.target.dtype}, {self.chip}",
             f"  a block: rows of one element at {LANES} channels, on {self.warps} warps",
             f"  shared memory: {self.shared} bytes; of a lane {self.block_coefficients} coefficients, and of each warp "
-            f"{self.warp_gradients} gradients of them and {self.tile} to turn segments",
+            f"{self.warp_gradients} gradients of them and {self.transpose_size} to turn segments",
         ]
         parts += [f"  {slot}: {self._describe_reading(slot)}" for slot in self.given]
         return "\n".join([*parts, *(f"  -> {slot}: {self._describe_writing(slot)}" for slot in self.opened)])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tpgen.kernels.cpp.polynomial import RowText, TargetTemplates
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.polynomial_placement import ComponentSum, CudaPolynomialPlacement
-from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY, cuda_header, write_numbers
+from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY, cuda_header, write_cuda_prelude
 from tpgen.kernels.placement.polynomial import slot_name
 from tpgen.kernels.sweep.statements import Component
 from tpgen.planner.polynomial_plan import format_terms
@@ -30,25 +30,25 @@ _LANES = TargetTemplates(
 )
 
 
-class PolynomialText:
+class PolynomialKernelWriter:
     """Writes a polynomial's CUDA kernels."""
 
     def __init__(self, placement: CudaPolynomialPlacement, w: Writer) -> None:
         self.at, self.sweep, self.w = placement, placement.sweep, w
         self.row = RowText(placement, w, _LANES)
 
-    def write(self) -> None:
+    def write_kernel_source(self) -> None:
         """Write prelude, device functions and kernels."""
         self._write_constants_and_call_struct()
         if self.at.coefficients:
-            self._write_function_of_coefficients()
-        self._write_function_of_row()
-        self._write_kernel_of_rows()
+            self._write_coefficient_function()
+        self._write_row_function()
+        self._write_row_kernel()
         if self.at.open_weights:
-            self._write_function_of_weight_gradients()
-            self._write_kernel_of_weight_gradients()
+            self._write_weight_gradient_function()
+            self._write_weight_gradient_kernel()
         if self.at.channel_sums:
-            self._write_kernel_that_sums_channels()
+            self._write_channel_sum_kernel()
 
     def _write_constants_and_call_struct(self) -> None:
         w, at = self.w, self.at
@@ -57,7 +57,7 @@ class PolynomialText:
         tables = (
             f"COEFFICIENTS = {self.sweep.coefficients}, KEPT = {at.block_coefficients}, ADDED = {at.warp_gradients}"
         )
-        write_numbers(w, at.target.dtype, f"WARPS = {at.warps}, TILE = {at.tile * LANES}", tables)
+        write_cuda_prelude(w, at.target.dtype, f"WARPS = {at.warps}, TILE = {at.transpose_size * LANES}", tables)
         with w.block("struct Call", "};"):
             for s in at.given:
                 w.line(f"const real* p_{slot_name(s)};")
@@ -77,7 +77,7 @@ class PolynomialText:
         # arguments of a called function are in registers, or in the memory that they came from
         return len(self.sweep.rows) > _LONG
 
-    def _write_function_of_row(self) -> None:
+    def _write_row_function(self) -> None:
         at, w = self.at, self.w
         arguments = [
             "const Call& call",
@@ -115,48 +115,53 @@ class PolynomialText:
 
     # -- one element --
 
-    def _write_function_of_coefficients(self) -> None:
+    def _write_coefficient_function(self) -> None:
         arguments = [f"num* {slot_name(s)}" for s in self.at.coefficients]
-        self._write_function_of_warp_sums(
-            "prologue", arguments, self.at.prologue, self._template_that_stores_coefficient
+        self._write_function_with_sums_by_warp(
+            "prologue", arguments, self.at.coefficient_sums_by_warp, self._template_that_stores_coefficient
         )
 
     def _template_that_stores_coefficient(self, place: Component) -> str:
         return f"{slot_name(place.operand)}[{place.index} * {LANES}] = {{}};"
 
-    def _write_function_of_weight_gradients(self) -> None:
+    def _write_weight_gradient_function(self) -> None:
         arguments = [f"const num* {slot_name(s)}" for s in self.at.adjoints]
-        self._write_function_of_warp_sums(
-            "epilogue", arguments, self.at.epilogue, self._template_that_stores_weight_gradient
+        self._write_function_with_sums_by_warp(
+            "epilogue", arguments, self.at.weight_gradient_sums_by_warp, self._template_that_stores_weight_gradient
         )
 
     def _template_that_stores_weight_gradient(self, place: Component) -> str:
         name, dim = slot_name(place.operand), self.at.operands[place.operand].dim
         return f"call.o_{name}[(e * {dim} + {place.index}) * call.channels + c] = narrow({{}});"
 
-    def _write_function_of_warp_sums(
-        self, name: str, arguments: list[str], parts: list[list[ComponentSum]], make_store: object
+    def _write_function_with_sums_by_warp(
+        self,
+        name: str,
+        arguments: list[str],
+        sums_by_warp: list[list[ComponentSum]],
+        make_store_template: Callable[[Component], str],
     ) -> None:
         head = ", ".join(["const Call& call", "i64 e", "i64 c", "int warp", *arguments])
         with self.w.part(f"function {name}"), self.w.block(f"DEVICE void {name}({head})"):
-            for warp, sums in enumerate(parts):
+            for warp, sums in enumerate(sums_by_warp):
                 if sums:
                     with self.w.block(f"if (warp == {warp})"):
-                        self._write_weight_loads_and_sums(sums, make_store)
+                        self._write_weight_loads_and_sums(sums, make_store_template)
 
-    def _write_weight_loads_and_sums(self, sums: list[ComponentSum], make_store: object) -> None:
-        assert callable(make_store)
-        for slot, used in _list_weights_read(self.at, sums):
+    def _write_weight_loads_and_sums(
+        self, sums: list[ComponentSum], make_store_template: Callable[[Component], str]
+    ) -> None:
+        for slot, used in _list_weight_indices_by_operand(self.at, sums):
             name, dim = slot_name(slot), self.at.operands[slot].dim
             self.w.line(f"num t_{name}[{dim}];")
             for i in used:
                 self.w.line(f"t_{name}[{i}] = widen(call.p_{name}[(e * {dim} + {i}) * call.channels + c]);")
         for place, terms in sums:
-            self.w.line(make_store(place).format(self.row.spelling.sum_text(terms) or "0"))
+            self.w.line(make_store_template(place).format(self.row.spelling.sum_text(terms) or "0"))
 
     # -- the kernels --
 
-    def _write_kernel_of_rows(self) -> None:
+    def _write_row_kernel(self) -> None:
         w, at = self.w, self.at
         call = f"const {'__grid_constant__ ' * self._is_row_code_called_function}Call call"
         with w.part("kernel of rows"), w.block(f"{_KERNEL} {ENTRY}({call})"):
@@ -196,7 +201,7 @@ class PolynomialText:
                 w.line(f"sum += shared[{LANES} * (KEPT + m / rows * ADDED + n) + m % rows * width + lane];")
             w.line("call.sums[(blockIdx.x / chunks * ADDED + n) * call.channels + c] = sum;")
 
-    def _write_kernel_of_weight_gradients(self) -> None:
+    def _write_weight_gradient_kernel(self) -> None:
         # sums over an element's tasks in order, then the gradient of each weight
         w, at = self.w, self.at
         with w.part("kernel of weights"), w.block(f"{_KERNEL} {SUM_ENTRY}(const Call call)"):
@@ -231,7 +236,7 @@ class PolynomialText:
             w.raw("#pragma unroll")
             w.line(f"{each} if (n + k * WARPS < ADDED) sums[(n + k * WARPS) * {LANES}] = sum[k];")
 
-    def _write_kernel_that_sums_channels(self) -> None:
+    def _write_channel_sum_kernel(self) -> None:
         w = self.w
         with w.part("kernel of channels"), w.block(f"{_KERNEL} {CHANNELS_ENTRY}(const Call call)"):
             w.line("const i64 chunks = (call.channels + call.width - 1) / call.width;")
@@ -244,7 +249,9 @@ class PolynomialText:
                     w.line(f"call.o_{name}[place] = narrow(sum);")
 
 
-def _list_weights_read(placement: CudaPolynomialPlacement, sums: Iterable[ComponentSum]) -> list[tuple[str, list[int]]]:
+def _list_weight_indices_by_operand(
+    placement: CudaPolynomialPlacement, sums: Iterable[ComponentSum]
+) -> list[tuple[str, list[int]]]:
     # the weights that some sums read, by slot
     values = {value for _, terms in sums for p in terms for value in p.factors if isinstance(value, Component)}
     found = ((s, sorted(v.index for v in values if v.operand == s)) for s in placement.weights)

@@ -16,14 +16,14 @@ def cuda_header(name: str) -> str:
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
-def write_numbers(w: Writer, dtype: str, *counts: str) -> None:
-    """Write number types, constants and device helpers."""
+def write_cuda_prelude(w: Writer, dtype: str, *enumerators: str) -> None:
+    """Write number types, enums of constants (``"A = 1, B = 2"``) and device helpers."""
     real, num = _TYPES[dtype]
     w.line("typedef long long i64; typedef unsigned long long u64;")
     w.line(f"typedef {real} real;  // in memory")
     w.line(f"typedef {num} num;  // in registers")
-    for count in counts:
-        w.line(f"enum {{ {count} }};")
+    for one in enumerators:
+        w.line(f"enum {{ {one} }};")
     w.raw("#ifndef TPGEN_DEVICE")
     w.raw(cuda_header("device"))
     w.raw("#endif")

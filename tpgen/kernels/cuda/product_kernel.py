@@ -10,13 +10,13 @@ from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, LoadedKernels, cuda_device_of
-from tpgen.kernels.cuda.launch import EdgeRows
+from tpgen.kernels.cuda.kernel import CudaKernel, LoadedKernels, PreparedIndices, cuda_device_of
+from tpgen.kernels.cuda.launch import EdgeIndices
 from tpgen.kernels.cuda.orders import (
-    Order,
+    SortedRows,
     is_in_range,
     is_kept,
-    is_known_to_ascend,
+    is_remembered_as_ascending,
     recall_in_range,
     recall_order,
     recall_widened_index,
@@ -34,6 +34,7 @@ class ProductKernel(CudaKernel):
 
     @staticmethod
     def place_on_chip(spec: KernelSpec, chip: Chip) -> AnyPlacement:
+        """Choose rows and warps of a call's kernel."""
         description = spec.description
         return place_form(
             description.form, DTYPES[spec.dtype], description.opened_and_raised(spec.call)[0], chip, bool(spec.rules)
@@ -42,14 +43,14 @@ class ProductKernel(CudaKernel):
     def launch_fields(self, loaded: LoadedKernels) -> list[int]:
         """Fields of the C++ ``struct Launch``."""
         p = loaded.placement
-        sum_threads, sum_shared = p.entries.get(SUM_ENTRY, (0, 0))
+        sum_threads, sum_shared = p.block_sizes_by_kernel.get(SUM_ENTRY, (0, 0))
         fields = {  # of `struct Launch`
             "context": loaded.context,
             "kernel": loaded.address(ENTRY),
             "sum": loaded.address(SUM_ENTRY),
             "join": loaded.address(JOIN_ENTRY),
             "collect": loaded.address(COLLECT_ENTRY),
-            "at_once": loaded.at_once,
+            "at_once": loaded.concurrent_blocks,
             "rows": p.rows,
             "threads": p.threads,
             "shared": p.shared,
@@ -63,7 +64,8 @@ class ProductKernel(CudaKernel):
         }
         return [*fields.values()]
 
-    def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
+    def get_cached_indices(self, indices: Sequence[RowIndex], like: Tensor) -> PreparedIndices | None:
+        """Cached indices and sort orders of a call; None for new indices."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), driver.captured_graph_number(device)
         if loaded is None:
@@ -76,40 +78,43 @@ class ProductKernel(CudaKernel):
             sorts = index.rule.operand in loaded.placement.sorted_by
             if sorts and order is None:
                 found = recall_order(x, index.size, capture)
-                if found is None and not is_known_to_ascend(x):
+                if found is None and not is_remembered_as_ascending(x):
                     return None
-                order = found and found.whole
+                order = found and found.packed
             known = recall_widened_index(x, capture)
             if known is None:
                 return None
             wide.append(known)
             orders.append(order if sorts else None)
         keeps = not capture and all(is_kept(index.tensor) for index in indices if index.tensor is not None)
-        return KnownRows(wide, orders, loaded.stream if keeps else None)
+        return PreparedIndices(wide, orders, loaded.stream if keeps else None)
 
-    def find_order(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, EdgeRows | None]:
+    def sort_rows(self, loaded: LoadedKernels, call: KernelCall) -> tuple[int, EdgeIndices | None]:
         """Sort edges by owner; return a fault code (0: none) and the order."""
         p = loaded.placement
-        return ordered_edges(p.by, call.indices, loaded.device, bool(p.scattered)) if call.indices else (0, None)
+        return check_and_sort_edges(p.by, call.indices, loaded.device, bool(p.scattered)) if call.indices else (0, None)
 
 
-def ordered_edges(
-    owner: str | None, indices: Sequence[RowIndex], device: int, scattered: bool = False
-) -> tuple[int, EdgeRows | None]:
-    """Return (0, edges by owner), or the fault of an index out of range; a capture skips the check."""
+def check_and_sort_edges(
+    owner: str | None, indices: Sequence[RowIndex], device: int, also_by_source: bool = False
+) -> tuple[int, EdgeIndices | None]:
+    """Return (0, edges by nodes of operand ``owner``), or (fault code, None) for an index out of range.
+
+    A CUDA graph capture skips the check.
+    """
     capture = driver.captured_graph_number(device)
     own = find_index(indices, owner) if owner else None
     order = (
-        _given_or_known_order(own, capture).order
-        if own and not is_known_to_ascend(_require_index_tensor(own))
+        _given_or_cached_order(own, capture).order
+        if own and not is_remembered_as_ascending(_require_index_tensor(own))
         else None
     )
     for place, index in enumerate(indices):
         if index.check and not capture and not is_in_range(_require_index_tensor(index), index.size):
             return BEYOND + place, None
     src, dst = (widen_index(_require_index_tensor(index), capture) for index in indices)
-    collected = _given_or_known_order(indices[0], capture) if scattered else None
-    return 0, EdgeRows(order, src, dst, own.size if own else 0, collected)
+    collected = _given_or_cached_order(indices[0], capture) if also_by_source else None
+    return 0, EdgeIndices(order, src, dst, own.size if own else 0, collected)
 
 
 def _require_index_tensor(index: RowIndex) -> Tensor:
@@ -117,7 +122,7 @@ def _require_index_tensor(index: RowIndex) -> Tensor:
     return index.tensor
 
 
-def _given_or_known_order(index: RowIndex, capture: int) -> Order:
+def _given_or_cached_order(index: RowIndex, capture: int) -> SortedRows:
     if index.order is not None:
-        return Order.split(index.order, index.size)
+        return SortedRows.split(index.order, index.size)
     return sort_unless_known(_require_index_tensor(index), index.size, capture)

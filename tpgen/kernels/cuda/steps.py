@@ -1,7 +1,6 @@
-"""Layout of rows in a block's shared memory.
+"""Layout of rows in a block's shared memory."""
 
-A *step* is some rows: a block fetches, computes and delivers whole rows, while later rows arrive in another *stage*.
-"""
+# A *step* is some rows: a block fetches, computes and delivers whole rows, while later rows arrive in another *stage*.
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from abc import abstractmethod
 
 from tpgen.base.errors import EmitError
 from tpgen.base.locks import cached_property
-from tpgen.kernels.cuda.chips import KIB, LANES, OnChip
+from tpgen.kernels.cuda.chips import KIB, LANES, KernelOnChip
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.sweep.terms import SLOTS
@@ -25,8 +24,8 @@ _BATCH = 2_000  # rows that are to reach every multiprocessor
 _NUMBERS = 128  # that a thread has in registers, at least
 
 
-class RowSteps(OnChip, OpenedSlots):
-    """Base of placements: rows that a block computes together, in shared memory."""
+class SharedMemoryPlacement(KernelOnChip, OpenedSlots):
+    """Base of placements of products: rows that a block computes together, laid out in shared memory."""
 
     held: str | None = None  # the given operand whose row stays, while edges of one node come
     rows: int  # of a step
@@ -35,7 +34,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     @abstractmethod
-    def usual_warps(self) -> int:
+    def default_warps(self) -> int:
         """Default warps of a block."""
 
     @property
@@ -44,7 +43,7 @@ class RowSteps(OnChip, OpenedSlots):
         """Units of work in a step, shared out to warps."""
 
     @abstractmethod
-    def has_own_area_for_sums(self, operand: str) -> bool:
+    def needs_accumulation_buffer(self, operand: str) -> bool:
         """Whether an opened slot accumulates in an area of its own."""
 
     @abstractmethod
@@ -76,7 +75,7 @@ class RowSteps(OnChip, OpenedSlots):
         return _NUMBERS * self.number // 4
 
     @property
-    def entries(self) -> dict[str, tuple[int, int]]:
+    def block_sizes_by_kernel(self) -> dict[str, tuple[int, int]]:
         """Threads and shared bytes by kernel name."""
         found = {ENTRY: (self.threads, self.shared)}
         if self.sums_weights:
@@ -117,25 +116,27 @@ class RowSteps(OnChip, OpenedSlots):
         return tuple(o for o in self.opened if not self.summed_over_rows(o) and self.dim[o])
 
     @cached_property
-    def usual_rows(self) -> int:
-        """Default rows of a step."""
+    def default_rows(self) -> int:
+        """Default rows that a block computes together."""
         if self.indexed:
-            return next((r for r in (4, 2) if self._shared_bytes_of_step(2 * r) <= self.chip.block_shared // 3), 1)
-        rows = self._fewest_aligned_rows
-        if self._shared_bytes_of_step(rows) > self.chip.block_shared // 2:
+            return next(
+                (r for r in (4, 2) if self._count_shared_bytes_for_rows(2 * r) <= self.chip.block_shared // 3), 1
+            )
+        rows = self._min_rows_for_aligned_copies
+        if self._count_shared_bytes_for_rows(rows) > self.chip.block_shared // 2:
             return 1
-        while rows < _ROWS and self._shared_bytes_of_step(2 * rows) <= self.small:
+        while rows < _ROWS and self._count_shared_bytes_for_rows(2 * rows) <= self.small:
             rows *= 2
         return rows
 
     @property
     def row_choices(self) -> tuple[int, ...]:
-        """Possible rows of a step."""
-        most = max(self.usual_rows, _BATCH // self.chip.processors)
-        return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if self._fewest_aligned_rows <= r <= most)
+        """Numbers of rows per step to try."""
+        most = max(self.default_rows, _BATCH // self.chip.processors)
+        return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if self._min_rows_for_aligned_copies <= r <= most)
 
     @property
-    def _fewest_aligned_rows(self) -> int:
+    def _min_rows_for_aligned_copies(self) -> int:
         # 1 where no number of rows fills multiples of 16 bytes
         large = [] if self.indexed else [o for o in self._operands_copied_by_rows if self.row_bytes(o) > _SHORT]
         return next((r for r in (1, 2, 4, 8) if all(self._is_multiple_of_16_bytes(o, r) for o in large)), 1)
@@ -144,7 +145,7 @@ class RowSteps(OnChip, OpenedSlots):
     def _operands_copied_by_rows(self) -> tuple[str, ...]:
         return tuple(o for o in SLOTS if o in self.row_operands or o in self.results)
 
-    def _shared_bytes_of_step(self, rows: int) -> int:
+    def _count_shared_bytes_for_rows(self, rows: int) -> int:
         return sum(self.row_bytes(o) for o in self._operands_copied_by_rows) * rows
 
     def row_bytes(self, operand: str) -> int:
@@ -158,8 +159,8 @@ class RowSteps(OnChip, OpenedSlots):
         return self._is_multiple_of_16_bytes(operand, 1 if self.indexed else self.rows)
 
     @property
-    def head(self) -> list[str]:
-        """Lines that describe a step."""
+    def header_lines(self) -> list[str]:
+        """First lines of the printed placement."""
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         owned += f", by the owner of {self.held}" if self.held else ""
         return [
@@ -173,21 +174,21 @@ class RowSteps(OnChip, OpenedSlots):
     @cached_property
     def stage(self) -> dict[str, int]:
         """Byte offset in a stage of each operand's rows."""
-        return _area_offsets({o: self.row_bytes(o) * self.rows for o in self.row_operands})
+        return _aligned_area_offsets({o: self.row_bytes(o) * self.rows for o in self.row_operands})
 
     @property
     def stage_bytes(self) -> int:
-        return _areas_end({o: self.row_bytes(o) * self.rows for o in self.row_operands})
+        return _end_of_aligned_areas({o: self.row_bytes(o) * self.rows for o in self.row_operands})
 
     @cached_property
-    def _bytes_of_shared_memory_areas(self) -> dict[str, int]:
+    def _shared_bytes_by_area(self) -> dict[str, int]:
         # bytes of what stands once in a block
         number = self.number
         areas = {SLOTS_AREA: _ENDS * _SLOTS * self.rows} if self.indexed else {}
         areas |= {self.held: self.row_bytes(self.held)} if self.held else {}
         areas |= {name: size * self.rows * number for name, size in self.intermediate_dims.items()}
         for o in self.opened:
-            if self.has_own_area_for_sums(o) and not self.has_shared_weights(o):
+            if self.needs_accumulation_buffer(o) and not self.has_shared_weights(o):
                 areas[f"d_{o}"] = self.dim[o] * (1 if self.summed_over_rows(o) else self.rows) * number
             elif o in self.results and not self.may_overwrite_operand(o):
                 areas[f"d_{o}"] = self.row_bytes(o) * self.rows
@@ -196,26 +197,26 @@ class RowSteps(OnChip, OpenedSlots):
     @cached_property
     def areas(self) -> dict[str, int]:
         """Byte offset of each permanent area."""
-        return _area_offsets(self._bytes_of_shared_memory_areas, 8 * (self.stage_count + 1))
+        return _aligned_area_offsets(self._shared_bytes_by_area, 8 * (self.stage_count + 1))
 
     @cached_property
     def stage_count(self) -> int:
-        """Stages: two if both fit."""
+        """Buffers for fetched rows: two if both fit shared memory, else one."""
         return (
             2
-            if _areas_end(self._bytes_of_shared_memory_areas, 64) + 2 * self.stage_bytes <= self.chip.block_shared
+            if _end_of_aligned_areas(self._shared_bytes_by_area, 64) + 2 * self.stage_bytes <= self.chip.block_shared
             else 1
         )
 
     @property
-    def stages_at(self) -> int:
+    def first_stage_offset(self) -> int:
         """Byte offset of the first stage."""
-        return _round_up(_areas_end(self._bytes_of_shared_memory_areas, 8 * self.stage_count), 128)
+        return _round_up(_end_of_aligned_areas(self._shared_bytes_by_area, 8 * self.stage_count), 128)
 
     @property
     def shared(self) -> int:
         """Shared bytes of a block."""
-        return self.stages_at + self.stage_count * _round_up(self.stage_bytes, 128)
+        return self.first_stage_offset + self.stage_count * _round_up(self.stage_bytes, 128)
 
     @property
     def constants(self) -> int:
@@ -223,12 +224,12 @@ class RowSteps(OnChip, OpenedSlots):
         return 0
 
 
-def has_room(placement: RowSteps) -> bool:
+def has_room(placement: SharedMemoryPlacement) -> bool:
     """Whether a placement fits its chip's memory."""
     return placement.shared <= placement.chip.block_shared and placement.constants <= CONSTANTS
 
 
-def check_room(placement: RowSteps) -> None:
+def check_room(placement: SharedMemoryPlacement) -> None:
     """Raise `EmitError` for lack of shared or constant memory."""
     if placement.shared > placement.chip.block_shared:
         raise EmitError(
@@ -246,7 +247,7 @@ def _round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def _area_offsets(sizes: dict[str, int], start: int = 0) -> dict[str, int]:
+def _aligned_area_offsets(sizes: dict[str, int], start: int = 0) -> dict[str, int]:
     # each area begins at a multiple of 32 bytes
     places, at = {}, _round_up(start, 32)
     for name, size in sizes.items():
@@ -254,5 +255,5 @@ def _area_offsets(sizes: dict[str, int], start: int = 0) -> dict[str, int]:
     return places
 
 
-def _areas_end(sizes: dict[str, int], start: int = 0) -> int:
+def _end_of_aligned_areas(sizes: dict[str, int], start: int = 0) -> int:
     return _round_up(start, 32) + sum(_round_up(size, 32) for size in sizes.values())

@@ -5,47 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.cuda.channel_text import StepChannelText
-from tpgen.kernels.cuda.gather_placement import GatherPlacement
-from tpgen.kernels.cuda.gather_text import GathersText
+from tpgen.kernels.cuda.channel_text import ChannelStepWriter
+from tpgen.kernels.cuda.gather_placement import CudaGatherPlacement
+from tpgen.kernels.cuda.gather_text import GatherStepWriter
 from tpgen.kernels.cuda.placement import AnyPlacement
-from tpgen.kernels.cuda.prelude import ENTRY, cuda_header, write_numbers
-from tpgen.kernels.cuda.steps import SLOTS_AREA, RowSteps
+from tpgen.kernels.cuda.prelude import ENTRY, cuda_header, write_cuda_prelude
+from tpgen.kernels.cuda.steps import SLOTS_AREA, SharedMemoryPlacement
 from tpgen.kernels.sweep.terms import SLOTS
 
 _ENDS = {"x1": "src", "out": "dst"}  # of an edge, whose rows these are
 
 
-class StepsText:
+class ProductKernelWriter:
     """Writes a product's CUDA kernel."""
 
     def __init__(self, placement: AnyPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
         self.dtype = placement.schedule.target.dtype
         self.body = (
-            GathersText(placement, w) if isinstance(placement, GatherPlacement) else StepChannelText(placement, w)
+            GatherStepWriter(placement, w)
+            if isinstance(placement, CudaGatherPlacement)
+            else ChannelStepWriter(placement, w)
         )
 
-    def write(self) -> None:
+    def write_kernel_source(self) -> None:
         """Write prelude, device functions and kernels."""
         self._write_with_part_label("placement", self._write_header_comment)
         self._write_constants_and_headers()
-        self._write_with_part_label("tables", self.body.write_constants)
-        self._write_with_part_label("a step", self._write_struct_of_step_of_rows)
-        self.body.write_functions_called_by_kernel()
-        rows = _RowsText(self.p, self.w)
-        self._write_with_part_label("rows fetched", rows.write_call)
+        self._write_with_part_label("tables", self.body.write_constant_arrays)
+        self._write_with_part_label("a step", self._write_step_struct)
+        self.body.write_device_functions()
+        rows = _RowTransferWriter(self.p, self.w)
+        self._write_with_part_label("rows fetched", rows.write_call_struct)
         if self.p.indexed:
             self._write_with_part_label("edges", self._write_device_functions_of_edges)
-        self._write_with_part_label("rows fetched", rows.write_fetch)
+        self._write_with_part_label("rows fetched", rows.write_fetch_function)
         self._write_with_part_label("a step", self._write_compute_function)
         if self.p.results:
-            self._write_with_part_label("rows delivered", rows.write_deliver)
+            self._write_with_part_label("rows delivered", rows.write_store_function)
         self._write_with_part_label("the kernel", self._write_kernel_entry_point)
         if self.p.sums_weights:
-            self._write_with_part_label("the kernel", self._write_kernel_that_sums_weight_gradients)
+            self._write_with_part_label("the kernel", self._write_weight_gradient_sum_kernel)
         if self.p.scattered:
-            self._write_with_part_label("the kernel", self._write_kernel_that_sums_edges_of_node)
+            self._write_with_part_label("the kernel", self._write_node_sum_kernel)
 
     def _write_with_part_label(self, name: str, write: Callable[[], None]) -> None:
         with self.w.part(name):
@@ -57,20 +59,25 @@ class StepsText:
 
     def _write_constants_and_headers(self) -> None:
         w, p = self.w, self.p
-        counts = {"THREADS": p.threads, "BLOCKS": p.blocks_at_once, "ROWS": p.rows, "STAGES": p.stage_count}
-        write_numbers(w, self.dtype, ", ".join(f"{name} = {count}" for name, count in counts.items()))
+        counts = {
+            "THREADS": p.threads,
+            "BLOCKS": p.max_blocks_per_multiprocessor,
+            "ROWS": p.rows,
+            "STAGES": p.stage_count,
+        }
+        write_cuda_prelude(w, self.dtype, ", ".join(f"{name} = {count}" for name, count in counts.items()))
         w.raw(cuda_header("copies"))
-        w.raw(cuda_header("gather" if isinstance(self.p, GatherPlacement) else "lanes"))
+        w.raw(cuda_header("gather" if isinstance(self.p, CudaGatherPlacement) else "lanes"))
 
     # -- what a step works on --
 
-    def _write_struct_of_step_of_rows(self) -> None:
+    def _write_step_struct(self) -> None:
         p, w = self.p, self.w
         with w.block("struct Step", "};"):
             for o in p.given:
                 w.line(f"const real* {o};")
             for o in p.opened:
-                w.line(f"{'num' if p.has_own_area_for_sums(o) else 'real'}* d_{o};")
+                w.line(f"{'num' if p.needs_accumulation_buffer(o) else 'real'}* d_{o};")
             for name, size in p.intermediate_dims.items():
                 if size:
                     w.line(f"num* {name};")
@@ -81,7 +88,7 @@ class StepsText:
     def _write_compute_function(self) -> None:
         run = "const Call& call, Step& s, Run& run, const Ends* ends" if self.p.by else "const Step& s"
         with self.w.block(f"DEVICE void compute({run})"):
-            self.body.write_body_of_compute_function()
+            self.body.write_compute_function_body()
 
     def _write_device_functions_of_edges(self) -> None:
         w, owner, held = self.w, self.p.owner, self.p.held
@@ -112,7 +119,7 @@ class StepsText:
             w.line("int at = 0;")
             w.line("unsigned parity = 0;")
             if p.indexed:
-                self._write_share_of_edges_of_block()
+                self._write_edge_range_of_block()
             else:
                 w.line("__syncthreads();")
                 w.line("const i64 begin = (i64)blockIdx.x * ROWS, by = (i64)gridDim.x * ROWS, end = call.rows;")
@@ -124,7 +131,7 @@ class StepsText:
     def _write_pointers_to_shared_memory(self) -> None:
         # areas that stay where they are
         p, w = self.p, self.w
-        kinds = {f"d_{o}": "num" if p.has_own_area_for_sums(o) else "real" for o in p.opened} | dict.fromkeys(
+        kinds = {f"d_{o}": "num" if p.needs_accumulation_buffer(o) else "real" for o in p.opened} | dict.fromkeys(
             p.given, "const real"
         )
         for name, place in p.areas.items():
@@ -139,7 +146,7 @@ class StepsText:
         if p.rows == 1:
             w.line("s.rows = 1;")
 
-    def _write_share_of_edges_of_block(self) -> None:
+    def _write_edge_range_of_block(self) -> None:
         # an equal share of all edges, in their order
         w, p = self.w, self.p
         w.line("const i64 begin = run_begin(call, blockIdx.x, gridDim.x), by = ROWS;")
@@ -156,7 +163,7 @@ class StepsText:
     def _write_loop_over_steps_of_rows(self) -> None:
         w, p = self.w, self.p
         size = -(-p.stage_bytes // 128) * 128
-        place = f"shared + {p.stages_at} + {{0}} * {size}, barriers + {{0}}"
+        place = f"shared + {p.first_stage_offset} + {{0}} * {size}, barriers + {{0}}"
         if p.stage_count > 1:
             with w.block("for (int n = 0; n < STAGES - 1; ++n)"):
                 w.line("const i64 q = begin + n * by;")
@@ -168,7 +175,7 @@ class StepsText:
             if p.indexed:
                 w.line("look_ahead(call, ahead);")
             w.line("fetched(barriers + at, parity);")
-            w.line(f"unsigned char* const stage = shared + {p.stages_at} + at * {size};")
+            w.line(f"unsigned char* const stage = shared + {p.first_stage_offset} + at * {size};")
             self._write_pointers_to_rows_of_step()
             if p.indexed and (p.by or p.results):
                 w.line("const Ends* const ends = ends_of_step(slots, step);")
@@ -180,38 +187,38 @@ class StepsText:
                 w.line("++step;")
             w.line("if (++at == STAGES) at = 0, parity ^= 1;")
 
-    def _write_call_that_fetches_rows(self, first: str, place: str, step: str) -> None:
+    def _write_call_that_fetches_rows(self, first_row: str, destination: str, step: str) -> None:
         # ask for the rows of a step, where there is one
-        which = f"ends_of_step(slots, {step})" if self.p.indexed else first
-        self.w.line(f"if ({first} < end) fetch_rows(call, {place}, {which}, rows_of({first}, end));")
+        which = f"ends_of_step(slots, {step})" if self.p.indexed else first_row
+        self.w.line(f"if ({first_row} < end) fetch_rows(call, {destination}, {which}, rows_of({first_row}, end));")
         self.w.line("fetch_end();")
 
     def _write_pointers_to_rows_of_step(self) -> None:
         p, w = self.p, self.w
         for o, place in p.stage.items():
             w.line(f"s.{o} = (const real*)(stage + {place});")
-            if o in p.results and p.may_overwrite_operand(o) and not p.has_own_area_for_sums(o):
+            if o in p.results and p.may_overwrite_operand(o) and not p.needs_accumulation_buffer(o):
                 w.line(f"s.d_{o} = (real*)(stage + {place});")
         if p.rows > 1:
             w.line("s.rows = rows_of(q, end);")
 
-    def _write_kernel_that_sums_weight_gradients(self) -> None:
+    def _write_weight_gradient_sum_kernel(self) -> None:
         # the blocks' parts of the gradient of weights that all rows share, added up
         self.w.line(f"enum {{ WEIGHTS = {self.p.dim['w']} }};")
         self.w.raw(cuda_header("sum"))
 
-    def _write_kernel_that_sums_edges_of_node(self) -> None:
+    def _write_node_sum_kernel(self) -> None:
         # write the kernel that adds up results of edges for each node
         (operand,) = self.p.scattered
         self.w.line(f"enum {{ COLLECTED = {self.p.dim[operand]} }};")
         self.w.raw(cuda_header("collect"))
 
 
-class _RowsText:
-    def __init__(self, placement: RowSteps, w: Writer) -> None:
+class _RowTransferWriter:
+    def __init__(self, placement: SharedMemoryPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
 
-    def _row_address(self, operand: str, prefix: str = "") -> str:
+    def _cpp_row_address(self, operand: str, prefix: str = "") -> str:
         # the first row of a step in an operand
         nodes = not (prefix and operand in self.p.scattered)
         index = f"ends[r].{_ENDS.get(operand, 'edge') if nodes else 'edge'}" if self.p.indexed else "q"
@@ -221,7 +228,7 @@ class _RowsText:
     def _rows_argument(self) -> str:
         return "const Ends* ends" if self.p.indexed else "i64 q"
 
-    def write_call(self) -> None:
+    def write_call_struct(self) -> None:
         """Write ``struct Call``, the kernel's argument."""
         w = self.w
         with w.block("struct Call", "};"):
@@ -231,7 +238,7 @@ class _RowsText:
             w.line("const i64 *order, *src, *dst;  // of edges: those of each owner together, and what they join")
             w.line("num *sums, *ends;  // of blocks: of weights, and of owners at the ends of their runs")
 
-    def write_fetch(self) -> None:
+    def write_fetch_function(self) -> None:
         """Write the device function that fetches rows to shared memory."""
         p, w = self.p, self.w
         with w.block("DEVICE int rows_of(i64 q, i64 end)"):
@@ -239,7 +246,7 @@ class _RowsText:
         arguments = f"const Call& call, unsigned char* stage, u64* barrier, {self._rows_argument}, const int n"
         with w.block(f"DEVICE void fetch_rows({arguments})"):
             if p.indexed:
-                self._write_fetch_of_edges()
+                self._write_fetch_of_edge_rows()
             else:
                 self._write_fetch_of_consecutive_rows()
 
@@ -257,67 +264,67 @@ class _RowsText:
                 for o in p.row_operands:
                     self._write_operand_fetch(o, False)
 
-    def _write_operand_fetch(self, operand: str, whole: bool) -> None:
+    def _write_operand_fetch(self, operand: str, in_bulk: bool) -> None:
         p, place = self.p, f"stage + {self.p.stage[operand]}"
-        if whole:
-            self.w.line(f"fetch({place}, {self._row_address(operand)}, {p.row_bytes(operand) * p.rows}, barrier);")
+        if in_bulk:
+            self.w.line(f"fetch({place}, {self._cpp_row_address(operand)}, {p.row_bytes(operand) * p.rows}, barrier);")
         else:
             count = f"n * {p.dim[operand]}" if p.rows > 1 else p.dim[operand]
-            self.w.line(f"fetch_numbers((real*)({place}), {self._row_address(operand)}, {count});")
+            self.w.line(f"fetch_numbers((real*)({place}), {self._cpp_row_address(operand)}, {count});")
 
-    def _write_fetch_of_edges(self) -> None:
+    def _write_fetch_of_edge_rows(self) -> None:
         # rows that stand apart: whole ones each by itself, short ones by all threads
         p, w = self.p, self.w
         whole, short = ([o for o in p.row_operands if p.copies_rows_whole(o) == yes] for yes in (True, False))
         w.line(f"fetch_begin(barrier, n * {sum(map(p.row_bytes, whole))});")
-        self._write_row_loops(whole, short, self._write_fetch_of_row_of_each_edge)
+        self._write_row_loops(whole, short, self._write_fetch_of_one_row)
 
-    def _write_row_loops(self, whole: list[str], short: list[str], write: Callable[[str, bool], None]) -> None:
+    def _write_row_loops(
+        self, bulk_operands: list[str], other_operands: list[str], write_operand: Callable[[str, bool], None]
+    ) -> None:
         for operands, head in (
-            (whole, "int r = first_row(); r < n; r = next_row(r)"),
-            (short, "int r = 0; r < n; ++r"),
+            (bulk_operands, "int r = first_row(); r < n; r = next_row(r)"),
+            (other_operands, "int r = 0; r < n; ++r"),
         ):
             if operands:
                 self.w.raw("#pragma unroll 1")  # few threads have a row at all
                 with self.w.block(f"for ({head})"):
                     for o in operands:
-                        write(o, o in whole)
+                        write_operand(o, o in bulk_operands)
 
-    def _write_fetch_of_row_of_each_edge(self, operand: str, whole: bool) -> None:
+    def _write_fetch_of_one_row(self, operand: str, in_bulk: bool) -> None:
         p, place = self.p, f"stage + {self.p.stage[operand]} + r * {self.p.row_bytes(operand)}"
-        if whole:
-            self.w.line(f"fetch_row({place}, {self._row_address(operand)}, {p.row_bytes(operand)}, barrier);")
+        if in_bulk:
+            self.w.line(f"fetch_row({place}, {self._cpp_row_address(operand)}, {p.row_bytes(operand)}, barrier);")
         else:
-            self.w.line(f"fetch_numbers((real*)({place}), {self._row_address(operand)}, {p.dim[operand]});")
+            self.w.line(f"fetch_numbers((real*)({place}), {self._cpp_row_address(operand)}, {p.dim[operand]});")
 
-    def write_deliver(self) -> None:
+    def write_store_function(self) -> None:
         """Write the device function that stores results of rows."""
         p, w = self.p, self.w
         with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._rows_argument}, const int n)"):
             w.line("deliver_begin();")
-            whole = [o for o in p.results if p.copies_rows_whole(o) and not p.has_own_area_for_sums(o)]
+            whole = [o for o in p.results if p.copies_rows_whole(o) and not p.needs_accumulation_buffer(o)]
             if p.indexed:
-                self._write_row_loops(
-                    whole, [o for o in p.results if o not in whole], self._write_store_of_row_of_each_edge
-                )
+                self._write_row_loops(whole, [o for o in p.results if o not in whole], self._write_store_of_one_row)
             else:
                 for o in p.results:
                     self._write_stores_of_consecutive_rows(o, o in whole)
             w.line("deliver_end();")
 
-    def _write_stores_of_consecutive_rows(self, operand: str, whole: bool) -> None:
-        p, place, dim = self.p, self._row_address(operand, "d_"), self.p.dim[operand]
-        slow = f"{'write_out' if p.has_own_area_for_sums(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
-        if whole:
+    def _write_stores_of_consecutive_rows(self, operand: str, in_bulk: bool) -> None:
+        p, place, dim = self.p, self._cpp_row_address(operand, "d_"), self.p.dim[operand]
+        slow = f"{'write_out' if p.needs_accumulation_buffer(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
+        if in_bulk:
             self.w.line(f"if (n == ROWS) deliver({place}, s.d_{operand}, {p.row_bytes(operand) * p.rows});")
-        self.w.line(f"else {slow}" if whole else slow)
+        self.w.line(f"else {slow}" if in_bulk else slow)
 
-    def _write_store_of_row_of_each_edge(self, operand: str, whole: bool) -> None:
-        p, place = self.p, self._row_address(operand, "d_")
+    def _write_store_of_one_row(self, operand: str, in_bulk: bool) -> None:
+        p, place = self.p, self._cpp_row_address(operand, "d_")
         here = f"s.d_{operand} + r * {p.dim[operand]}"
-        if whole:
+        if in_bulk:
             self.w.line(f"deliver_row({place}, {here}, {p.row_bytes(operand)});")
         else:
             self.w.line(
-                f"{'write_out' if p.has_own_area_for_sums(operand) else 'copy'}({place}, {here}, {p.dim[operand]});"
+                f"{'write_out' if p.needs_accumulation_buffer(operand) else 'copy'}({place}, {here}, {p.dim[operand]});"
             )

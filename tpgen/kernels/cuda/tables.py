@@ -1,7 +1,6 @@
-"""Tables of linear combinations of a row's numbers, filled by all threads.
+"""Tables of linear combinations of a row's numbers, filled by all threads."""
 
-Entries of a copy fill a multiple of four, which a lane reads at once.
-"""
+# Entries of a copy fill a multiple of four, which a lane reads at once.
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tpgen.kernels.placement.values import PlacedTable
-from tpgen.kernels.sweep.statements import Component, Statement, TableEntry, Tabulate
+from tpgen.kernels.sweep.statements import Component, Statement, TableEntry, Tabulate, Value
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep
 
 LONG = 64  # entries of a table, which registers cannot hold beside all else
@@ -18,7 +17,7 @@ _Entry = tuple[tuple[float, int], ...]  # coefficients, and which number of the 
 
 @dataclass(frozen=True)
 class TableSet:
-    """Tables with the same operand and copies: entry n of copy v at ``offset + v * entries + n``."""
+    """Tables of linear combinations of one operand: entry n of copy v is at ``offset + v * entries + n``."""
 
     operand: str
     copies: int
@@ -52,15 +51,15 @@ class TableSet:
         return tuple(row[n] if n < len(row) else (0.0, 0) for row in self.rows)
 
 
-def table_sets(placed: tuple[PlacedTable, ...], sweep: Sweep) -> tuple[TableSet, ...]:
-    """Tables that statements read, in sets."""
+def make_table_sets(placed: tuple[PlacedTable, ...], sweep: Sweep) -> tuple[TableSet, ...]:
+    """Group the tables that a sweep reads, by operand and copies."""
     alike: dict[tuple[str, int, int], list[int]] = {}
     for n, table in enumerate(placed):
         if sweep.tables[n]:
             key = (table.operand, table.copies, table.copy_stride if table.copies > 1 else 0)
             alike.setdefault(key, []).append(n)
     made: list[TableSet] = []
-    read = _first_read_ranks(sweep.paths)
+    read = _rank_entries_by_first_read(sweep.paths)
     for (operand, copies, stride), members in alike.items():
         offset = made[-1].offset + made[-1].size if made else 0
         tables = [(placed[n], _sort_entries_by_first_read(sweep.tables[n], read)) for n in members]
@@ -75,7 +74,7 @@ def _sort_entries_by_first_read(table: tuple[Tabulate, ...], ranks: dict[TableEn
     return tuple(sorted(table, key=lambda s: ranks.get(s.target, len(ranks))))
 
 
-def _first_read_ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
+def _rank_entries_by_first_read(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
     # ranks of table entries, by the statement that reads each first
     statements = (s for path in paths for stage in path.stages for s in stage.statements)
     found = dict.fromkeys(entry for statement in statements for entry in entries_of(statement))
@@ -87,23 +86,23 @@ def entries_of(statement: Statement) -> list[TableEntry]:
 
 
 def _make_table_set(
-    operand: str, copies: int, stride: int, offset: int, members: list[tuple[PlacedTable, tuple[Tabulate, ...]]]
+    operand: str, copies: int, stride: int, offset: int, tables: list[tuple[PlacedTable, tuple[Tabulate, ...]]]
 ) -> TableSet:
     firsts: list[int] = []
     rows: list[_Entry] = []
-    for placed, statements in members:
+    for placed, statements in tables:
         firsts.append(len(rows))
         rows += [_list_terms_of_entry(placed, statement) for statement in statements]
         rows += [()] * (-len(rows) % 4)
-    places = tuple({s.target.index: n for n, s in enumerate(statements)} for _, statements in members)
-    return TableSet(operand, copies, stride, offset, tuple(p for p, _ in members), tuple(firsts), places, tuple(rows))
+    places = tuple({s.target.index: n for n, s in enumerate(statements)} for _, statements in tables)
+    return TableSet(operand, copies, stride, offset, tuple(p for p, _ in tables), tuple(firsts), places, tuple(rows))
 
 
 def _list_terms_of_entry(placed: PlacedTable, statement: Tabulate) -> _Entry:
-    return tuple((term.coefficient, _position_of_component(placed, term.factors)) for term in statement.terms)
+    return tuple((term.coefficient, _row_position_of_factor(placed, term.factors)) for term in statement.terms)
 
 
-def _position_of_component(placed: PlacedTable, factors: tuple) -> int:
+def _row_position_of_factor(table: PlacedTable, factors: tuple[Value, ...]) -> int:
     (component,) = factors
     assert isinstance(component, Component)
-    return placed.start + component.index * placed.index_stride
+    return table.start + component.index * table.index_stride

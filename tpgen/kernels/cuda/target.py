@@ -15,7 +15,7 @@ from tpgen.kernels.cuda.driver import why_no_driver
 from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.launch import count_workspace_bytes
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
-from tpgen.kernels.cuda.placement import cuda_target, place_form, why_no_room
+from tpgen.kernels.cuda.placement import cuda_target, place_form, why_derivatives_do_not_fit
 from tpgen.kernels.cuda.polynomial_kernel import PolynomialKernel
 from tpgen.kernels.cuda.product_kernel import ProductKernel
 from tpgen.kernels.placement.planning import plan_schedule
@@ -47,8 +47,8 @@ def chip_at(device: torch.device) -> Chip:
     return chip_of(driver.capability(driver.device_number(device)))
 
 
-def scratch_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
-    """Scratch bytes of a call."""
+def count_call_scratch_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
+    """Bytes of temporary GPU memory that a call allocates."""
     chip = chip_at(sizes.device) if torch.cuda.is_available() else chip_of(90)
     return count_workspace_bytes(place_kernel(spec, chip), sizes)
 
@@ -71,7 +71,7 @@ def _why_product_does_not_fit(spec: KernelSpec, chip: Chip) -> str | None:
 
 def _why_polynomial_does_not_fit(spec: KernelSpec, chip: Chip) -> str | None:
     description = spec.description
-    return why_no_room(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
+    return why_derivatives_do_not_fit(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
 
 
 def _cuda_text_of_product(spec: KernelSpec, chip: Chip) -> str:
@@ -84,7 +84,7 @@ def _cuda_text_of_product(spec: KernelSpec, chip: Chip) -> str:
     return generate_cuda(place_form(form, DTYPES[spec.dtype], opened, chip, bool(spec.rules))).text
 
 
-def _why_slower_than_graphs(spec: KernelSpec, _chip: Chip) -> str | None:
+def _why_kernel_is_slower_than_torch(spec: KernelSpec, _chip: Chip) -> str | None:
     # a kernel reads shared weights for a few rows at a time, a matrix product for many
     schedule = plan_schedule(spec.description.form, cuda_target(DTYPES[spec.dtype]))
     if not isinstance(schedule, BatchSchedule) or not schedule.shared_weights:
@@ -97,7 +97,7 @@ def _why_slower_than_graphs(spec: KernelSpec, _chip: Chip) -> str | None:
     )
 
 
-def taken_rules(description: Any, rules: RowRules) -> RowRules:
+def select_supported_row_rules(description: Any, rules: RowRules) -> RowRules:
     """Row rules that GPU kernels support: edges, and elements of polynomials."""
     if description.any_level:
         return rules
@@ -110,4 +110,4 @@ kernel_obstacle = choose_by_form(_why_product_does_not_fit, _why_polynomial_does
 kernel_text = choose_by_form(
     _cuda_text_of_product, lambda spec, chip: generate_cuda(PolynomialKernel.place_on_chip(spec, chip)).text
 )
-slower = choose_by_form(_why_slower_than_graphs, lambda *_: None)
+slower = choose_by_form(_why_kernel_is_slower_than_torch, lambda *_: None)

@@ -15,7 +15,7 @@ from torch import Tensor
 from tpgen.base._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
-from tpgen.form.derivative import CallPart, list_call_parts, sum_parts
+from tpgen.form.derivative import CallPart, list_call_parts, sum_call_parts
 from tpgen.kernels.cuda import orders
 from tpgen.kernels.rows import ELEMENTS, SHARED
 from tpgen.kernels.runtime.batching import fold_batch
@@ -211,7 +211,7 @@ def _run_as_sum_of_kernel_calls(call: FormCall) -> list[Tensor | None]:
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _split_into_kernel_calls(call.call).parts if empty.isdisjoint(part.raised)]
-    return sum_parts(parts, call.tensors, len(call.slots.opened), compute_product_or_gradient, add_results)
+    return sum_call_parts(parts, call.tensors, len(call.slots.opened), compute_product_or_gradient, add_results)
 
 
 register_operator(forms, "form")
@@ -222,7 +222,7 @@ register_operator(forms, "form")
 
 def _sort_edges_by_owner(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     if other is None:
-        return orders.sort_by_owner(index, owners).whole
+        return orders.sort_by_owner(index, owners).packed
     return orders.sort_by_both_ends(other, index, others, owners)
 
 

@@ -96,7 +96,7 @@ class Launched:
             if len(call.tensors) < count or not all(call.tensors[n].dim() for n in places if n is not None):
                 return ()
             indices = [_with_row_count(index, call, n, check) for index, n in zip(call.indices, places, strict=True)]
-            known = kernel.recall_orders(indices, call.tensors[0])
+            known = kernel.get_cached_indices(indices, call.tensors[0])
             if known is None:
                 return ()
             found.append(known)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tpgen.form.contraction import Contraction, Factor
-from tpgen.form.derivative import list_call_parts, sum_parts
+from tpgen.form.derivative import list_call_parts, sum_call_parts
 from tpgen.form.form import ROW, Form, Term
-from tpgen.form.polynomial import read_operand, write_operand
+from tpgen.form.polynomial import flatten_operand, unflatten_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, choose_by_form
 from tpgen.kernels.rows import find_fault
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
@@ -45,7 +45,7 @@ def _make_product_standin(spec: KernelSpec) -> Kernel:
             for name, x in zip(names, call.given, strict=True)
         ]
         evaluate = partial(_compute_opened_by_einsums, form, call.rows)
-        sums = sum_parts(parts, given, len(call.opened), evaluate)
+        sums = sum_call_parts(parts, given, len(call.opened), evaluate)
         for slot, total, x in zip(spec.call.opened, sums, call.opened, strict=True):
             index = own.get(slot.operand)
             x.zero_() if total is None or not x.numel() else x.copy_(sum_by_rule(index, total) if index else total)
@@ -58,7 +58,7 @@ def _compute_opened_by_einsums(
     form: Form, rows: int, raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]
 ) -> list[Tensor]:
     # only paths that read all raised operands
-    read = form.reading(*((SLOTS[n],) for n in raised))
+    read = form.keep_terms_that_read(*((SLOTS[n],) for n in raised))
     given = dict(zip(SLOTS, point, strict=True))
     return [_sum_of_einsums(read, SLOTS[n], given, rows) for n in opened]
 
@@ -120,7 +120,7 @@ def _make_polynomial_standin(spec: KernelSpec) -> Kernel:
         found = _run_polynomial_sweep(spec.description.statements(slots), tensors, shapes, index)
         for slot, o, x in zip(slots.opened, results, call.opened, strict=True):
             value = found[str(slot)].transpose(1, 2)
-            x.copy_((value.transpose(1, 2) if o.weights else write_operand(o, value)).reshape(x.shape))
+            x.copy_((value.transpose(1, 2) if o.weights else flatten_operand(o, value)).reshape(x.shape))
         return 0
 
     return run_in_pytorch
@@ -159,7 +159,7 @@ def _stack_components(
 
 
 def _view_by_row_component_channel(operand: Operand, x: Tensor) -> Tensor:
-    return read_operand(operand, x).transpose(1, 2)
+    return unflatten_operand(operand, x).transpose(1, 2)
 
 
 def _slot_extent(operand: Operand, call: KernelCall) -> _Extent:

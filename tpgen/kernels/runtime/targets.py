@@ -197,9 +197,9 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         remedy="",
         language="CUDA C++",
         text=cuda.kernel_text,
-        workspace=cuda.scratch_bytes,
+        workspace=cuda.count_call_scratch_bytes,
         sorts=True,
-        takes=cuda.taken_rules,
+        takes=cuda.select_supported_row_rules,
         slower=cuda.slower,
     ),
 }

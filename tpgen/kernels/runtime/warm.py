@@ -15,7 +15,7 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import load_all
 from tpgen.kernels.cuda.chips import OLDEST, chip_of
 from tpgen.kernels.cuda.driver import driver_cuda_version
-from tpgen.kernels.cuda.nvrtc import compile_machine_code, known_architectures, need_nvrtc
+from tpgen.kernels.cuda.nvrtc import compile_machine_code, list_supported_architectures, need_nvrtc
 from tpgen.kernels.rows import EDGES, ELEMENTS
 from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
@@ -76,7 +76,7 @@ def check_capabilities(capabilities: Iterable[int]) -> None:
         if arch < OLDEST:
             raise BackendError(f"sm_{arch}: kernels need a GPU of compute capability {OLDEST / 10} or later")
         need_nvrtc(arch, cuda)
-        known = [one for one in known_architectures(cuda) if one >= OLDEST]
+        known = [one for one in list_supported_architectures(cuda) if one >= OLDEST]
         if arch not in known:
             raise BackendError(unknown("compute capability", f"sm_{arch}", [f"sm_{one}" for one in known]))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tpgen.emitter.polynomial import EDGE_ARGUMENTS
-from tpgen.form.polynomial import make_scalar_form, read_operand, write_operand
+from tpgen.form.polynomial import flatten_operand, make_scalar_form, unflatten_operand
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
 from tpgen.nn.linear import Linear
@@ -247,8 +247,8 @@ def _parameter_name_of_each_weight(module: PolynomialModule) -> list[str]:
 
 def _polynomial_frame(o: Operand) -> Frame:
     def turned(x: Tensor, matrix: Tensor) -> Tensor:
-        flat = read_operand(o, x.flatten(1) if o.channels and o.layout == "channel" else x)
-        return write_operand(o, flat @ representation_matrix(o.irreps, matrix).T).reshape(x.shape)
+        flat = unflatten_operand(o, x.flatten(1) if o.channels and o.layout == "channel" else x)
+        return flatten_operand(o, flat @ representation_matrix(o.irreps, matrix).T).reshape(x.shape)
 
     return Frame(str(o.irreps), turned)
 
@@ -274,12 +274,12 @@ def _call_polynomial(
 
 def _polynomial_reference(module: PolynomialModule, x: TensorsByName) -> Tensor:
     plan = module.plan
-    values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
+    values = {o.name: unflatten_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
     gradient = make_scalar_form(plan).gradient(OUT)
     rows = x[plan.inputs[0].name].shape[0]
     zero = torch.zeros(rows, module.channels, dtype=torch.float64)
     parts = [gradient[k].at(values) + zero if k in gradient else zero for k in range(plan.out.dim)]
-    return write_operand(plan.out, torch.stack(parts, -1))
+    return flatten_operand(plan.out, torch.stack(parts, -1))
 
 
 SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {

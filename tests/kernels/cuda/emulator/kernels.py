@@ -13,9 +13,9 @@ from tests.kernels.cuda.emulator.parse import parse
 from tests.kernels.cuda.standin import shape_of
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import EdgeRows, Launch, plan_launches
+from tpgen.kernels.cuda.launch import EdgeIndices, KernelLaunch, plan_launches
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
-from tpgen.kernels.cuda.orders import Order, sort_by_owner
+from tpgen.kernels.cuda.orders import SortedRows, sort_by_owner
 from tpgen.kernels.cuda.placement import AnyPlacement
 
 _ROOM = 1 << 20  # bytes of memory for tables, margins and small operands
@@ -61,20 +61,20 @@ class Emulated:
         operands = {slot: arena.place(x.to(dtype)) for slot, x in zip(p.given, given, strict=True)}
         room = dict(zip(p.opened, map(arena.place, results), strict=True))
         parts = {name: arena.place(x.fill_(torch.nan)) for name, x in scratch.items()}
-        order = None if index is None else Order(*map(arena.place, sort_by_owner(index, sizes.elements)))
+        order = None if index is None else SortedRows(*map(arena.place, sort_by_owner(index, sizes.elements)))
         self._launch(launches.list_launches(operands, room, parts, order), arena, seed)
         return [x.double() for x in room.values()]
 
-    def _launch(self, launches: Sequence[Launch], arena: Arena, seed: int) -> None:
+    def _launch(self, launches: Sequence[KernelLaunch], arena: Arena, seed: int) -> None:
         for one in launches:
-            block = self.placement.entries[one.entry]
+            block = self.placement.block_sizes_by_kernel[one.entry]
             launch(self.module, one.entry, arena, [*one.arguments], (one.blocks, *block), seed)
 
 
-def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor], arena: Arena) -> EdgeRows:
+def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor], arena: Arena) -> EdgeIndices:
     owners = {name: len(operands[name]) for name in ("x1", "out")}
     ends = zip(edges, owners.items(), strict=True)
-    orders = {name: Order(*map(arena.place, sort_by_owner(index, n))) for index, (name, n) in ends}
+    orders = {name: SortedRows(*map(arena.place, sort_by_owner(index, n))) for index, (name, n) in ends}
     order = orders[p.by].order if p.by else None
     there = map(arena.place, edges)
-    return EdgeRows(order, *there, owners.get(p.by or "", 0), collected=orders["x1"] if p.scattered else None)
+    return EdgeIndices(order, *there, owners.get(p.by or "", 0), collected=orders["x1"] if p.scattered else None)

@@ -10,7 +10,7 @@ import torch
 import tpgen
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.launch import TaskLaunches, plan_launches
+from tpgen.kernels.cuda.launch import PolynomialLaunches, plan_launches
 from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.cuda.prelude import ENTRY
 from tpgen.kernels.rows import ELEMENTS, RowIndex
@@ -24,7 +24,7 @@ def sizes_of(rows: int, elements: int, channels: int) -> CallSizes:
     return CallSizes(torch.device("cuda"), rows, channels, (RowIndex(ELEMENTS, None, elements),))
 
 
-def launches(call: str, rows: int, elements: int = MACE.elements) -> TaskLaunches:
+def launches(call: str, rows: int, elements: int = MACE.elements) -> PolynomialLaunches:
     sweep = describe_polynomial(MACE.plan).sweep(named_call(MACE.plan, call))
     placement = place_polynomial(MACE.plan, sweep, "float32", chip_of(90))
     return plan_launches(placement, sizes_of(rows, elements, MACE.channels))
@@ -33,16 +33,16 @@ def launches(call: str, rows: int, elements: int = MACE.elements) -> TaskLaunche
 @pytest.mark.parametrize("call, rows", [*product(POLYNOMIAL_CALLS, (2_000, 10_000, 20_000, 40_000))])
 def test_the_last_wave_is_full(call: str, rows: int) -> None:
     found = launches(call, rows)
-    waves = found.blocks[ENTRY] / found.at_once
-    assert 0.93 * -(-found.blocks[ENTRY] // found.at_once) < waves
+    waves = found.blocks_by_kernel[ENTRY] / found.concurrent_blocks
+    assert 0.93 * -(-found.blocks_by_kernel[ENTRY] // found.concurrent_blocks) < waves
 
 
 @pytest.mark.parametrize("rows, elements", [(0, 10), (1, 10), (512, 10), (512, 200), (7, 1), (10**6, 89)])
 def test_tasks_hold_all_rows_whatever_their_elements(rows: int, elements: int) -> None:
     """Each element may leave one that is not full."""
     found = launches("backward", rows, elements)
-    assert found.span % (found.placement.warps * 32 // found.width) == 0 < found.span
-    assert found.tasks >= (rows + elements * (found.span - 1)) // found.span
+    assert found.rows_per_task % (found.placement.warps * 32 // found.width) == 0 < found.rows_per_task
+    assert found.tasks >= (rows + elements * (found.rows_per_task - 1)) // found.rows_per_task
 
 
 def test_a_tensor_may_have_the_name_of_a_room() -> None:

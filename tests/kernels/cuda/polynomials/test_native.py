@@ -76,7 +76,7 @@ def test_no_frame_of_python_between_an_operator_and_the_driver(name: str, launch
     kernels.run(call)
     number = number_of(call)
     use(silent)
-    operator, order = torch.ops.tpgen_native.form.default._op, sort_by_owner(index, 3).whole
+    operator, order = torch.ops.tpgen_native.form.default._op, sort_by_owner(index, 3).packed
     assert frames(operator, [*call.tensors, index, order], number, 0, 1, 7) == []
     assert silent.fake_count(0) == launches
     for given in ((order,), (index, order[1:]), (index, order.int()), (index[1:], order), (index.int(), order)):
@@ -157,7 +157,7 @@ def test_tensors_that_are_not_taken_are_let_go(silent: Any) -> None:
     kernels.run(call)
     use(silent)
     number, (index,) = number_of(call), call.at
-    operator, order = torch.ops.tpgen_native.form.default, sort_by_owner(index, 3).whole
+    operator, order = torch.ops.tpgen_native.form.default, sort_by_owner(index, 3).packed
     for count, n in ((8, number), (2, number), (4, -1)):
         tensors = [torch.zeros(7, 5) for _ in range(count)]
         seen = [ref(x) for x in tensors]

@@ -18,7 +18,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
 from tpgen.kernels.cuda import driver, orders
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.placement import place_polynomial, why_no_room
+from tpgen.kernels.cuda.placement import place_polynomial, why_derivatives_do_not_fit
 from tpgen.kernels.runtime.ops import kernel_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call, named_call
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
@@ -103,11 +103,11 @@ def test_what_a_small_chip_has_no_room_for() -> None:
     plan = POLYNOMIALS["mace-contraction"].plan
     kernels = describe_polynomial(plan)
     forward, second = (kernels.sweep(named_call(plan, name)) for name in ("forward", "second"))
-    assert why_no_room(plan, forward, "float32", chip_of(75)) is None
+    assert why_derivatives_do_not_fit(plan, forward, "float32", chip_of(75)) is None
     refused = "with 130 coefficients, needs .* bytes of shared memory, and a block of sm_75 has 65536: use strategy="
     with pytest.raises(EmitError, match=refused):
         place_polynomial(plan, second, "float64", chip_of(75))
-    assert "use strategy='einsum'" in str(why_no_room(plan, forward, "float64", chip_of(75)))
+    assert "use strategy='einsum'" in str(why_derivatives_do_not_fit(plan, forward, "float64", chip_of(75)))
     warps = [place_polynomial(plan, second, "float32", chip_of(arch)).warps for arch in (75, 80, 90)]
     assert warps == [1, 2, 4]
 

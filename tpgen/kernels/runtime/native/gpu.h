@@ -142,7 +142,7 @@ static bool is_ready(const Launch& l, const Form& f, const Arguments& a, const S
 
 // -- a call of a polynomial ------------------------------------------------------------------------------------------
 
-// Shares of rows and channels among blocks, as `TaskLaunches` of kernels/cuda/launch.py has them.
+// Shares of rows and channels among blocks, as `PolynomialLaunches` of kernels/cuda/launch.py has them.
 struct Geometry {
   i64 width, chunks, span, tasks;
   Geometry(const FormLaunch& l, i64 rows, i64 elements, i64 channels) : width(1) {

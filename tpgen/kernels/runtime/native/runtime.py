@@ -24,7 +24,7 @@ from tpgen.base.remember import integer_setting
 from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.cuda.driver import EntryPoints, entry_points
+from tpgen.kernels.cuda.driver import EntryPoints, find_entry_points
 from tpgen.kernels.runtime.native.source import libtorch, process_text
 
 FEW = 3  # tensors of calls without a list, and less indices
@@ -74,7 +74,7 @@ class Runtime:
     def launches(self) -> bool:
         """Whether C++ launches kernels on GPUs."""
         if self._launches is None:
-            self.use_driver("cuda", entry_points())
+            self.use_driver("cuda", find_entry_points())
         return bool(self._launches)
 
     def name(self, text: str, number: int) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tpgen.base.errors import OptionError
-from tpgen.functions.lengths import RowsByLength, find_lengths
+from tpgen.functions.lengths import RowsByLength, find_registered_lengths
 from tpgen.functions.spline import SLOPE_ERROR, Spline, can_run_spline, evaluate_spline, make_spline
 from tpgen.networks.conversion.swap import ClassSwap
 
@@ -90,7 +90,7 @@ def choose_net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tens
     """
     if not getattr(net, SPLINED):
         return compute, x
-    lengths = find_lengths(x) if can_run_spline(x) else None
+    lengths = find_registered_lengths(x) if can_run_spline(x) else None
     if lengths is None or not _are_lengths_within_spline(lengths):
         return compute, x
     constants = (*net.parameters(), *lengths.constants)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tpgen.base.remember import remembered
 from tpgen.emitter.leaf import has_proxy
-from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
+from tpgen.functions.bessel import CutBessel, can_run_bessel_kernel, cut_bessel, name_cut_bessel_code
 from tpgen.networks.conversion.joined import JoinedLayers, join_layers
 from tpgen.networks.conversion.linears import ConvertedLinear, read_linear_plan
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
@@ -112,7 +112,7 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
 
 def _embed_by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
     basis, cutoff = embedding.bessel_fn, embedding.cutoff_fn
-    if not (_is_bessel_with_polynomial_cutoff(embedding) and bessel_kernel_takes(lengths, basis.bessel_weights)):
+    if not (_is_bessel_with_polynomial_cutoff(embedding) and can_run_bessel_kernel(lengths, basis.bessel_weights)):
         return None
     shape = CutBessel(basis.prefactor.item(), cutoff.r_max.item(), cutoff.p.item())
     return cut_bessel(lengths, basis.bessel_weights, shape)[0], None

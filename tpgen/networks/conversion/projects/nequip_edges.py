@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpgen.emitter.leaf import has_proxy
-from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
-from tpgen.functions.lengths import find_lengths, note_lengths
+from tpgen.functions.bessel import CutBessel, can_run_bessel_kernel, cut_bessel, name_cut_bessel_code
+from tpgen.functions.lengths import find_registered_lengths, register_lengths
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import (
     FEEDS,
@@ -76,9 +76,9 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
         else:
             data[keys.EDGE_CUTOFF_KEY] = rows[1].to(self._output_dtype)  # the order of what is added stays, too
             data[self.edge_invariant_field] = rows[0].to(self._output_dtype)
-            lengths = find_lengths(rows[0])
+            lengths = find_registered_lengths(rows[0])
             if lengths is not None:
-                note_lengths(data[self.edge_invariant_field], lengths)
+                register_lengths(data[self.edge_invariant_field], lengths)
         if keys.EDGE_VECTORS_KEY in data and not asked:
             mark_edge_pairs(
                 data[self.edge_invariant_field], data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY], alike
@@ -110,7 +110,7 @@ def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | 
     """Radial functions and cutoff of lengths; None without a kernel."""
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
-    if not (_is_bessel_with_polynomial_cutoff(encoding) and bessel_kernel_takes(lengths, frequencies)):
+    if not (_is_bessel_with_polynomial_cutoff(encoding) and can_run_bessel_kernel(lengths, frequencies)):
         return None
     if given.dtype != lengths.dtype and not _is_cutoff_finite(encoding.cutoff, given):
         return None
@@ -145,9 +145,9 @@ class TpgenApplyFactor(ApplyFactor):
         data = super().__call__(data)
         if not _has_hooked_or_patched_module(self):
             copy_pair_marks(rows, data[self.out_field])
-            lengths = find_lengths(rows)
+            lengths = find_registered_lengths(rows)
             if lengths is not None:
-                note_lengths(data[self.out_field], lengths.times(float(self.factor)))
+                register_lengths(data[self.out_field], lengths.scale_rows(float(self.factor)))
         return data
 
 

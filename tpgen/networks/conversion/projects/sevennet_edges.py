@@ -15,7 +15,7 @@ from sevenn.nn.force_output import ForceStressOutputFromEdge
 from sevenn.nn.linear import AtomReduce
 from torch import Tensor, nn
 
-from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
+from tpgen.functions.bessel import CutBessel, can_run_bessel_kernel, cut_bessel, name_cut_bessel_code
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import FEEDS, gradients_count_in_pairs, mark_edge_pairs
 from tpgen.networks.conversion.swap import ClassSwap
@@ -48,7 +48,7 @@ def _embed_by_kernel(embedding: Any, data: Any) -> bool:
         return False
     vectors = data[keys.EDGE_VEC]
     lengths = torch.linalg.norm(vectors, dim=-1)
-    if not bessel_kernel_takes(lengths, basis.coeffs):
+    if not can_run_bessel_kernel(lengths, basis.coeffs):
         return False
     shape = CutBessel(basis.prefactor, cutoff.cutoff_length, int(cutoff.p), ends=False)
     data[keys.EDGE_LENGTH] = lengths
