@@ -22,7 +22,7 @@ class KernelSpec(NamedTuple):
     rules: RowRules = ()
 
 
-def choose_by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
+def dispatch_by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of a `KernelSpec`: ``paths`` for a product, ``monomials`` for a polynomial."""
     functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
     return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)

@@ -3,7 +3,7 @@ adds to that row of an open operand.  Without a rule, row z has row z, or a shar
 
 >>> print(*EDGES, ELEMENTS, EDGE_PAIRS, sep=", ")
 x1 @ src, out @ dst, w @ element, w @ pair
->>> rules_of("src dst pair") == (*EDGES, EDGE_PAIRS)
+>>> parse_row_rules("src dst pair") == (*EDGES, EDGE_PAIRS)
 True
 """
 
@@ -75,7 +75,7 @@ RowRules = tuple[RowRule, ...]
 
 
 @remembered("rules of rows")
-def rules_of(text: str) -> RowRules:
+def parse_row_rules(text: str) -> RowRules:
     """Parse names of row rules.
 
     Raises `PlanError` for unknown names, two rules of one operand, or another order than `RULES`.
@@ -92,10 +92,10 @@ def rules_of(text: str) -> RowRules:
     return rules
 
 
-def names_of_rules(rules: Sequence[RowRule]) -> str:
+def join_rule_names(rules: Sequence[RowRule]) -> str:
     """Join the names of rules.
 
-    >>> names_of_rules(EDGES)
+    >>> join_rule_names(EDGES)
     'src dst'
     """
     return " ".join(rule.name for rule in rules)
@@ -142,7 +142,7 @@ def make_fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
     return InputError(f"{rule.argument}{rule.beyond.format(index.size - 1)}, got {low} to {high}")
 
 
-def find_fault(indices: Sequence[RowIndex]) -> int:
+def find_index_fault(indices: Sequence[RowIndex]) -> int:
     """Fault code of the first index out of range, or 0."""
     for n, index in enumerate(indices):
         if index.check and index.tensor is not None and index.tensor.numel():

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.expressions import RegisterSums, Spelling
+from tpgen.kernels.cpp.expressions import CppExpressions, RegisterSums
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.sweep.statements import Statement
@@ -22,20 +22,20 @@ def name_store_function(p: BatchPlacement, operand: str) -> str:
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
-def write_loads_of_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
+def write_vector_loads(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
     """Write an array of ``count`` vectors of consecutive components."""
     values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R + r);" for n in range(count))
     w.line(f"vec {name}[{count}]; {values}")
 
 
-class BatchVectors:
+class BatchPathWriter:
     """Writes statements of one path with vectors over rows."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
         self.sides = placement.sides_of_weight_matrix(term)
         arrays = {o: f"{name}[{{}}]" for o, name in LOCAL.items()}
-        self.spelling = Spelling(placement.schedule.target.dtype, arrays)
+        self.expressions = CppExpressions(placement.schedule.target.dtype, arrays)
 
     def segment_start(self, operand: str) -> int:
         """Start of the path's segment in an operand's row."""
@@ -44,13 +44,13 @@ class BatchVectors:
     def write_statements(self, statements: tuple[Statement, ...], weight: str = "") -> None:
         """Write statements and stores of their sums; ``weight`` is a weight's address."""
         sums = RegisterSums(self.w)
-        sums.write_statements(statements, self.spelling, partial(self._write_load_of_components, weight))
+        sums.write_statements(statements, self.expressions, partial(self._write_vector_loads_of_components, weight))
         for operand, values in sums.found.items():
             for n, value in values.items():
-                place = f"{self._copy_address_text(operand)} + {n} * R + r" if operand != "w" else weight
-                self._write_store_of_sum(operand, place, value)
+                place = f"{self._cpp_address_of_irrep_copy(operand)} + {n} * R + r" if operand != "w" else weight
+                self._write_store_or_addition_of_sum(operand, place, value)
 
-    def _write_store_of_sum(self, operand: str, place: str, value: str) -> None:
+    def _write_store_or_addition_of_sum(self, operand: str, place: str, value: str) -> None:
         if operand in BETWEEN:
             self.w.line(f"store({operand} + {place}, {value});")
         elif operand != "w":
@@ -60,34 +60,34 @@ class BatchVectors:
         else:
             self.w.line(f"a_w[{place}] += lane_sum({value});")
 
-    def _write_load_of_components(self, weight: str, operand: str, indices: list[int]) -> None:
+    def _write_vector_loads_of_components(self, weight: str, operand: str, indices: list[int]) -> None:
         if operand == "w":
             value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
             self.w.line(f"const vec weight[1] = {{{value}}};")
             return
         name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
         values = " ".join(
-            f"{name}[{n}] = load({area} + {self._copy_address_text(operand)} + {n} * R + r);" for n in indices
+            f"{name}[{n}] = load({area} + {self._cpp_address_of_irrep_copy(operand)} + {n} * R + r);" for n in indices
         )
         self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, self.sides.axis))}]; {values}")
 
-    def _copy_index_text(self, operand: str) -> str:
+    def _cpp_index_of_irrep_copy(self, operand: str) -> str:
         # the copy of an operand's segment at the current loop letters
         mode = self.term.mode
         if self.term.pairs and operand != "out":
             return f"pair_{'a' if operand == 'x1' else 'b'}[p]"
-        return self.copy_index_text({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
+        return self.flat_index_text({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
 
-    def _copy_address_text(self, operand: str) -> str:
+    def _cpp_address_of_irrep_copy(self, operand: str) -> str:
         # start of ``[irrep axis][R]`` of the current copy; P and D hold a block of copies
         if operand in BETWEEN:
             copies = self.sides.copies
             first = copies[0]
-            return f"{self.copy_index_text(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
-        start, copy = self.segment_start(operand), self._copy_index_text(operand)
+            return f"{self.flat_index_text(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
+        start, copy = self.segment_start(operand), self._cpp_index_of_irrep_copy(operand)
         return f"({start} + {copy} * {self.term.size(INDEX[operand])}) * (i64)R"
 
-    def copy_index_text(self, letters: str, first: str = "") -> str:
+    def flat_index_text(self, letters: str, first: str = "") -> str:
         """Flat index of copies ``letters``; ``first`` replaces the first letter."""
         text = first or letters[0]
         for a in letters[1:]:
@@ -103,9 +103,9 @@ class BatchVectors:
         return self.w.block(" ".join(part for part in parts if part))
 
     @contextmanager
-    def block_with_staged_weights(self, first: str, start: str, end: str) -> Iterator[None]:
+    def loop_with_weights_in_scratch(self, first: str, start: str, end: str) -> Iterator[None]:
         """Write a loop over first copies, with each row's weights in scratch."""
-        chunk, step = self.p.weights_per_copy(self.term), self.p.count_copies_staged(self.term)
+        chunk, step = self.p.weights_per_copy(self.term), self.p.count_copies_with_weights_in_scratch(self.term)
         with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
             self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")
             place = f"n, {self.segment_start('w')} + {first}2 * {chunk}, ({first}3 - {first}2) * {chunk}"

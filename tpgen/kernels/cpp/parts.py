@@ -9,7 +9,7 @@ from itertools import pairwise
 from tpgen.kernels.cpp.prelude import header_text
 from tpgen.kernels.cpp.text import Writer
 
-Arguments = list[tuple[str, str]]  # type and name
+CppParameters = list[tuple[str, str]]  # type and name
 
 # compilers need more than twice the time for twice as much in one function; neighbours stay together in a unit
 _BEGIN = "#if IN_UNIT"
@@ -17,7 +17,7 @@ _BEGIN = "#if IN_UNIT"
 _LIGHT = "-O1"
 
 
-class PartFunctions:
+class PartFunctionWriter:
     """C++ functions of a text's parts, and their calls in order."""
 
     def __init__(self, w: Writer) -> None:
@@ -25,33 +25,33 @@ class PartFunctions:
         w.raw(header_text("parts"))
 
     @contextmanager
-    def part(self, arguments: Arguments) -> Iterator[None]:
+    def part(self, arguments: CppParameters) -> Iterator[None]:
         """Write the lines inside as one function, and record its call."""
         name = f"part_{len(self.calls)}"
         head = f"void {name}({parameter_list(arguments)})"
         self.w.line(f"{head} __attribute__((noinline));")
-        with block_of_one_unit(self.w), self.w.block(head):
+        with block_in_one_translation_unit(self.w), self.w.block(head):
             yield
         self.calls.append(f"{name}({', '.join(a for _, a in arguments)});")
 
 
-def parameter_list(arguments: Arguments) -> str:
-    """Arguments as a C++ parameter list."""
+def parameter_list(arguments: CppParameters) -> str:
+    """CppParameters as a C++ parameter list."""
     return ", ".join(f"{kind} {name}" for kind, name in arguments)
 
 
 @contextmanager
-def block_of_one_unit(w: Writer) -> Iterator[None]:
+def block_in_one_translation_unit(w: Writer) -> Iterator[None]:
     """Write lines that only one translation unit compiles."""
     w.raw(_BEGIN)
     yield
     w.raw("#endif")
 
 
-def unit_flags(text: str, most: int) -> list[list[str]]:
+def translation_unit_flags(text: str, most: int) -> list[list[str]]:
     """Compiler flags of each of ``most`` units; none for a text without parts.
 
-    >>> unit_flags("int a;", 2)
+    >>> translation_unit_flags("int a;", 2)
     [[]]
     """
     lines = text.split("\n")

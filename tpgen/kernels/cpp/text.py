@@ -54,21 +54,21 @@ class Writer:
     def line(self, text: str = "") -> None:
         """Append an indented line."""
         for part in text.split("\n"):
-            self._append_indented(part.strip() if self._depth else part.rstrip())
+            self._append_indented_line(part.strip() if self._depth else part.rstrip())
 
     def raw(self, text: str) -> None:
         """Add lines without indentation."""
         for part in text.strip("\n").split("\n"):
-            self._append(part)
+            self._append_line_with_labels(part)
 
-    def _append_indented(self, text: str) -> None:
+    def _append_indented_line(self, text: str) -> None:
         if text.startswith("}"):
             self._depth -= 1
-        self._append("  " * self._depth + text if text else "")
+        self._append_line_with_labels("  " * self._depth + text if text else "")
         if text.endswith("{"):
             self._depth += 1
 
-    def _append(self, line: str) -> None:
+    def _append_line_with_labels(self, line: str) -> None:
         self._lines.append(line)
         self._paths.append(self._current)
         self._parts.append(self._part)
@@ -138,7 +138,7 @@ def row_index_text(rule: RowRule | None) -> str:
     return "e" if rule is None else _FOUND[rule.way].format(rule.name)
 
 
-def entry_head(indices: bool = True) -> str:
+def entry_function_head(indices: bool = True) -> str:
     """Head of a kernel's entry function."""
     how = "const RowIndex* indices" if indices else "const void*"
     arguments = f"const real* const* given, real* const* opened, {how}, i64 rows, i64 channels"

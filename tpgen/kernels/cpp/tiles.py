@@ -36,7 +36,7 @@ def shuffle_statements(wanted: list[Lane], source: str, target: str) -> list[str
     return statements
 
 
-def _shuffles_to_split_and_join(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
+def _shuffles_of_transpose_and_inverse(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
     # shuffles from vectors of memory to vectors over items, zero behind the last item, and the inverse
     numbers = width * items
     zero = (numbers // lanes, lanes - 1)  # a lane of memory that holds none
@@ -50,12 +50,12 @@ def _shuffles_to_split_and_join(lanes: int, width: int, items: int) -> tuple[lis
 def tile_transposes_text(lanes: int, width: int) -> str:
     """Write the transposes between ``W`` items of ``width`` numbers and ``width`` vectors."""
     if rotations_are_shorter(lanes, width):
-        split, join = [split_by_rotations(lanes, width)], [join_by_rotations(lanes, width)]
+        split, join = [split_items_by_rotations(lanes, width)], [join_items_by_rotations(lanes, width)]
     else:
-        split, join = _shuffles_to_split_and_join(lanes, width, lanes)
+        split, join = _shuffles_of_transpose_and_inverse(lanes, width, lanes)
     fetches = " ".join(f"m[{d}] = fetch(p + {d} * W);" for d in range(width))
     puts = " ".join(f"put(p + {d} * W, m[{d}]);" for d in range(width))
-    return _transpose_struct_text(f"Tile<{width}>", width, fetches, split, join, puts)
+    return _transpose_struct_source(f"Tile<{width}>", width, fetches, split, join, puts)
 
 
 def rotations_are_shorter(lanes: int, width: int) -> bool:
@@ -75,7 +75,7 @@ def rotations_are_shorter(lanes: int, width: int) -> bool:
 # binary digit of s(e), a round of D blends for each digit, with the same lanes in all blends.
 
 
-def split_by_rotations(lanes: int, width: int) -> list[str]:
+def split_items_by_rotations(lanes: int, width: int) -> list[str]:
     """Write ``v`` from ``m``: rotations, then permutations."""
     rounds = ["m", *_names_of_intermediate_arrays(width), f"t[{_count_rotation_rounds(width) - 1}]"]
     turned = [
@@ -85,7 +85,7 @@ def split_by_rotations(lanes: int, width: int) -> list[str]:
     return [_declare_arrays_of_rounds(width), *_statements_of_rotation_rounds(lanes, width, -1, rounds), *turned]
 
 
-def join_by_rotations(lanes: int, width: int) -> list[str]:
+def join_items_by_rotations(lanes: int, width: int) -> list[str]:
     """Write ``m`` from ``v``: permutations, then rotations."""
     inverse = pow(width, -1, lanes)
     rounds = [f"t[{_count_rotation_rounds(width) - 1}]", *_names_of_intermediate_arrays(width), "m"]
@@ -129,7 +129,7 @@ def _shuffle_expression(first: str, second: str, lanes: list[int]) -> str:
     return f"__builtin_shufflevector({first}, {second or first}, {lane_list(lanes)})"
 
 
-def _transpose_struct_text(
+def _transpose_struct_source(
     name: str, vectors: int, fetches: str, split: list[list[str]], join: list[list[str]], puts: str
 ) -> str:
     def join_lines(parts: list[list[str]]) -> str:
@@ -150,7 +150,7 @@ template <> struct {name} {{
 }};"""
 
 
-def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
+def partial_tile_transposes_text(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
     """Write transposes of tails (width, items), and access to partial vectors."""
     parts = sorted({width * items % lanes for width, items in tails} - {0})
     attributes = "__attribute__((vector_size({0} * sizeof(real)), aligned(sizeof(real)), may_alias))"
@@ -158,13 +158,13 @@ def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
     pieces = [f"typedef real piece{size} {attributes.format(size)};" for size in sizes]
     texts = [
         *pieces,
-        *(_load_and_store_of_partial_vector_text(lanes, dtype, n) for n in parts),
-        *(_tail_transpose_struct_text(lanes, *t) for t in sorted(tails)),
+        *(_partial_vector_load_and_store_source(lanes, dtype, n) for n in parts),
+        *(_partial_tile_transpose_struct_source(lanes, *t) for t in sorted(tails)),
     ]
     return "\n".join(text.strip("\n") for text in texts)
 
 
-def _load_and_store_of_partial_vector_text(lanes: int, dtype: str, count: int) -> str:
+def _partial_vector_load_and_store_source(lanes: int, dtype: str, count: int) -> str:
     # read and write the first ``count`` numbers of a vector
     widened = "(vec)(__builtin_convertvector(whole, bits) << 16)" if dtype == "bfloat16" else "whole"
     return f"""
@@ -209,13 +209,15 @@ def _statements_that_store_partial_vector(value: str, offset: int, count: int, s
     ) + _statements_that_store_partial_vector(high, offset + half, max(0, count - half), half)
 
 
-def _tail_transpose_struct_text(lanes: int, width: int, items: int) -> str:
+def _partial_tile_transpose_struct_source(lanes: int, width: int, items: int) -> str:
     # ``items`` items of ``width`` numbers <-> ``width`` vectors whose other lanes are zero
     whole, part = divmod(width * items, lanes)
-    split, join = _shuffles_to_split_and_join(lanes, width, items)
+    split, join = _shuffles_of_transpose_and_inverse(lanes, width, items)
     fetches = [f"m[{n}] = fetch(p + {n} * W);" for n in range(whole)]
     fetches.append(f"m[{whole}] = fetch_{part}(p + {whole} * W);" if part else f"m[{whole}] = vec{{}};")
     puts = [f"put(p + {n} * W, m[{n}]);" for n in range(whole)] + [f"put_{part}(p + {whole} * W, m[{whole}]);"] * (
         part > 0
     )
-    return _transpose_struct_text(f"Tail<{width}, {items}>", whole + 1, " ".join(fetches), split, join, " ".join(puts))
+    return _transpose_struct_source(
+        f"Tail<{width}, {items}>", whole + 1, " ".join(fetches), split, join, " ".join(puts)
+    )

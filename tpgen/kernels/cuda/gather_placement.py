@@ -32,13 +32,13 @@ class GatherPlacement(BatchPlacement, RowSteps):
         """False: weights mix copies after the coupling."""
         return False
 
-    def owns_weights(self, term: Term) -> bool:
+    def contracts_weights_with_input2(self, term: Term) -> bool:
         """False: no path multiplies scalars by weights first."""
         return False
 
     def has_own_area_for_sums(self, operand: str) -> bool:
         """Whether an opened slot is summed over rows."""
-        return self.summed_over_rows(operand)
+        return self.is_summed_over_rows(operand)
 
     def may_overwrite_operand(self, operand: str) -> bool:
         """True for weights per row, computed last."""
@@ -55,7 +55,9 @@ class GatherPlacement(BatchPlacement, RowSteps):
         return self._make_gathers(self.rows)
 
     def _make_gathers(self, rows: int) -> tuple[Gather, ...]:
-        return make_gathers(self.schedule, self.opened, tuple(filter(self.summed_over_rows, SLOTS)), rows, self.warps)
+        return make_gathers(
+            self.schedule, self.opened, tuple(filter(self.is_summed_over_rows, SLOTS)), rows, self.warps
+        )
 
     @cached_property
     def intermediate_dims(self) -> dict[str, int]:

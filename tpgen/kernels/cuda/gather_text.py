@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from math import prod
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.expressions import Spelling
+from tpgen.kernels.cpp.expressions import CppExpressions
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_text import block_for_each_owner
 from tpgen.kernels.cuda.chips import LANES
@@ -61,7 +61,7 @@ class GathersText:
     def write_body_of_compute_function(self) -> None:
         p, w = self.p, self.w
         for o in p.results:
-            for start, size in p.ranges_that_no_path_uses(o):
+            for start, size in p.starts_and_sizes_that_no_path_uses(o):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{o} + {start + row * p.dim[o]}, {size});")
         w.line("const int warp = this_warp();")
@@ -76,7 +76,7 @@ class _GatherText:
     def __init__(self, placement: GatherPlacement, gather: Gather, w: Writer) -> None:
         self.p, self.s, self.g, self.w = placement, placement.schedule, gather, w
         names = {o: f"{o}_{{}}" for o in (*SLOTS, *BETWEEN)}
-        self.spelling = Spelling(placement.schedule.target.dtype, names)
+        self.expressions = CppExpressions(placement.schedule.target.dtype, names)
 
     def write(self) -> None:
         """Write the gather's function: lanes sum items."""
@@ -136,7 +136,7 @@ class _GatherText:
 
     def _write_stores_of_sums(self) -> None:
         g, w = self.g, self.w
-        carried, between = self.p.summed_over_rows(g.target), g.target in BETWEEN
+        carried, between = self.p.is_summed_over_rows(g.target), g.target in BETWEEN
         to = g.target if between else f"d_{g.target}"
         size = self.p.intermediate_dims[g.target] if between else self.p.dim[g.target]
         w.line(f"{'num' if between or carried else 'real'}* const to = s.{to}{'' if carried else f' + row * {size}'};")
@@ -187,12 +187,12 @@ class _GatherText:
         for s in part.statements:
             match s:
                 case Load():
-                    name = self.spelling.value_text(s.target)
+                    name = self.expressions.value_expression(s.target)
                     self.w.line(f"const num {name} = {self._load_text(part.term, s.target)};")
                 case Define():
-                    self.w.line(f"const num {s.target} = {self.spelling.sum_text(s.terms)};")
+                    self.w.line(f"const num {s.target} = {self.expressions.sum_expression(s.terms)};")
                 case Accumulate():
-                    self.w.line(f"sum[{s.target.index}] += {self.spelling.sum_text(s.terms)};")
+                    self.w.line(f"sum[{s.target.index}] += {self.expressions.sum_expression(s.terms)};")
 
     def _load_text(self, term: Term, component: Component) -> str:
         if component.operand not in BETWEEN:

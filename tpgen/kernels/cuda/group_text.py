@@ -74,7 +74,7 @@ class GroupText:
                 w.line(f"const real* const {operand} = s.{operand}{self._row_offset_text(operand, one)};")
             if operand in self.p.opened:
                 kind = "num" if self.p.has_own_area_for_sums(operand) else "real"
-                offset = self._row_offset_text(operand, self.p.summed_over_rows(operand))
+                offset = self._row_offset_text(operand, self.p.is_summed_over_rows(operand))
                 w.line(f"{kind}* const d_{operand} = s.d_{operand}{offset};")
         if self.p.table_size:
             w.line(f"const num* const T = s.T + row * {self.p.table_size};")
@@ -91,7 +91,7 @@ class GroupText:
         return [
             (self.group.paths[h.first].term, h)
             for h in self.group.held
-            if h.opened and self.p.summed_over_rows(h.view.operand) and not has_copy_axis(h.view)
+            if h.opened and self.p.is_summed_over_rows(h.view.operand) and not has_copy_axis(h.view)
         ]
 
     def _write_zeros_of_row_sums(self) -> None:

@@ -9,8 +9,8 @@ from itertools import groupby
 from tpgen.base.locks import cached_property
 from tpgen.form.call import Slot
 from tpgen.form.form import Term
-from tpgen.kernels.placement.slots import OpenedSlots
-from tpgen.kernels.placement.values import Blocks, ChannelSchedule, PlacedTable, View, areas_text
+from tpgen.kernels.placement.slots import PlacementBase
+from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, RowBlockSizes, SegmentView, areas_text
 from tpgen.kernels.rows import EDGE_PAIRS
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, cotangents_text, make_sweep
@@ -23,7 +23,7 @@ _GROUP, _GROUP_STAGED = 8, 6400
 
 
 @dataclass(frozen=True)
-class ChannelPlacement(OpenedSlots):
+class ChannelPlacement(PlacementBase):
     """Layout of a kernel that computes slots ``opened``, with vectors over channels."""
 
     schedule: ChannelSchedule
@@ -45,8 +45,8 @@ class ChannelPlacement(OpenedSlots):
         return {(v.inner, v.channels) for v in self.schedule.views}
 
     @property
-    def blocks(self) -> Blocks:
-        return Blocks(self.schedule.target.lanes, sum(self.dim.values()), self.scratch_size_of_shared_weights)
+    def blocks(self) -> RowBlockSizes:
+        return RowBlockSizes(self.schedule.target.lanes, sum(self.dim.values()), self.scratch_size_of_shared_weights)
 
     @property
     def in_parts(self) -> bool:
@@ -61,9 +61,9 @@ class ChannelPlacement(OpenedSlots):
 
     # -- what lives where --
 
-    def goes_through_scratch(self, view: View) -> bool:
+    def goes_through_scratch(self, view: SegmentView) -> bool:
         """Whether a segment goes through scratch."""
-        return view.staged or self.summed_over_rows(view.operand)
+        return view.staged or self.is_summed_over_rows(view.operand)
 
     def is_tabulated(self, slot: str) -> bool:
         """Whether the kernel needs tables of a slot."""
@@ -75,10 +75,10 @@ class ChannelPlacement(OpenedSlots):
 
     def statements_that_fill(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
         """Statements that fill a table from a slot."""
-        return self._statements_by_table_and_slot.get((placed.table.number, slot), ())
+        return self._fill_statements_by_table_and_slot.get((placed.table.number, slot), ())
 
     @cached_property
-    def _statements_by_table_and_slot(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
+    def _fill_statements_by_table_and_slot(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
         found: dict[tuple[int, str], tuple[Tabulate, ...]] = {}
         for placed in self.schedule.tables:
             number = placed.table.number
@@ -99,10 +99,10 @@ class ChannelPlacement(OpenedSlots):
     def reads_scratch(self, slot: str) -> bool:
         return slot in self.given and any(map(self.goes_through_scratch, self.schedule.views_of(operand_of(slot))))
 
-    def segments_to_stage(self, slot: str) -> list[View]:
+    def segments_to_stage(self, slot: str) -> list[SegmentView]:
         """Segments that each row copies into scratch."""
         operand = operand_of(slot)
-        if slot not in self.given or (self.summed_over_rows(slot) and operand != self.owner):
+        if slot not in self.given or (self.is_summed_over_rows(slot) and operand != self.owner):
             return []
         return [v for v in self.schedule.views_of(operand) if self.goes_through_scratch(v)]
 
@@ -130,12 +130,12 @@ class ChannelPlacement(OpenedSlots):
             if operand_of(slot) == "w" and s.shared_weights:
                 continue
             if self.reads_scratch(slot):
-                areas[f"s_{cpp_name(slot)}"] = s.scratch_size(operand_of(slot))
+                areas[f"s_{cpp_slot_name(slot)}"] = s.scratch_size(operand_of(slot))
             if slot in self.opened and any(map(self.goes_through_scratch, s.views_of(slot))):
                 areas[f"a_{slot}"] = s.scratch_size(slot)
         for slot in self.call_slots:
             if self.is_tabulated(slot):
-                areas[f"t_{cpp_name(slot)}"] = self.dim[slot] * lanes
+                areas[f"t_{cpp_slot_name(slot)}"] = self.dim[slot] * lanes
             if slot in self.opened and slot in s.scalar_operands:
                 areas[f"r_{slot}"] = self.dim[slot] * lanes
         for name in self.table_areas:
@@ -151,7 +151,7 @@ class ChannelPlacement(OpenedSlots):
     @property
     def table_areas(self) -> list[str]:
         # one for each level; without levels there is always one
-        return list(dict.fromkeys(map(table_area, self.tabulated_slots if self.raised else SLOTS)))
+        return list(dict.fromkeys(map(table_area_name, self.tabulated_slots if self.raised else SLOTS)))
 
     @property
     def owner_sums(self) -> list[str]:
@@ -166,7 +166,7 @@ class ChannelPlacement(OpenedSlots):
         staged = sum(size for name, size in self._scratch_sizes_of_row.items() if name.startswith("s_"))
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
-    def views_to_prefetch(self, term: Term) -> list[View]:
+    def views_to_prefetch(self, term: Term) -> list[SegmentView]:
         """Segments of the path after ``term`` to prefetch; none for single rows."""
         if self.group == 1:
             return []
@@ -186,14 +186,14 @@ class ChannelPlacement(OpenedSlots):
 
     # -- who writes first --
 
-    def writes_once(self, view: View, term: Term) -> bool:
+    def writes_once(self, view: SegmentView, term: Term) -> bool:
         """Whether a path writes each vector of a view once."""
         letter, size = self.schedule.copy_loop(term)
-        return not self.summed_over_rows(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
+        return not self.is_summed_over_rows(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
 
     @cached_property
-    def _first_path_to_write_each_view(self) -> dict[View, Term]:
-        first: dict[View, Term] = {}
+    def _first_path_to_write_each_view(self) -> dict[SegmentView, Term]:
+        first: dict[SegmentView, Term] = {}
         for term in self.schedule.terms:
             for leg in term.legs:
                 view = self.schedule.view(term, leg.operand)
@@ -201,20 +201,21 @@ class ChannelPlacement(OpenedSlots):
                     first.setdefault(view, term)
         return first
 
-    def writes_first(self, view: View, term: Term) -> bool:
+    def writes_first(self, view: SegmentView, term: Term) -> bool:
         """Whether a path writes a view first, and stores instead of adding."""
         return self._first_path_to_write_each_view[view] is term and self.writes_once(view, term)
 
     @property
-    def views_to_clear(self) -> list[View]:
+    def views_to_clear(self) -> list[SegmentView]:
         """Views that a row clears before paths add."""
         return [
             view
             for view, term in self._first_path_to_write_each_view.items()
-            if view.operand in self.opened and not (self.summed_over_rows(view.operand) or self.writes_once(view, term))
+            if view.operand in self.opened
+            and not (self.is_summed_over_rows(view.operand) or self.writes_once(view, term))
         ]
 
-    def ranges_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
+    def starts_and_sizes_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
         tabulated = self.tabulated_ranges(operand) if operand in self.schedule.scalar_operands else []
         return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 
@@ -238,13 +239,15 @@ class ChannelPlacement(OpenedSlots):
         letter, size = self.schedule.copy_loop(term)
         seen = [v for leg in term.legs if (v := self.schedule.view(term, leg.operand))]
         parts = [
-            f"{v.operand}[{v.segment}] {self._describe_access(v, term)}" for v in seen if self._describe_access(v, term)
+            f"{v.operand}[{v.segment}] {self._describe_path_access_to_segment(v, term)}"
+            for v in seen
+            if self._describe_path_access_to_segment(v, term)
         ]
         loop = f"{size} x " if letter else ""
         vectors = self.schedule.count_padded_channels(term) // self.schedule.target.lanes
         return f"  path {term.path}: {loop}{vectors} vectors; {', '.join(parts)}"
 
-    def _describe_access(self, view: View, term: Term) -> str:
+    def _describe_path_access_to_segment(self, view: SegmentView, term: Term) -> str:
         # text of a path's access to a segment: reads, then writes
         place = (
             "in scratch"
@@ -259,28 +262,28 @@ class ChannelPlacement(OpenedSlots):
         return f"{' and '.join(verbs)} {place}" if verbs else ""
 
 
-def cpp_name(slot: str) -> str:
+def cpp_slot_name(slot: str) -> str:
     """C++ name of a slot.
 
-    >>> cpp_name("x1.1")
+    >>> cpp_slot_name("x1.1")
     'x1_1'
     """
     return slot.replace(".", "_")
 
 
-def weights_area(slot: str) -> str:
+def weights_area_name(slot: str) -> str:
     """C++ name of a slot's shared weights.
 
-    >>> weights_area("w"), weights_area("w.1")
+    >>> weights_area_name("w"), weights_area_name("w.1")
     ('weights', 'weights_1')
     """
-    return cpp_name("weights" + slot[1:])
+    return cpp_slot_name("weights" + slot[1:])
 
 
-def table_area(slot: str) -> str:
+def table_area_name(slot: str) -> str:
     """C++ name of a slot's tables.
 
-    >>> table_area("x2"), table_area("x2.1")
+    >>> table_area_name("x2"), table_area_name("x2.1")
     ('T', 'T_1')
     """
-    return cpp_name("T" + slot[len(operand_of(slot)) :])
+    return cpp_slot_name("T" + slot[len(operand_of(slot)) :])

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tpgen.base.locks import cached_property
 from tpgen.form.form import Form, Term
-from tpgen.kernels.placement.slots import OpenedSlots
-from tpgen.kernels.placement.values import Blocks, Schedule, ScratchSegment, Target, areas_text, touched_segments
+from tpgen.kernels.placement.slots import PlacementBase
+from tpgen.kernels.placement.values import RowBlockSizes, Schedule, ScratchSegment, Target, areas_text, touched_segments
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import path_terms, row_lengths
 from tpgen.planner.plan import ELEMENT, SHARED
@@ -101,11 +101,11 @@ def is_linear(form: Form) -> bool:
     return all(operand.name != "x2" for operand in form.operands)
 
 
-def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
+def make_matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     """Lay out all paths of a linear form."""
     terms = path_terms(form)
     by_element, shared = form.operand("w").rows == ELEMENT, form.operand("w").rows == SHARED
-    segments = {name: _lay_out_segments(form, terms, name, target, shared) for name in ("x1", "out")}
+    segments = {name: _lay_out_operand_segments(form, terms, name, target, shared) for name in ("x1", "out")}
     made, kept, flipped = [], 0, 0
     for term in terms:
         source, end = (segments[name][term.segment(name)] for name in ("x1", "out"))
@@ -119,7 +119,7 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     return MatrixSchedule(target, row_lengths(form), shared or by_element, by_element, tuple(made), rows)
 
 
-def _lay_out_segments(
+def _lay_out_operand_segments(
     form: Form, terms: Iterable[Term], operand: str, target: Target, shared: bool
 ) -> dict[int, MatrixSegment]:
     found: dict[int, MatrixSegment] = {}
@@ -140,7 +140,7 @@ _FORMULAS = {
 
 
 @dataclass(frozen=True)
-class _MatrixSweep(TextOfPaths):
+class _MatrixProductFormulas(TextOfPaths):
     opened: tuple[str, ...]
     terms: tuple[MatrixTerm, ...]
 
@@ -153,14 +153,14 @@ class _MatrixSweep(TextOfPaths):
 
 
 @dataclass(frozen=True)
-class MatrixPlacement(OpenedSlots):
+class MatrixPlacement(PlacementBase):
     """Layout of a kernel that computes slots ``opened`` of a linear layer."""
 
     schedule: MatrixSchedule
 
     @property
-    def sweep(self) -> _MatrixSweep:
-        return _MatrixSweep(self.opened, self.schedule.terms)
+    def sweep(self) -> _MatrixProductFormulas:
+        return _MatrixProductFormulas(self.opened, self.schedule.terms)
 
     @property
     def transposed_segments(self) -> set[tuple[int, int]]:
@@ -185,11 +185,11 @@ class MatrixPlacement(OpenedSlots):
         return [s for s in self.schedule.segments(operand) if not (s.whole if vectors else s.plain)]
 
     @property
-    def blocks(self) -> Blocks:
+    def blocks(self) -> RowBlockSizes:
         rows = self.schedule.rows
         if self.sums_weights:  # a block's part of the weights' gradient is cleared and added once for all its rows
             rows *= max(1, _SUMMED_ROWS // rows)
-        return Blocks(rows, sum(self.dim.values()), self.scratch_size_of_shared_weights)
+        return RowBlockSizes(rows, sum(self.dim.values()), self.scratch_size_of_shared_weights)
 
     @cached_property
     def weights(self) -> dict[str, int]:
@@ -222,7 +222,7 @@ class MatrixPlacement(OpenedSlots):
             areas["own_w"] = max(self.weight_sums, s.target.lanes) * self.sums_weights  # of an element in one task
         return {name: size for name, size in areas.items() if size}
 
-    def ranges_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
+    def starts_and_sizes_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
         if operand == "w":
             return [(p.start, p.source.mul * p.target.mul) for p in self.schedule.terms]
         return [(segment.start, segment.mul * segment.dim) for segment in self.schedule.segments(operand)]

@@ -111,7 +111,7 @@ class PolynomialPlacement(TextOfPaths):
         """Whether a task has all channels of its rows."""
         return bool(self.channel_sums)
 
-    def row_of(self, slot: str, channels: str = "C") -> str:
+    def row_size_text(self, slot: str, channels: str = "C") -> str:
         """C++ size of a slot's row."""
         operand = self.operands[slot]
         return f"{operand.dim}" + f" * {channels}" * operand.channels
@@ -135,12 +135,12 @@ class PolynomialPlacement(TextOfPaths):
             + (f" ({', '.join(f'{s} {n}' for s, n in self.scratch.items())})" if self.scratch else ""),
         ]
         for slot in self.given:
-            parts.append(f"  {slot}: {self._describe_reading(slot)}")
+            parts.append(f"  {slot}: {self._describe_how_slot_is_read(slot)}")
         for slot in self.opened:
-            parts.append(f"  -> {slot}: {self._describe_writing(slot)}")
+            parts.append(f"  -> {slot}: {self._describe_how_slot_is_written(slot)}")
         return ((text, ()) for text in parts)
 
-    def _describe_reading(self, slot: str) -> str:
+    def _describe_how_slot_is_read(self, slot: str) -> str:
         if slot not in self.read:
             return "not read"
         if slot in self.weights:
@@ -150,7 +150,7 @@ class PolynomialPlacement(TextOfPaths):
             _components_text(operand) if operand.channels else "one copy spread over the channels"
         )
 
-    def _describe_writing(self, slot: str) -> str:
+    def _describe_how_slot_is_written(self, slot: str) -> str:
         if slot in self.open_weights:
             return "summed over the rows of an element, stored once per task"
         if slot in self.channel_sums:
@@ -158,10 +158,10 @@ class PolynomialPlacement(TextOfPaths):
         return f"stored row by row, {_components_text(self.operands[slot])}"
 
 
-def slot_name(slot: Slot | str) -> str:
+def polynomial_slot_name(slot: Slot | str) -> str:
     """C++ name of a slot, levels first.
 
-    >>> slot_name("x.12"), slot_name("@a")
+    >>> polynomial_slot_name("x.12"), polynomial_slot_name("@a")
     ('x12_x', 'a')
     """
     # no operand's name begins where levels end

@@ -13,7 +13,7 @@ from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_cal
 
 
 @dataclass(frozen=True)
-class OpenedSlots(TextOfPaths):
+class PlacementBase(TextOfPaths):
     """Base of placements: slots, row lengths, ranges."""
 
     schedule: Any
@@ -61,7 +61,7 @@ class OpenedSlots(TextOfPaths):
         """Numbers that a block of rows sums for shared weights."""
         return max(self.scratch_size_of_shared_weights, self.schedule.target.lanes)
 
-    def summed_over_rows(self, slot: str) -> bool:
+    def is_summed_over_rows(self, slot: str) -> bool:
         """Whether a slot's operand, if open, is summed over rows."""
         operand = operand_of(slot)
         return operand == self.owner or (operand == "w" and self.schedule.shared_weights)
@@ -83,12 +83,12 @@ class OpenedSlots(TextOfPaths):
         return set()
 
     @abstractmethod
-    def ranges_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
+    def starts_and_sizes_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
         """(start, size) of each segment that paths use."""
 
-    def ranges_that_no_path_uses(self, operand: str) -> list[tuple[int, int]]:
+    def starts_and_sizes_that_no_path_uses(self, operand: str) -> list[tuple[int, int]]:
         """(start, size) of each range that no path uses."""
-        return unreached_ranges(self.ranges_used_by_paths(operand), self.dim[operand])
+        return unreached_ranges(self.starts_and_sizes_used_by_paths(operand), self.dim[operand])
 
 
 def unreached_ranges(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ WORTH_THREADS = 65536  # numbers that a call touches
 
 
 @dataclass(frozen=True)
-class Blocks:
+class RowBlockSizes:
     """Sizes of a CPU's blocks of rows; up to ``most_blocks`` if each sums over rows."""
 
     tile: int  # rows taken at a time
@@ -67,7 +67,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class View:
+class SegmentView:
     """A segment: ``[outer][channels][inner]`` in memory, ``[outer][inner][padded channels]`` in scratch."""
 
     operand: str
@@ -147,15 +147,15 @@ class ChannelSchedule(TextOfPaths):
     shared_weights: bool
     terms: tuple[Term, ...]
     channels: tuple[str, ...]  # the letter that vectors run over, of each term
-    views: tuple[View, ...]  # every vectorised segment
+    views: tuple[SegmentView, ...]  # every vectorised segment
     tables: tuple[PlacedTable, ...]
     name: str = "channel"
 
     @cached_property
-    def _view_of_segment(self) -> dict[tuple[str, int], View]:
+    def _view_of_segment(self) -> dict[tuple[str, int], SegmentView]:
         return {(v.operand, v.segment): v for v in self.views}
 
-    def view(self, term: Term, operand: str) -> View | None:
+    def view(self, term: Term, operand: str) -> SegmentView | None:
         """Segment of an operand that a path vectorises, or None."""
         leg = term.leg(operand)
         return self._view_of_segment.get((operand, leg.segment)) if leg else None
@@ -183,12 +183,12 @@ class ChannelSchedule(TextOfPaths):
         """Channels of a path, in whole vectors."""
         return self.target.round_up(term.size(self.channel(term)))
 
-    def paths_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
+    def path_numbers_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
         found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == start]
         tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, start))
         return tuple(sorted({*found, *(path for table in tables for path in table.paths)}))
 
-    def views_of(self, operand: str) -> list[View]:
+    def views_of(self, operand: str) -> list[SegmentView]:
         return [v for v in self.views if v.operand == operand]
 
     def scratch_size(self, operand: str) -> int:
@@ -250,7 +250,7 @@ class BatchSchedule(TextOfPaths):
         """Start of a path's segment in an operand's row."""
         return self._start_of_segment[operand, term.segment(operand)]
 
-    def paths_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
+    def path_numbers_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
         return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
 
     @property
