@@ -12,7 +12,7 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 
 class BatchKernelWriter:
-    """Writes C++ of a product with SIMD vectors over rows."""
+    """Writes C++ of a tensor product kernel with SIMD vectors over batch rows."""
 
     def __init__(self, placement: BatchPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w

@@ -22,16 +22,17 @@ def name_store_function(p: BatchPlacement, operand: str) -> str:
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
-def write_vector_loads(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
-    """Write an array of ``count`` vectors of consecutive components."""
-    values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R + r);" for n in range(count))
-    w.line(f"vec {name}[{count}]; {values}")
+def write_vector_loads(w: Writer, array: str, count: int, address: str, factor: str = "") -> None:
+    """Write C++ that loads ``count`` consecutive vectors into an array, each times ``factor``."""
+    values = " ".join(f"{array}[{n}] = {factor}load({address} + {n} * R + r);" for n in range(count))
+    w.line(f"vec {array}[{count}]; {values}")
 
 
 class BatchPathWriter:
-    """Writes statements of one path with vectors over rows."""
+    """Writes C++ statements of one path with SIMD vectors over batch rows."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
+        """Prepare to write C++ of the path ``term``."""
         self.p, self.term, self.w = placement, term, w
         self.sides = placement.sides_of_weight_matrix(term)
         arrays = {o: f"{name}[{{}}]" for o, name in LOCAL.items()}
@@ -42,7 +43,7 @@ class BatchPathWriter:
         return self.p.schedule.start(self.term, operand)
 
     def write_statements(self, statements: tuple[Statement, ...], weight: str = "") -> None:
-        """Write statements and stores of their sums; ``weight`` is a weight's address."""
+        """Write C++ of statements, and stores of their sums; ``weight`` is a weight's address."""
         sums = RegisterSums(self.w)
         sums.write_statements(statements, self.expressions, partial(self._write_vector_loads_of_components, weight))
         for operand, values in sums.found.items():
@@ -50,24 +51,25 @@ class BatchPathWriter:
                 place = f"{self._cpp_address_of_irrep_copy(operand)} + {n} * R + r" if operand != "w" else weight
                 self._write_store_or_addition_of_sum(operand, place, value)
 
-    def _write_store_or_addition_of_sum(self, operand: str, place: str, value: str) -> None:
+    def _write_store_or_addition_of_sum(self, operand: str, address: str, value: str) -> None:
         if operand in BETWEEN:
-            self.w.line(f"store({operand} + {place}, {value});")
+            self.w.line(f"store({operand} + {address}, {value});")
         elif operand != "w":
-            self.w.line(f"add(a_{operand} + {place}, {value});")
+            self.w.line(f"add(a_{operand} + {address}, {value});")
         elif self.p.row_weights:
-            self.w.line(f"store(a_w + {place}, {value});")
+            self.w.line(f"store(a_w + {address}, {value});")
         else:
-            self.w.line(f"a_w[{place}] += lane_sum({value});")
+            self.w.line(f"a_w[{address}] += lane_sum({value});")
 
-    def _write_vector_loads_of_components(self, weight: str, operand: str, indices: list[int]) -> None:
+    def _write_vector_loads_of_components(self, weight: str, operand: str, components: list[int]) -> None:
         if operand == "w":
             value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
             self.w.line(f"const vec weight[1] = {{{value}}};")
             return
         name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
         values = " ".join(
-            f"{name}[{n}] = load({area} + {self._cpp_address_of_irrep_copy(operand)} + {n} * R + r);" for n in indices
+            f"{name}[{n}] = load({area} + {self._cpp_address_of_irrep_copy(operand)} + {n} * R + r);"
+            for n in components
         )
         self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, self.sides.axis))}]; {values}")
 
@@ -88,7 +90,7 @@ class BatchPathWriter:
         return f"({start} + {copy} * {self.term.size(INDEX[operand])}) * (i64)R"
 
     def flat_index_text(self, letters: str, first: str = "") -> str:
-        """Flat index of copies ``letters``; ``first`` replaces the first letter."""
+        """C++ flat index of loop variables ``letters``; ``first`` replaces the first."""
         text = first or letters[0]
         for a in letters[1:]:
             text = f"({text} * {self.term.size(a)} + {a})"
@@ -104,7 +106,7 @@ class BatchPathWriter:
 
     @contextmanager
     def loop_with_weights_in_scratch(self, first: str, start: str, end: str) -> Iterator[None]:
-        """Write a loop over first copies, with each row's weights in scratch."""
+        """Write a C++ loop over copies ``first``, with each row's weights of some copies in scratch."""
         chunk, step = self.p.weights_per_copy(self.term), self.p.count_copies_with_weights_in_scratch(self.term)
         with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
             self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")

@@ -25,7 +25,7 @@ from tpgen.kernels.sweep.terms import INDEX, S, operand_of
 
 
 class ChannelKernelWriter:
-    """Writes C++ of a product with SIMD vectors over channels."""
+    """Writes C++ of a tensor product kernel with SIMD vectors over channels."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -50,18 +50,21 @@ class ChannelKernelWriter:
             arguments = [
                 ("num*", name) for slot in filled for name in (table_area_name(slot), f"t_{cpp_slot_name(slot)}")
             ]
-            with self.w.part("function tabulate"), parts.part(arguments):
+            with self.w.part("function tabulate"), parts.function_block(arguments):
                 self._write_entries_of_coupling_table(placed)
         tables = len(parts.calls)
         self.w.raw(header_text("ahead"))
         for paths in self.p.parts:
-            with self.w.part("function row"), parts.part(group.arguments):
+            with self.w.part("function row"), parts.function_block(group.row_group_parameters):
                 for path in paths:
                     with group.loop_over_rows(self.w):
                         self._write_prefetches_for_path_after(path.term)
                         self._write_path_loops_over_multiplicities(path)
         self._write_function_that_fills_coupling_tables(parts.calls[:tables])
-        with self.w.part("function row"), self.w.block(f"static void row_group({parameter_list(group.arguments)})"):
+        with (
+            self.w.part("function row"),
+            self.w.block(f"static void row_group({parameter_list(group.row_group_parameters)})"),
+        ):
             with group.loop_over_rows(self.w):
                 self._write_input_staging_and_zeroed_sums_of_row()
             for call in parts.calls[tables:]:
@@ -82,7 +85,7 @@ class ChannelKernelWriter:
     def _coupling_tables_that_kernel_reads(self) -> list[PlacedTable]:
         return [placed for placed in self.s.tables if placed.operand in map(operand_of, self.p.tabulated_slots)]
 
-    def _write_function_that_fills_coupling_tables(self, calls: Sequence[str] = ()) -> None:
+    def _write_function_that_fills_coupling_tables(self, part_calls: Sequence[str] = ()) -> None:
         slots = self.p.tabulated_slots
         arguments = "".join(f", num* {name}" for name in self.p.table_areas)
         arguments += "".join(f", const real* const* p_{o}, num* t_{o}" for o in map(cpp_slot_name, slots))
@@ -96,15 +99,15 @@ class ChannelKernelWriter:
                                 f"for (int e = {start}; e < {start + size}; ++e) "
                                 f"t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
                             )
-            for call in calls:
+            for call in part_calls:
                 self.w.line(call)
-            for placed in () if calls else self._coupling_tables_that_kernel_reads():
+            for placed in () if part_calls else self._coupling_tables_that_kernel_reads():
                 self._write_entries_of_coupling_table(placed)
 
-    def _write_entries_of_coupling_table(self, placed: PlacedTable) -> None:
+    def _write_entries_of_coupling_table(self, table: PlacedTable) -> None:
         for slot in self.p.tabulated_slots:
-            if statements := self.p.statements_that_fill(placed, slot):
-                self._write_coupling_table_entries_from_input(placed, slot, statements)
+            if statements := self.p.statements_that_fill(table, slot):
+                self._write_coupling_table_entries_from_input(table, slot, statements)
 
     def _write_coupling_table_entries_from_input(
         self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]
@@ -155,7 +158,7 @@ class ChannelKernelWriter:
                     with self._tag_lines_with_paths_of_segment(operand, start):
                         self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
 
-    def _write_stores_from_scratch_to_memory(self, operand: str, source: str) -> None:
+    def _write_stores_from_scratch_to_memory(self, operand: str, scratch_area: str) -> None:
         # scratch to memory for one operand's open slot, and zeros where no path writes
         for start, size in self.p.tabulated_ranges(operand) if operand in self.s.scalar_operands else []:
             with self._tag_lines_with_paths_of_segment(operand, start):
@@ -167,7 +170,7 @@ class ChannelKernelWriter:
             if self.p.goes_through_scratch(v):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
                 with self._tag_lines_with_paths_of_segment(operand, v.start):
-                    self.w.line(f"unstage{shape}({source} + {v.scratch}, d_{operand} + {v.start});")
+                    self.w.line(f"unstage{shape}({scratch_area} + {v.scratch}, d_{operand} + {v.start});")
         for start, size in self.p.starts_and_sizes_that_no_path_uses(operand):
             self.w.line(f"zero(d_{operand} + {start}, {size});")
 
@@ -238,7 +241,7 @@ _LOCAL = {"x1": "x", "x2": "y", "w": "u", "out": "g"}  # arrays of vectors insid
 
 
 def _vector_array_name(slot: str) -> str:
-    """Name the array of vectors of a slot.
+    """C++ name of an operand's array of vectors.
 
     >>> _vector_array_name("x1"), _vector_array_name("x1.1")
     ('x', 'x_1')
@@ -248,7 +251,7 @@ def _vector_array_name(slot: str) -> str:
 
 
 def _write_vector_loads_of_components(
-    w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[int]
+    w: Writer, p: ChannelPlacement, term: Term, slot: str, component_indices: list[int]
 ) -> None:
     # declare the vectors of a slot
     view = p.schedule.view(term, operand_of(slot))
@@ -256,9 +259,9 @@ def _write_vector_loads_of_components(
     name, memory = _vector_array_name(slot), cpp_slot_name(slot)
     array = f"{name}[{view.components}]"
     if p.goes_through_scratch(view):
-        values = [(n, f"load({_cpp_component_address(p, view, term, n, f's_{memory}')})") for n in indices]
+        values = [(n, f"load({_cpp_component_address(p, view, term, n, f's_{memory}')})") for n in component_indices]
     elif view.inner == 1:
-        values = [(n, f"fetch({_cpp_component_address(p, view, term, n, memory)})") for n in indices]
+        values = [(n, f"fetch({_cpp_component_address(p, view, term, n, memory)})") for n in component_indices]
     else:
         at = _cpp_component_address(p, view, term, 0, memory)
         w.line(f"vec {array}; Tile<{view.inner}>::fetch_items({at}, {name});")
@@ -267,19 +270,18 @@ def _write_vector_loads_of_components(
 
 
 def _write_vector_stores_of_components(
-    w: Writer, p: ChannelPlacement, term: Term, operand: str, values: dict[int, str]
+    w: Writer, p: ChannelPlacement, term: Term, operand: str, value_of_component: dict[int, str]
 ) -> None:
     # store or add the vectors of one open slot; what is stored is stored whole
     view = p.schedule.view(term, operand)
     assert view is not None
-    listed = [values.get(n, "vec{}") for n in range(view.components)]
+    listed = [value_of_component.get(n, "vec{}") for n in range(view.components)]
     if p.goes_through_scratch(view):
         stores = p.writes_first(view, term)
         for n, value in enumerate(listed):
-            if stores or n in values:
-                w.line(
-                    f"{'store' if stores else 'add'}({_cpp_component_address(p, view, term, n, f'a_{operand}')}, {value});"
-                )
+            if stores or n in value_of_component:
+                address = _cpp_component_address(p, view, term, n, f"a_{operand}")
+                w.line(f"{'store' if stores else 'add'}({address}, {value});")
     elif view.inner == 1:
         for n, value in enumerate(listed):
             w.line(f"put({_cpp_component_address(p, view, term, n, f'd_{operand}')}, {value});")
@@ -290,12 +292,12 @@ def _write_vector_stores_of_components(
         )
 
 
-def _cpp_component_address(p: ChannelPlacement, view: SegmentView, term: Term, index: int, base: str) -> str:
+def _cpp_component_address(p: ChannelPlacement, view: SegmentView, term: Term, component_index: int, base: str) -> str:
     # Address of vector ``c`` of one component, in scratch or, for segments that are not staged, in memory.
     # In memory the address may be that of a tile.
     staged = p.goes_through_scratch(view)
     strides, start = (view.strides(), view.scratch) if staged else (view.memory_strides(), view.start)
-    offset = start + index * strides.get(INDEX.get(view.operand, ""), 0)
+    offset = start + component_index * strides.get(INDEX.get(view.operand, ""), 0)
     loop = strides.get(p.schedule.copy_loop(term)[0], 0)
     channel = "c" if staged or view.inner == 1 else f"c * {view.inner}"
     return f"{base} + {offset} + " + (f"v * {loop} + " if loop else "") + channel

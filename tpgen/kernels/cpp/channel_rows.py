@@ -13,7 +13,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 def row_function_parameters(p: ChannelPlacement) -> CppParameters:
-    """CppParameters of a row's C++ function: operands, results, scratch."""
+    """C++ parameters (type, name) of the function of a row: operands, results, scratch."""
     arguments = [("const real*", cpp_slot_name(slot)) for slot in p.given]
     arguments += [("real*", f"d_{o}") for o in p.opened]
     arguments += [("const num*" if name in p.table_areas else "num*", name) for name in p.scratch]
@@ -24,7 +24,7 @@ def row_function_parameters(p: ChannelPlacement) -> CppParameters:
 
 
 class _PairedGradient(NamedTuple):
-    """C++ of two edges that sum one gradient: the first edge stores, the second adds."""
+    """C++ of two edges that sum one weight gradient: the first stores, the second adds."""
 
     state: str  # addresses: of what others are told, of the gradient, and of room beside it
     gradient: str
@@ -57,7 +57,7 @@ class RowLoopWriter:
         self.arguments = row_function_parameters(placement)
 
     def write_row_loops(self) -> None:
-        """Write the loop over rows, or over an owner's rows."""
+        """Write C++ that computes all rows of a block."""
         if self.p.owner:
             self._write_loop_over_rows_that_edges_sum_into(self.p.owner)
             return
@@ -97,13 +97,13 @@ class RowLoopWriter:
         return f"{name} + {row_index_text(self.p.rule(operand))} * {self.p.dim[operand]}"
 
     def write_declarations_of_row_pointers(self) -> None:
-        """Declare arrays that outlive a tile, if any."""
+        """Declare C++ arrays that outlive a tile, if any."""
 
-    def write_tile_setup(self, row: str) -> None:
-        """Write C++ that fills the coupling tables of a tile of rows."""
+    def write_tile_setup(self, row_index: str) -> None:
+        """Write C++ that fills a tile's coupling tables; ``row_index``: C++ of a row_index's number."""
         for o in map(cpp_slot_name, self.p.tabulated_slots):
             self.w.line(f"const real* p_{o}[W] = {{}};")
-            self.write_pointers_to_rows_of_tile(o, row, f"p_{o}")
+            self.write_pointers_to_rows_of_tile(o, row_index, f"p_{o}")
         self.write_call_that_fills_coupling_tables()
 
     def write_call_that_fills_coupling_tables(self) -> None:
@@ -113,9 +113,9 @@ class RowLoopWriter:
         places = [part for o in map(cpp_slot_name, self.p.tabulated_slots) for part in (f"p_{o}", f"t_{o}")]
         self.w.line(f"tabulate({', '.join(['n', *self.p.table_areas, *places])});")
 
-    def shared_arguments(self, row: str) -> dict[str, str]:
-        """C++ values of arguments that rows share, by name."""
-        areas = {name: f"{name} + {row}" for name in self.p.table_areas}
+    def shared_arguments(self, lane: str) -> dict[str, str]:
+        """C++ values of arguments that rows share, by name; ``lane``: a lane's lane in tables."""
+        areas = {name: f"{name} + {lane}" for name in self.p.table_areas}
         return areas | {f"s_{cpp_slot_name(slot)}": weights_area_name(slot) for slot in self.p.given_weights}
 
     def write_loop_over_rows_of_tile(self) -> None:
@@ -156,13 +156,14 @@ def _is_operand_in_memory(name: str) -> bool:
 
 
 class RowGroupParameters:
-    """C++ arguments of a function that computes a group of rows."""
+    """C++ parameters of a function that computes a group of rows."""
 
     def __init__(self, placement: ChannelPlacement) -> None:
         self.p, self._row = placement, row_function_parameters(placement)
 
     @property
-    def arguments(self) -> CppParameters:
+    def row_group_parameters(self) -> CppParameters:
+        """C++ parameters (type, name): number of rows, and for each argument an array."""
         return [
             ("int", "n"),
             *((f"{kind} const*" if _is_operand_in_memory(name) else kind, f"{name}s") for kind, name in self._row),
@@ -170,7 +171,7 @@ class RowGroupParameters:
 
     @contextmanager
     def loop_over_rows(self, w: Writer) -> Iterator[None]:
-        """Write a loop over rows that declares the arguments of each."""
+        """Write a C++ loop over rows that declares the arguments of each."""
         with w.block("for (int r = 0; r < n; ++r)"):
             places = {
                 n: f"{n}s[r]" if _is_operand_in_memory(n) else f"{n}s + r * {self.p.row_stride(n)}"
@@ -181,26 +182,26 @@ class RowGroupParameters:
 
 
 class RowGroupLoopWriter(RowLoopWriter):
-    """Writes the loop over groups of rows."""
+    """Writes C++ loops over groups of rows."""
 
-    def write_tile_setup(self, row: str) -> None:
-        """Write C++ that fills row pointers and coupling tables of a tile."""
+    def write_tile_setup(self, row_index: str) -> None:
+        """Write C++ that fills a tile's row pointers and coupling tables."""
         if not self.p.owner:
             self.write_declarations_of_row_pointers()
         for _, name in self._pointer_arguments():
-            self.write_pointers_to_rows_of_tile(name, row, f"p_{name}")
+            self.write_pointers_to_rows_of_tile(name, row_index, f"p_{name}")
         self.write_call_that_fills_coupling_tables()
 
     def _pointer_arguments(self) -> CppParameters:
         return [(kind, name) for kind, name in self.arguments if _is_operand_in_memory(name)]
 
     def write_declarations_of_row_pointers(self) -> None:
-        """Declare arrays of a tile's row pointers."""
+        """Declare C++ arrays of a tile's row pointers."""
         for kind, name in self._pointer_arguments():
             self.w.line(f"{kind} p_{name}[W];")
 
     def write_loop_over_rows_of_tile(self) -> None:
-        """Write the loop over groups of rows of a tile."""
+        """Write the C++ loop over a tile's groups of rows."""
         with self.w.block(f"for (int r = 0; r < n; r += {self.p.group})"):
             self._write_call_of_row_group_function(f"least({self.p.group}, n - r)")
 
@@ -211,7 +212,7 @@ class RowGroupLoopWriter(RowLoopWriter):
             self.w.line(f"m = least({self.p.group}, least(first[o + 1], tile) - q);")
             self._write_call_of_row_group_function("m")
 
-    def _write_call_of_row_group_function(self, count: str) -> None:
+    def _write_call_of_row_group_function(self, row_count: str) -> None:
         values = self.shared_arguments("r") | {name: f"p_{name} + r" for _, name in self._pointer_arguments()}
         size = self.p.dim["w"]
         paired = _PairedGradient(
@@ -219,15 +220,15 @@ class RowGroupLoopWriter(RowLoopWriter):
         )
         if self.p.pair_gradient_size:
             values["d_w"] = "gradients"
-            self._write_choice_of_paired_gradient_addresses(paired, count)
-            count = "members"
-        self.w.line(f"row_group({', '.join([count, *(values.get(name, name) for _, name in self.arguments)])});")
+            self._write_choice_of_paired_gradient_addresses(paired, row_count)
+            row_count = "members"
+        self.w.line(f"row_group({', '.join([row_count, *(values.get(name, name) for _, name in self.arguments)])});")
         if self.p.pair_gradient_size:
             self._write_flags_and_additions_of_paired_gradients(paired)
 
-    def _write_choice_of_paired_gradient_addresses(self, paired: _PairedGradient, count: str) -> None:
+    def _write_choice_of_paired_gradient_addresses(self, paired: _PairedGradient, row_count: str) -> None:
         # choose where the rows of a group write gradients of weights
-        self.w.line(f"real* gradients[{self.p.group}]; const int members = {count};")
+        self.w.line(f"real* gradients[{self.p.group}]; const int members = {row_count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
             self.w.line(paired.statement_that_claims_gradient)
             self.w.line(f"gradients[k] = {paired.address};")

@@ -19,13 +19,14 @@ def sum_of_products_text(terms: Sum, value: Callable[[Value], str], dtype: str, 
 
 @dataclass(frozen=True)
 class CppExpressions:
-    """C++ names of values."""
+    """C++ expressions of a kernel's values and sums."""
 
     dtype: str
     components: dict[str, str]  # with a place for the index
     one: str = ""
 
     def value_expression(self, value: Value) -> str:
+        """C++ expression of a component, table entry or local variable."""
         if isinstance(value, Component):
             return self.components[value.operand].format(value.index)
         if isinstance(value, TableEntry):
@@ -38,7 +39,7 @@ class CppExpressions:
 
 
 class RegisterSums:
-    """Sums of open slots in registers, by operand and component."""
+    """C++ sums of results in registers, by operand and component."""
 
     def __init__(self, w: Writer, operands: Iterable[str] = ()) -> None:
         self.w = w
@@ -47,7 +48,7 @@ class RegisterSums:
     def write_statements(
         self, statements: Iterable[Statement], expressions: CppExpressions, load: Callable[[str, list[int]], None]
     ) -> None:
-        """Write statements in order; ``load`` writes the loads of an operand's components."""
+        """Write C++ of statements in order; ``load`` writes the loads of an operand's components."""
         for kind, operand, run in _group_statements_by_kind_and_operand(statements):
             if kind is Load:
                 load(operand, [s.target.index for s in run])
@@ -59,9 +60,9 @@ class RegisterSums:
                     operand, [(s.target.index, expressions.sum_expression(s.terms)) for s in run]
                 )
 
-    def _write_additions_to_register_sums(self, operand: str, values: list[tuple[int, str]]) -> None:
+    def _write_additions_to_register_sums(self, operand: str, component_values: list[tuple[int, str]]) -> None:
         found = self.found.setdefault(operand, {})
-        for n, value in values:
+        for n, value in component_values:
             if n in found:
                 self.w.line(f"{found[n]} += {value};")
             else:

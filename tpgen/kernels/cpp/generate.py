@@ -39,7 +39,7 @@ KernelWriter = ChannelKernelWriter | BatchKernelWriter | MatrixKernelWriter  # e
 
 
 def generate(placement: Placement) -> GeneratedSource:
-    """Write the C++ source of a placed kernel."""
+    """Generate the C++ source of a placed kernel."""
     schedule, w = placement.schedule, Writer()
     with w.part("schedule"):
         for line, paths in schedule.text_lines_and_paths:

@@ -11,7 +11,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 class MatrixKernelWriter:
-    """Writes C++ of a linear layer: a matrix product per path."""
+    """Writes C++ of a linear layer's kernel: a matrix product per path."""
 
     def __init__(self, placement: MatrixPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -56,20 +56,20 @@ class MatrixKernelWriter:
         areas = [("num*", name) for name in self.p.scratch if name != "own_w"]
         return [("int", "n"), *places, *rows, *areas]
 
-    def _write_loops_that_move_row_segments(self, move_template: str, segments: Sequence[MatrixSegment]) -> None:
+    def _write_loops_that_move_row_segments(self, call_template: str, segments: Sequence[MatrixSegment]) -> None:
         for segment in segments:
             place = f"{segment.scratch} * (i64)R + r * {segment.size}"
             with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
-                self.w.line(f"for (i64 r = 0; r < n; ++r) {move_template.format(segment.text, segment.start, place)}")
+                self.w.line(f"for (i64 r = 0; r < n; ++r) {call_template.format(segment.text, segment.start, place)}")
 
-    def _write_matrix_products_of_path(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+    def _write_matrix_products_of_path(self, term: MatrixTerm, written_segments: set[tuple[str, int]]) -> None:
         if self.s.shared_weights:
-            self._write_matrix_product_of_each_result(term, written)
+            self._write_matrix_product_of_each_result(term, written_segments)
         else:
             with self.w.block("for (i64 r = 0; r < n; ++r)"):
-                self._write_matrix_product_of_each_result(term, written)
+                self._write_matrix_product_of_each_result(term, written_segments)
 
-    def _write_matrix_product_of_each_result(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+    def _write_matrix_product_of_each_result(self, term: MatrixTerm, written_segments: set[tuple[str, int]]) -> None:
         # out[zi, w] += sum_u  x1[zi, u] W[u, w]
         # x1[zi, u]  += sum_w  out[zi, w] W[u, w]
         # W[u, w]    += sum_zi x1[zi, u] out[zi, w]
@@ -82,12 +82,18 @@ class MatrixKernelWriter:
             self._input_address_and_row_stride("out", y),
         )
         if "out" in self.p.opened:
-            into, add = self._result_address_and_row_stride_arguments("out", y), _cpp_bool(("out", y.index) in written)
+            into, add = (
+                self._result_address_and_row_stride_arguments("out", y),
+                _cpp_bool(("out", y.index) in written_segments),
+            )
             weights = self._copy_row_weights_and_return_address(term, "keep", term.kept)
             sizes = f"{y.padded}, {rows}, {x.mul}"
             self.w.line(f"multiply<{y.padded}>({add}, {into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
-            into, add = self._result_address_and_row_stride_arguments("x1", x), _cpp_bool(("x1", x.index) in written)
+            into, add = (
+                self._result_address_and_row_stride_arguments("x1", x),
+                _cpp_bool(("x1", x.index) in written_segments),
+            )
             weights = self._copy_row_weights_and_return_address(
                 term, "keep_flipped", self.p.weights["kept"] + term.flipped
             )
@@ -98,7 +104,7 @@ class MatrixKernelWriter:
                 add = "!fresh" if self.p.by_element else "true"
                 given = f"{given_x}, 1, {x_step}, {given_y}, {y_step}"
                 self.w.line(f"multiply<{y.padded}>({add}, {sums}, {y.padded}, {given}, {x.mul}, {rows});")
-        written |= {("out", y.index), ("x1", x.index)}
+        written_segments |= {("out", y.index), ("x1", x.index)}
 
     def _input_address_and_row_stride(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
         # address of a given segment, [row, component][copy], and the distance of its rows
@@ -117,9 +123,11 @@ class MatrixKernelWriter:
         row = "" if self.s.shared_weights else f" + r * {segment.size}"
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
-    def _copy_row_weights_and_return_address(self, term: MatrixTerm, copy_function: str, shared_start: int) -> str:
+    def _copy_row_weights_and_return_address(
+        self, term: MatrixTerm, copy_function: str, shared_weights_offset: int
+    ) -> str:
         if self.s.shared_weights:
-            return f"weights + {shared_start}"
+            return f"weights + {shared_weights_offset}"
         self._write_call_that_copies_weights(term, copy_function, f"p_w + r * {self.p.dim['w']}", "s_w")
         return "s_w"
 
@@ -133,19 +141,22 @@ class MatrixKernelWriter:
         yield "s_w"
         self._write_call_that_copies_weights(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
 
-    def _write_call_that_copies_weights(self, term: MatrixTerm, function: str, memory: str, scratch: str) -> None:
-        # the weights of a path into scratch or back, times its coefficient
+    def _write_call_that_copies_weights(
+        self, term: MatrixTerm, copy_function: str, memory_address: str, scratch_address: str
+    ) -> None:
+        # the weights of a path into scratch_address or back, times its coefficient
         value = number_literal(term.coefficient, self.s.target.dtype)
-        self.w.line(f"{function}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
+        arguments = f"{memory_address} + {term.start}, {value}, {scratch_address}"
+        self.w.line(f"{copy_function}<{term.source.mul}, {term.target.mul}>({arguments});")
 
-    def write_copy_of_shared_weights_into_scratch(self, memory: str = "w") -> None:
+    def write_copy_of_shared_weights_into_scratch(self, memory_address: str = "w") -> None:
         for term in self.s.terms:
             with self.w.paths(term.path):
                 if "out" in self.p.opened:
-                    self._write_call_that_copies_weights(term, "keep", memory, f"weights + {term.kept}")
+                    self._write_call_that_copies_weights(term, "keep", memory_address, f"weights + {term.kept}")
                 if "x1" in self.p.opened:
                     self._write_call_that_copies_weights(
-                        term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}"
+                        term, "keep_flipped", memory_address, f"weights + {self.p.weights['kept'] + term.flipped}"
                     )
 
     def write_sum_of_weight_gradients_over_blocks(self) -> None:
@@ -162,12 +173,12 @@ class MatrixKernelWriter:
                 w.line(f"for (i64 m = 0; m < {size}; m += W) add(all + m, load(sums + b * {size} + m));")
             self._write_stores_of_weight_gradients("to", "all")
 
-    def _write_stores_of_weight_gradients(self, memory: str, sums: str) -> None:
+    def _write_stores_of_weight_gradients(self, memory_address: str, sums_address: str) -> None:
         for term in self.s.terms:
             with self.w.paths(term.path):
-                self._write_call_that_copies_weights(term, "give", memory, f"{sums} + {term.kept}")
+                self._write_call_that_copies_weights(term, "give", memory_address, f"{sums_address} + {term.kept}")
         for start, size in self.p.starts_and_sizes_that_no_path_uses("w"):
-            self.w.line(f"zero({memory} + {start}, {size});")
+            self.w.line(f"zero({memory_address} + {start}, {size});")
 
     def write_loop_over_rows_of_block(self) -> None:
         w, by_element = self.w, self.p.by_element

@@ -17,25 +17,33 @@ def _start_of_multiply_call(p: BatchPlacement, columns: str) -> str:
 
 
 def _write_addition_to_weight_gradient(
-    w: Writer, term: Term, whole: int, into: str, left: tuple[str, str], right: tuple[str, str], columns: str
+    w: Writer,
+    term: Term,
+    transposed_copies: int,
+    gradient: str,
+    left: tuple[str, str],
+    right: tuple[str, str],
+    columns: str,
 ) -> None:
-    """Write C++ that adds ``left`` times ``right``, summed over a tile's rows, to the matrix ``into``.
+    """Write C++ that adds ``left`` times ``right``, summed over a tile's rows, to a weight gradient.
 
-    ``left``: array and copies; ``right``: array and a transpose of the first ``whole`` copies.
+    ``left``: array and copies; ``right``: array and a transpose of its first ``transposed_copies``.
     """
-    copies, (array, rows), (other, flipped) = term.size(term.mode.mixing), left, right
-    if whole:
-        given = f"{array}, {columns}, 1, {flipped}, {whole}, {rows}, {columns}"
-        w.line(f"multiply<{whole}>(true, {into}, {copies}, {given});")
-    if whole < copies:
-        given = f"{array}, {other}{f' + {whole} * {columns}' if whole else ''}"
-        w.line(f"correlate({into} + {whole}, {copies}, {given}, {rows}, {copies - whole}, {columns});")
+    copies, (array, rows), (other, transposed) = term.size(term.mode.mixing), left, right
+    if transposed_copies:
+        given = f"{array}, {columns}, 1, {transposed}, {transposed_copies}, {rows}, {columns}"
+        w.line(f"multiply<{transposed_copies}>(true, {gradient}, {copies}, {given});")
+    if transposed_copies < copies:
+        given = f"{array}, {other}{f' + {transposed_copies} * {columns}' if transposed_copies else ''}"
+        sizes = f"{rows}, {copies - transposed_copies}, {columns}"
+        w.line(f"correlate({gradient} + {transposed_copies}, {copies}, {given}, {sizes});")
 
 
 class MixingPathWriter:
-    """Writes C++ of a path whose weights mix copies, as in ``uvw``."""
+    """Writes C++ of a path whose weights mix copies, as in mode ``uvw``."""
 
     def __init__(self, placement: BatchPlacement, path: PathSweep, w: Writer) -> None:
+        """Prepare to write C++ of ``path``."""
         self.p, self.path, self.w, self.term = placement, path, w, path.term
         self.vectors = BatchPathWriter(placement, path.term, w)
         self.sides = sides = placement.sides_of_weight_matrix(path.term)
@@ -53,7 +61,7 @@ class MixingPathWriter:
         self.mixes_first = placement.mixes_first(path.term)
 
     def write_path_loops(self) -> None:
-        """Write loops over blocks of copies: coupling, mixing, gradients' coupling."""
+        """Write C++ loops over blocks of copies: couple inputs, mix by weights, couple cotangents."""
         first, size, step = (
             self.first,
             self.term.size(self.first),
@@ -112,23 +120,29 @@ class MixingPathWriter:
             given = f"weights + {at}, {step}, {far_step}", f"s{self.far_address}"
             self._write_matrix_product("D", *given, f"count, {mixed}", columns, add=False)
 
-    def _write_weight_gradient(self, into: str, columns: str) -> None:
+    def _write_weight_gradient(self, gradient_address: str, column_count: str) -> None:
         # rows of weights are copies of input 1: those of P, or of the far side where copies mix first
         far, whole = f"s{self.far_address}", self.p.count_copies_transposed_for_weight_gradient(self.term)
         if not self.mixes_first:
-            _write_addition_to_weight_gradient(self.w, self.term, whole, into, ("P", "count"), (far, "G"), columns)
+            _write_addition_to_weight_gradient(
+                self.w, self.term, whole, gradient_address, ("P", "count"), (far, "G"), column_count
+            )
             return
         if whole:
-            self.w.line(f"flip(P, G, {whole}, {columns});")
-        _write_addition_to_weight_gradient(self.w, self.term, whole, into, (far, str(self.mixed)), ("P", "G"), columns)
+            self.w.line(f"flip(P, G, {whole}, {column_count});")
+        _write_addition_to_weight_gradient(
+            self.w, self.term, whole, gradient_address, (far, str(self.mixed)), ("P", "G"), column_count
+        )
 
     def _write_matrix_product(
-        self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True
+        self, destination: str, left_and_strides: str, right: str, sizes: str, column_count: str, add: bool = True
     ) -> None:
-        # a product of matrices with consecutive rows, which replaces ``into`` or is added to it
+        # a product of matrices with consecutive rows, which replaces ``destination`` or is added to it
         flag = "true" if add else "false"
-        function = _start_of_multiply_call(self.p, columns)
-        self.w.line(f"{function}{flag}, {into}, {columns}, {left}, {right}, {columns}, {sizes});")
+        function = _start_of_multiply_call(self.p, column_count)
+        self.w.line(
+            f"{function}{flag}, {destination}, {column_count}, {left_and_strides}, {right}, {column_count}, {sizes});"
+        )
 
     def _write_channel_mixing_by_row_weights(self) -> None:
         first, k = self.first, self.k
@@ -149,10 +163,10 @@ class MixingPathWriter:
                 for n in range(k):
                     self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
-    def _write_products_with_one_row_weight(self, weight_place: str) -> None:
+    def _write_products_with_one_row_weight(self, weight_offset: str) -> None:
         out = f"({self.vectors.segment_start('out')} + {self.sides.mixed} * {self.k}) * (i64)R"
         if self.p.opened != ("w",):
-            self.w.line(f"const vec weight = load(s_w + {weight_place});")
+            self.w.line(f"const vec weight = load(s_w + {weight_offset});")
         if self.p.opened != ("out",):
             write_vector_loads(self.w, "g", self.k, f"s_out + {out}")
         for n in range(self.k):
@@ -161,13 +175,14 @@ class MixingPathWriter:
             if self.needs_coupled_cotangents:
                 self.w.line(f"d[{n}] += weight * g[{n}];")
         if "w" in self.p.opened:
-            self.w.line(f"store(a_w + {weight_place}, {' + '.join(f'c[{n}] * g[{n}]' for n in range(self.k))});")
+            self.w.line(f"store(a_w + {weight_offset}, {' + '.join(f'c[{n}] * g[{n}]' for n in range(self.k))});")
 
 
 class ScalarInputPathWriter:
-    """Writes a path with many scalars as input 2: each row's own weights, then products."""
+    """Writes C++ of a path with many scalars as input 2: contracts weights with scalars, then multiplies input 1."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
+        """Prepare to write C++ of the path ``term``."""
         self.p, self.term, self.w = placement, term, w
         self.k, self.v, self.mixed = term.size("k"), term.size("v"), term.size("w")
         starts = BatchPathWriter(placement, term, w)
@@ -177,7 +192,7 @@ class ScalarInputPathWriter:
         self.opened = placement.opened
 
     def write_path_loops(self) -> None:
-        """Write the loop over input 1's copies: own weights, products, gradients."""
+        """Write the C++ loop over input 1's copies."""
         with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
             if "own" in self.p.scratch:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
@@ -202,14 +217,14 @@ class ScalarInputPathWriter:
             for n in range(self.k):
                 self.w.line(f"add(a_x1 + {x} + {n} * R + r, {self.c} * d[{n}]);")
 
-    def _write_products_of_one_output_copy(self, out: str) -> None:
+    def _write_products_of_one_output_copy(self, output_offset: str) -> None:
         if "own" in self.p.scratch:
             self.w.line("const vec weight = load(own + w * R + r);")
-        if self.opened != ("out",):
-            write_vector_loads(self.w, "g", self.k, f"s_out + {out}")
+        if self.opened != ("output_offset",):
+            write_vector_loads(self.w, "g", self.k, f"s_out + {output_offset}")
         for n in range(self.k):
-            if "out" in self.opened:
-                self.w.line(f"add(a_out + {out} + {n} * R + r, weight * x[{n}]);")
+            if "output_offset" in self.opened:
+                self.w.line(f"add(a_out + {output_offset} + {n} * R + r, weight * x[{n}]);")
             if "x1" in self.opened:
                 self.w.line(f"d[{n}] += weight * g[{n}];")
         if "d_own" in self.p.scratch:

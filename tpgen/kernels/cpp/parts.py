@@ -18,26 +18,26 @@ _LIGHT = "-O1"
 
 
 class PartFunctionWriter:
-    """C++ functions of a text's parts, and their calls in order."""
+    """Writes parts of a C++ text as functions, and collects their calls in order."""
 
     def __init__(self, w: Writer) -> None:
         self.w, self.calls = w, list[str]()
         w.raw(header_text("parts"))
 
     @contextmanager
-    def part(self, arguments: CppParameters) -> Iterator[None]:
+    def function_block(self, parameters: CppParameters) -> Iterator[None]:
         """Write the lines inside as one function, and record its call."""
         name = f"part_{len(self.calls)}"
-        head = f"void {name}({parameter_list(arguments)})"
+        head = f"void {name}({parameter_list(parameters)})"
         self.w.line(f"{head} __attribute__((noinline));")
         with block_in_one_translation_unit(self.w), self.w.block(head):
             yield
-        self.calls.append(f"{name}({', '.join(a for _, a in arguments)});")
+        self.calls.append(f"{name}({', '.join(a for _, a in parameters)});")
 
 
-def parameter_list(arguments: CppParameters) -> str:
-    """CppParameters as a C++ parameter list."""
-    return ", ".join(f"{kind} {name}" for kind, name in arguments)
+def parameter_list(parameters: CppParameters) -> str:
+    """Parameters (type, name) as C++ text."""
+    return ", ".join(f"{kind} {name}" for kind, name in parameters)
 
 
 @contextmanager
@@ -48,8 +48,8 @@ def block_in_one_translation_unit(w: Writer) -> Iterator[None]:
     w.raw("#endif")
 
 
-def translation_unit_flags(text: str, most: int) -> list[list[str]]:
-    """Compiler flags of each of ``most`` units; none for a text without parts.
+def translation_unit_flags(text: str, most_units: int) -> list[list[str]]:
+    """Compiler flags of each of ``most_units`` translation units of one C++ text.
 
     >>> translation_unit_flags("int a;", 2)
     [[]]
@@ -57,8 +57,8 @@ def translation_unit_flags(text: str, most: int) -> list[list[str]]:
     lines = text.split("\n")
     if _BEGIN not in lines:
         return [[]]
-    if most == 1:
+    if most_units == 1:
         return [[_LIGHT]]
     first, behind = lines.index(_BEGIN) + 1, len(lines) + 1
-    cuts = [first + (behind - first) * n // most for n in range(most + 1)]
+    cuts = [first + (behind - first) * n // most_units for n in range(most_units + 1)]
     return [[f"-DTPGEN_FROM={start}", f"-DTPGEN_TO={end}", _LIGHT] for start, end in pairwise(cuts)]

@@ -28,7 +28,7 @@ _MOVED = 8  # operations, for as long as a component takes between memory and re
 
 
 class TargetTemplates(NamedTuple):
-    """C++ templates of types, loads and stores of a row."""
+    """Format strings of C++ types, loads and stores of a row."""
 
     number: str  # the type of what is computed with
     one: str
@@ -51,50 +51,51 @@ _VECTORS = TargetTemplates(
 
 
 class PolynomialRowWriter:
-    """Writes loads, statements and stores of a row."""
+    """Writes C++ loads, statements and stores of a polynomial's row."""
 
-    def __init__(self, at: PolynomialPlacement, w: Writer, words: TargetTemplates) -> None:
-        self.at, self.w, self.words = at, w, words
-        texts = {s: words.kept.format(polynomial_slot_name(s), "{}") for s in at.scratch}
+    def __init__(self, at: PolynomialPlacement, w: Writer, templates: TargetTemplates) -> None:
+        """Prepare to write C++ with the format strings ``templates``."""
+        self.at, self.w, self.templates = at, w, templates
+        texts = {s: templates.kept.format(polynomial_slot_name(s), "{}") for s in at.scratch}
         texts |= {s: f"t_{polynomial_slot_name(s)}[{{}}]" for s in at.read if s not in texts}
-        self.expressions = CppExpressions(at.target.dtype, texts, one=words.one)
+        self.expressions = CppExpressions(at.target.dtype, texts, one=templates.one)
 
     def write_loads(self, slot: str) -> None:
-        """Write the loads of a given operand."""
+        """Write C++ that loads an input into an array."""
         operand, name = self.at.operands[slot], polynomial_slot_name(slot)
-        self.w.line(f"{self.words.number} t_{name}[{operand.dim}];")
+        self.w.line(f"{self.templates.number} t_{name}[{operand.dim}];")
         if operand.channels:
             for start, size in self.at.segments_read(slot):
-                self.w.line(self.words.get.format(name, start, size))
+                self.w.line(self.templates.get.format(name, start, size))
         else:
             for i in self.at.read[slot]:
-                self.w.line(f"t_{name}[{i}] = {self.words.spread.format(name, i)};")
+                self.w.line(f"t_{name}[{i}] = {self.templates.spread.format(name, i)};")
 
     def write_declarations_of_zero_sums(self) -> None:
-        """Declare an array of zeros for each open slot."""
+        """Declare a C++ array of zeros for each result."""
         for slot in self.at.row_slots:
-            self.w.line(f"{self.words.number} d_{polynomial_slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
+            self.w.line(f"{self.templates.number} d_{polynomial_slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
-    def write_statement(self, statement: Computation) -> None:
+    def write_cpp_statement(self, statement: Computation) -> None:
         text, target = self.expressions.sum_expression(statement.terms), statement.target
         if isinstance(target, Local):
-            self.w.line(f"const {self.words.number} {target} = {text};")
+            self.w.line(f"const {self.templates.number} {target} = {text};")
             return
         assert isinstance(target, Component)
         name = polynomial_slot_name(target.operand)
         if target.operand in self.at.scratch:
-            self.w.line(self.words.add.format(name, target.index, text))
+            self.w.line(self.templates.add.format(name, target.index, text))
         else:
             self.w.line(f"d_{name}[{target.index}] += {text};")
 
     def write_stores(self, slot: str) -> None:
-        """Write the stores of a computed operand."""
+        """Write C++ that stores a result."""
         for start, size in component_runs(self.at.operands[slot]):
-            self.w.line(self.words.set.format(polynomial_slot_name(slot), start, size))
+            self.w.line(self.templates.set.format(polynomial_slot_name(slot), start, size))
 
 
 def generate_polynomial(placement: PolynomialPlacement) -> GeneratedSource:
-    """Write the C++ source of a polynomial placement.
+    """Generate the C++ kernel of a polynomial.
 
     The entry point's index gives each row's element; null: element 0, or each row its own.
     """
@@ -107,12 +108,13 @@ def _argument_declarations(cpp_type: str, prefix: str, slots: list[str]) -> list
 
 class _PolynomialKernelWriter:
     def __init__(self, placement: PolynomialPlacement) -> None:
+        """Prepare to write the C++ kernel of a polynomial."""
         self.at, self.sweep, self.w = placement, placement.sweep, Writer()
         self.row = PolynomialRowWriter(placement, self.w, _VECTORS)
         self.dim = {slot: operand.dim for slot, operand in placement.operands.items()}
 
     def write_kernel_source(self) -> GeneratedSource:
-        """Write functions and entry point; return the source."""
+        """Write functions and entry point; return the C++ source."""
         for line in [*format_terms(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
         self.w.raw(prelude_text(self.at.target, self.at.transposed_segments, self.at.target.lanes))
@@ -140,7 +142,7 @@ class _PolynomialKernelWriter:
                 self.row.write_loads(slot)
             self.row.write_declarations_of_zero_sums()
             for statement in self.sweep.rows:
-                self.row.write_statement(statement)
+                self.row.write_cpp_statement(statement)
             for slot in at.stored:
                 self.row.write_stores(slot)
             for name, i in ((polynomial_slot_name(s), i) for s in at.channel_sums for i in range(self.dim[s])):

@@ -22,10 +22,10 @@ def header_text(name: str) -> str:
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
-def prelude_text(target: Target, transposed: set[tuple[int, int]], rows: int) -> str:
+def prelude_text(target: Target, transposed: set[tuple[int, int]], tile_rows: int) -> str:
     """C++ before the functions, with transposes of segments (width, items).
 
-    ``rows`` are those of a tile, or 0 without matrix products.
+    ``tile_rows``: 0 without matrix products.
     """
     tails = {(width, items % target.lanes) for width, items in transposed if items % target.lanes}
     parts = [
@@ -40,9 +40,9 @@ def prelude_text(target: Target, transposed: set[tuple[int, int]], rows: int) ->
     parts += [tile_transposes_text(target.lanes, d) for d in sorted({1, *(width for width, _ in transposed)})]
     parts += [header_text("staging")]
     parts += [partial_tile_transposes_text(target.lanes, target.dtype, tails)] if tails else []
-    if rows:
+    if tile_rows:
         parts += [
-            f"enum {{ R = {rows} }};  // rows in a tile",
+            f"enum {{ R = {tile_rows} }};  // rows in a tile",
             _square_transpose_function_source(target.lanes),
             header_text("row_staging"),
             header_text("patch"),

@@ -94,7 +94,7 @@ class PolynomialText:
                 self.row.write_loads(slot)
             self.row.write_declarations_of_zero_sums()
             for statement in self.sweep.rows:
-                self.row.write_statement(statement)
+                self.row.write_cpp_statement(statement)
             for slot in at.stored:
                 self._write_pointer_to_row("real*", "o", slot)
                 self.row.write_stores(slot)

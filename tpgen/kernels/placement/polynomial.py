@@ -135,12 +135,12 @@ class PolynomialPlacement(TextOfPaths):
             + (f" ({', '.join(f'{s} {n}' for s, n in self.scratch.items())})" if self.scratch else ""),
         ]
         for slot in self.given:
-            parts.append(f"  {slot}: {self._describe_how_slot_is_read(slot)}")
+            parts.append(f"  {slot}: {self._describe_slot_reads(slot)}")
         for slot in self.opened:
-            parts.append(f"  -> {slot}: {self._describe_how_slot_is_written(slot)}")
+            parts.append(f"  -> {slot}: {self._describe_slot_writes(slot)}")
         return ((text, ()) for text in parts)
 
-    def _describe_how_slot_is_read(self, slot: str) -> str:
+    def _describe_slot_reads(self, slot: str) -> str:
         if slot not in self.read:
             return "not read"
         if slot in self.weights:
@@ -150,7 +150,7 @@ class PolynomialPlacement(TextOfPaths):
             _components_text(operand) if operand.channels else "one copy spread over the channels"
         )
 
-    def _describe_how_slot_is_written(self, slot: str) -> str:
+    def _describe_slot_writes(self, slot: str) -> str:
         if slot in self.open_weights:
             return "summed over the rows of an element, stored once per task"
         if slot in self.channel_sums:
