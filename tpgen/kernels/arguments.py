@@ -41,7 +41,7 @@ class CallSizes(NamedTuple):
         """Count of chemical elements with own weights; 1 without index."""
         return next((index.size for index in self.indices if index.rule is ELEMENTS), 1)
 
-    def owners(self, owner: str | None) -> int:
+    def count_rows_summed_into(self, owner: str | None) -> int:
         """Rows of operand ``owner`` that the call sums into; 0 without an index."""
         index = find_index(self.indices, owner or "")
         return index.size if index else 0

@@ -54,7 +54,7 @@ class ChannelKernelWriter:
                 self._write_entries_of_coupling_table(placed)
         tables = len(parts.calls)
         self.w.raw(header_text("ahead"))
-        for paths in self.p.parts:
+        for paths in self.p.paths_of_each_function:
             with self.w.part("function row"), parts.function_block(group.row_group_parameters):
                 for path in paths:
                     with group.loop_over_rows(self.w):
@@ -296,7 +296,7 @@ def _cpp_component_address(p: ChannelPlacement, view: SegmentView, term: Term, c
     # Address of vector ``c`` of one component, in scratch or, for segments that are not staged, in memory.
     # In memory the address may be that of a tile.
     staged = p.goes_through_scratch(view)
-    strides, start = (view.strides(), view.scratch) if staged else (view.memory_strides(), view.start)
+    strides, start = (view.scratch_strides(), view.scratch) if staged else (view.memory_strides(), view.start)
     offset = start + component_index * strides.get(INDEX.get(view.operand, ""), 0)
     loop = strides.get(p.schedule.copy_loop(term)[0], 0)
     channel = "c" if staged or view.inner == 1 else f"c * {view.inner}"

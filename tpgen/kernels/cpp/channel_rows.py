@@ -202,14 +202,14 @@ class RowGroupLoopWriter(RowLoopWriter):
 
     def write_loop_over_rows_of_tile(self) -> None:
         """Write the C++ loop over a tile's groups of rows."""
-        with self.w.block(f"for (int r = 0; r < n; r += {self.p.group})"):
-            self._write_call_of_row_group_function(f"least({self.p.group}, n - r)")
+        with self.w.block(f"for (int r = 0; r < n; r += {self.p.rows_per_group})"):
+            self._write_call_of_row_group_function(f"least({self.p.rows_per_group}, n - r)")
 
     def write_loop_over_rows_summed_together(self) -> None:
         with self.w.block("for (int m; q < first[o + 1]; q += m)"):
             self.write_tile_setup_if_tile_begins()
             self.w.line("const int r = (q - first[from]) % W;")
-            self.w.line(f"m = least({self.p.group}, least(first[o + 1], tile) - q);")
+            self.w.line(f"m = least({self.p.rows_per_group}, least(first[o + 1], tile) - q);")
             self._write_call_of_row_group_function("m")
 
     def _write_call_of_row_group_function(self, row_count: str) -> None:
@@ -228,7 +228,7 @@ class RowGroupLoopWriter(RowLoopWriter):
 
     def _write_choice_of_paired_gradient_addresses(self, paired: _PairedGradient, row_count: str) -> None:
         # choose where the rows of a group write gradients of weights
-        self.w.line(f"real* gradients[{self.p.group}]; const int members = {row_count};")
+        self.w.line(f"real* gradients[{self.p.rows_per_group}]; const int members = {row_count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
             self.w.line(paired.statement_that_claims_gradient)
             self.w.line(f"gradients[k] = {paired.address};")

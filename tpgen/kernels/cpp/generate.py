@@ -116,13 +116,13 @@ def _write_index_checks_and_row_sort(w: Writer, p: Placement) -> None:
 
 
 def _write_size_and_number_of_row_blocks(w: Writer, p: Placement) -> None:
-    tile = p.blocks.tile
+    tile = p.row_block_sizes.tile
     if p.sums_weights:
-        w.line(f"const i64 room = {p.blocks.most_blocks};  // blocks that fit into 64 MB of sums")
+        w.line(f"const i64 room = {p.row_block_sizes.most_blocks};  // blocks that fit into 64 MB of sums")
         w.line(f"const i64 most = room < {MOST_BLOCKS} ? room : {MOST_BLOCKS};")
         w.line(f"const i64 span = ((rows + most - 1) / most + {tile}) / {tile} * {tile};")
     else:
-        w.line(f"const i64 span = {p.blocks.rows_of_block};")
+        w.line(f"const i64 span = {p.row_block_sizes.rows_of_block};")
     if p.by_element:
         write_allocation(w, "i64", "tasks", "tasks_size(rows, elements, span)")
         w.line("const Tasks t = make_tasks(tasks, (const i64*)element.at, rows, elements, span);")
@@ -151,7 +151,7 @@ def _write_parallel_loop_over_row_blocks(w: Writer, p: Placement, text: KernelWr
         areas.append(f"real* const second_w = (real*)(scratch + {held});")
     if "weights" in p.scratch:
         areas.append("i64 held = -1;  // the element whose weights stand there")
-    shared, size = f"rows * {p.blocks.touched}, {WORTH_THREADS}", str(max(held + p.pair_gradient_size, 1))
+    shared, size = f"rows * {p.row_block_sizes.touched}, {WORTH_THREADS}", str(max(held + p.pair_gradient_size, 1))
     with block_for_each_task(w, "blocks", shared, size, areas):
         if p.sums_weights and not p.by_element:
             w.line(f"num* const a_w = sums + b * {p.block_sums}; clear(a_w, {p.block_sums});")

@@ -19,7 +19,7 @@ class MatrixKernelWriter:
     def write_functions_called_by_kernel(self) -> None:
         arguments = ", ".join(f"{kind} {name}" for kind, name in self._parameter_types_and_names())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
-            for o in self.p.staged:
+            for o in self.p.inputs_without_weights:
                 self._write_loops_that_move_row_segments(
                     f"stage<{{0}}>({self._address_of_tile_row(f'p_{o}')} + {{1}}, s_{o} + {{2}});",
                     self.p.segments_to_stage(o),
@@ -44,7 +44,9 @@ class MatrixKernelWriter:
         return f"{name} + {'at[r]' if self.p.by_element else 'r'} * {self.p.dim[name[2:]]}"
 
     def _parameter_types_and_names(self) -> list[tuple[str, str]]:
-        rows = [("const real*", f"p_{o}") for o in self.p.staged] + [("real*", f"q_{o}") for o in self.p.open_row_slots]
+        rows = [("const real*", f"p_{o}") for o in self.p.inputs_without_weights] + [
+            ("real*", f"q_{o}") for o in self.p.open_row_slots
+        ]
         given, opened = bool(self.p.open_row_slots and self.s.terms), "w" in self.p.opened
         if self.s.shared_weights:
             rows += [("const num*", "weights")] * (given and not self.p.by_element) + [("num*", "a_w")] * opened
@@ -95,7 +97,7 @@ class MatrixKernelWriter:
                 _cpp_bool(("x1", x.index) in written_segments),
             )
             weights = self._copy_row_weights_and_return_address(
-                term, "keep_flipped", self.p.weights["kept"] + term.flipped
+                term, "keep_flipped", self.p.weight_scratch_sizes["kept"] + term.flipped
             )
             sizes = f"{x.padded}, {rows}, {y.mul}"
             self.w.line(f"multiply<{x.padded}>({add}, {into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
@@ -108,7 +110,7 @@ class MatrixKernelWriter:
 
     def _input_address_and_row_stride(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
         # address of a given segment, [row, component][copy], and the distance of its rows
-        if operand in self.p.staged and segment not in self.p.segments_to_stage(operand):
+        if operand in self.p.inputs_without_weights and segment not in self.p.segments_to_stage(operand):
             return f"p_{operand} + {segment.start}", self.p.dim[operand]
         return self._cpp_scratch_address(f"s_{operand}", segment), segment.padded
 
@@ -156,7 +158,10 @@ class MatrixKernelWriter:
                     self._write_call_that_copies_weights(term, "keep", memory_address, f"weights + {term.kept}")
                 if "x1" in self.p.opened:
                     self._write_call_that_copies_weights(
-                        term, "keep_flipped", memory_address, f"weights + {self.p.weights['kept'] + term.flipped}"
+                        term,
+                        "keep_flipped",
+                        memory_address,
+                        f"weights + {self.p.weight_scratch_sizes['kept'] + term.flipped}",
                     )
 
     def write_sum_of_weight_gradients_over_blocks(self) -> None:

@@ -57,7 +57,7 @@ class PolynomialRowWriter:
         """Prepare to write C++ with the format strings ``templates``."""
         self.at, self.w, self.templates = at, w, templates
         texts = {s: templates.kept.format(polynomial_slot_name(s), "{}") for s in at.scratch}
-        texts |= {s: f"t_{polynomial_slot_name(s)}[{{}}]" for s in at.read if s not in texts}
+        texts |= {s: f"t_{polynomial_slot_name(s)}[{{}}]" for s in at.read_components if s not in texts}
         self.expressions = CppExpressions(at.target.dtype, texts, one=templates.one)
 
     def write_loads(self, slot: str) -> None:
@@ -68,7 +68,7 @@ class PolynomialRowWriter:
             for start, size in self.at.segments_read(slot):
                 self.w.line(self.templates.get.format(name, start, size))
         else:
-            for i in self.at.read[slot]:
+            for i in self.at.read_components[slot]:
                 self.w.line(f"t_{name}[{i}] = {self.templates.spread.format(name, i)};")
 
     def write_declarations_of_zero_sums(self) -> None:
@@ -189,7 +189,7 @@ class _PolynomialKernelWriter:
     def _write_threaded_loop_over_row_tasks(self) -> None:
         # threads loop over tasks: rows of an element; all channels if a result is summed over channels
         groups = "1" if self.at.whole_rows else "vectors"
-        moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read, *self.at.opened))
+        moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read_components, *self.at.opened))
         shared = f"rows * vectors * {self.sweep.operations + _MOVED * moved}, {_WORTH}"
         size = f"{max(1, sum(self.at.scratch.values()))} * W"
         with block_for_each_task(self.w, f"t.count * {groups}", shared, size, self._declarations_of_thread_variables()):
@@ -209,7 +209,7 @@ class _PolynomialKernelWriter:
         yield from scratch_area_declarations(
             {polynomial_slot_name(slot): count for slot, count in at.scratch.items()}, " * W"
         )
-        read = [(slot, n) for n, slot in enumerate(at.given) if slot in at.read]
+        read = [(slot, n) for n, slot in enumerate(at.given) if slot in at.read_components]
         yield from (f"const real* const p_{polynomial_slot_name(slot)} = given[{n}];" for slot, n in read)
         written = [(slot, n) for n, slot in enumerate(at.opened) if slot not in at.channel_sums]
         yield from (f"real* const o_{polynomial_slot_name(slot)} = opened[{n}];" for slot, n in written)

@@ -28,7 +28,7 @@ class BatchPlacement(PlacementBase):
         return make_sweep(self.schedule.terms, self.opened, mixes_first=self.mixes_first)
 
     @property
-    def blocks(self) -> RowBlockSizes:
+    def row_block_sizes(self) -> RowBlockSizes:
         return RowBlockSizes(self.schedule.rows, sum(self.dim.values()), self.scratch_size_of_shared_weights)
 
     # -- what lives where --
@@ -152,7 +152,7 @@ class BatchPlacement(PlacementBase):
         t = self.schedule.target
         owned = f", added to the owner of {self.owner}" if self.owner else ""
         yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()
-        yield f"  {self.blocks}", ()
+        yield f"  {self.row_block_sizes}", ()
         yield f"  scratch: {areas_text(self.scratch)}", ()
         yield from ((self._describe_path(path.term), (path.term.path,)) for path in self.sweep.paths)
 

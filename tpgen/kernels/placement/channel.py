@@ -45,7 +45,7 @@ class ChannelPlacement(PlacementBase):
         return {(v.inner, v.channels) for v in self.schedule.views}
 
     @property
-    def blocks(self) -> RowBlockSizes:
+    def row_block_sizes(self) -> RowBlockSizes:
         return RowBlockSizes(self.schedule.target.lanes, sum(self.dim.values()), self.scratch_size_of_shared_weights)
 
     @property
@@ -54,7 +54,7 @@ class ChannelPlacement(PlacementBase):
         return len(self.sweep.paths) > _MANY
 
     @property
-    def parts(self) -> list[tuple[PathSweep, ...]]:
+    def paths_of_each_function(self) -> list[tuple[PathSweep, ...]]:
         """Paths of each part."""
         paths = self.sweep.paths
         return [paths[n : n + _TOGETHER] for n in range(0, len(paths), _TOGETHER)]
@@ -63,7 +63,7 @@ class ChannelPlacement(PlacementBase):
 
     def goes_through_scratch(self, view: SegmentView) -> bool:
         """Whether a segment goes through scratch."""
-        return view.staged or self.is_summed_over_rows(view.operand)
+        return view.is_staged or self.is_summed_over_rows(view.operand)
 
     def is_tabulated(self, slot: str) -> bool:
         """Whether the kernel needs tables of a slot."""
@@ -118,7 +118,7 @@ class ChannelPlacement(PlacementBase):
     @cached_property
     def scratch(self) -> dict[str, int]:
         """Sizes of a thread's scratch areas."""
-        rows = self.group if self.in_parts else 1
+        rows = self.rows_per_group if self.in_parts else 1
         sizes = self._scratch_sizes_of_row.items()
         return {name: size * (rows if self.has_area_per_row(name) else 1) for name, size in sizes}
 
@@ -146,7 +146,7 @@ class ChannelPlacement(PlacementBase):
     def pair_gradient_size(self) -> int:
         """Size of the gradients that a pair's second edge adds."""
         shared = self.rule("w") is EDGE_PAIRS and "w" in self.opened
-        return shared * self.dim["w"] * (self.group if self.in_parts else 1)
+        return shared * self.dim["w"] * (self.rows_per_group if self.in_parts else 1)
 
     @property
     def table_areas(self) -> list[str]:
@@ -161,14 +161,14 @@ class ChannelPlacement(PlacementBase):
     # -- groups of rows --
 
     @cached_property
-    def group(self) -> int:
+    def rows_per_group(self) -> int:
         """Number of rows that take a path together."""
         staged = sum(size for name, size in self._scratch_sizes_of_row.items() if name.startswith("s_"))
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
     def views_to_prefetch(self, term: Term) -> list[SegmentView]:
         """Segments of the path after ``term`` to prefetch; none for single rows."""
-        if self.group == 1:
+        if self.rows_per_group == 1:
             return []
         terms = [path.term for path in self.sweep.paths]
         behind = terms[terms.index(term) + 1 :][:1]
@@ -186,7 +186,7 @@ class ChannelPlacement(PlacementBase):
 
     # -- who writes first --
 
-    def writes_once(self, view: SegmentView, term: Term) -> bool:
+    def writes_each_vector_once(self, view: SegmentView, term: Term) -> bool:
         """Whether a path writes each vector of a view once."""
         letter, size = self.schedule.copy_loop(term)
         return not self.is_summed_over_rows(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
@@ -203,7 +203,7 @@ class ChannelPlacement(PlacementBase):
 
     def writes_first(self, view: SegmentView, term: Term) -> bool:
         """Whether a path writes a view first, and stores instead of adding."""
-        return self._first_path_to_write_each_view[view] is term and self.writes_once(view, term)
+        return self._first_path_to_write_each_view[view] is term and self.writes_each_vector_once(view, term)
 
     @property
     def views_to_clear(self) -> list[SegmentView]:
@@ -212,7 +212,7 @@ class ChannelPlacement(PlacementBase):
             view
             for view, term in self._first_path_to_write_each_view.items()
             if view.operand in self.opened
-            and not (self.is_summed_over_rows(view.operand) or self.writes_once(view, term))
+            and not (self.is_summed_over_rows(view.operand) or self.writes_each_vector_once(view, term))
         ]
 
     def starts_and_sizes_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
@@ -228,7 +228,7 @@ class ChannelPlacement(PlacementBase):
             f"{t.lanes} lanes of {t.dtype}",
             (),
         )
-        yield f"  {self.blocks}" + f", groups of {self.group} rows" * self.in_parts, ()
+        yield f"  {self.row_block_sizes}" + f", groups of {self.rows_per_group} rows" * self.in_parts, ()
         yield f"  scratch: {areas_text(self.scratch)}", ()
         for table in self.schedule.tables:
             text = f"  T{table.table.number} of {table.operand}: {table.copies} x {table.entries} entries"

@@ -168,7 +168,7 @@ class MatrixPlacement(PlacementBase):
         return used | {(1, term.target.mul) for term in self.schedule.terms}
 
     @property
-    def staged(self) -> tuple[str, ...]:
+    def inputs_without_weights(self) -> tuple[str, ...]:
         """Operands that the kernel reads, except weights."""
         reads = {"x1": ("out", "w"), "out": ("x1", "w")}
         return tuple(name for name, slots in reads.items() if set(slots) & set(self.opened))
@@ -185,14 +185,14 @@ class MatrixPlacement(PlacementBase):
         return [s for s in self.schedule.segments(operand) if not (s.whole if vectors else s.plain)]
 
     @property
-    def blocks(self) -> RowBlockSizes:
+    def row_block_sizes(self) -> RowBlockSizes:
         rows = self.schedule.rows
         if self.sums_weights:  # a block's part of the weights' gradient is cleared and added once for all its rows
             rows *= max(1, _SUMMED_ROWS // rows)
         return RowBlockSizes(rows, sum(self.dim.values()), self.scratch_size_of_shared_weights)
 
     @cached_property
-    def weights(self) -> dict[str, int]:
+    def weight_scratch_sizes(self) -> dict[str, int]:
         """Sizes of weights in scratch: ``kept`` [u][w] for out, ``flipped`` [w][u] for x1."""
         flipped = sum(p.target.mul * p.source.padded for p in self.schedule.terms)
         return {"kept": self.weight_sums * ("out" in self.opened), "flipped": flipped * ("x1" in self.opened)}
@@ -207,18 +207,20 @@ class MatrixPlacement(PlacementBase):
         """Size of shared weights or their gradient, outside threads' scratch."""
         if not self.schedule.shared_weights:
             return 0
-        return max(sum(self.weights.values()) * (not self.by_element), self.weight_sums * self.sums_weights)
+        return max(
+            sum(self.weight_scratch_sizes.values()) * (not self.by_element), self.weight_sums * self.sums_weights
+        )
 
     @cached_property
     def scratch(self) -> dict[str, int]:
         """Sizes of a thread's scratch areas."""
         s = self.schedule
-        areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged if self.segments_to_stage(o)}
+        areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.inputs_without_weights if self.segments_to_stage(o)}
         areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.open_row_slots}
         if not s.shared_weights:
             areas["s_w"] = max((p.source.padded * p.target.padded for p in s.terms), default=0)
         if self.by_element:  # a thread holds those of one element
-            areas["weights"] = sum(self.weights.values())
+            areas["weights"] = sum(self.weight_scratch_sizes.values())
             areas["own_w"] = max(self.weight_sums, s.target.lanes) * self.sums_weights  # of an element in one task
         return {name: size for name, size in areas.items() if size}
 
@@ -232,7 +234,7 @@ class MatrixPlacement(PlacementBase):
         t = self.schedule.target
         each = "over rows and" if self.schedule.shared_weights else "for each row, over"
         yield f"matrix placement: opens {', '.join(self.opened)}; {t.lanes} lanes of {t.dtype}", ()
-        yield f"  {self.blocks}", ()
+        yield f"  {self.row_block_sizes}", ()
         yield f"  scratch: {areas_text(self.scratch)}", ()
         for p in self.schedule.terms:
             components = f"{p.source.dim} component{'s' * (p.source.dim > 1)}"

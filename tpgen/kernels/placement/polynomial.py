@@ -34,7 +34,7 @@ class PolynomialPlacement(TextOfPaths):
         return {str(s): self.plan.operand(s.operand) for s in (*call.given, *call.opened)}
 
     @cached_property
-    def read(self) -> dict[str, list[int]]:
+    def read_components(self) -> dict[str, list[int]]:
         """Components that statements read, by slot."""
         values = {v for v in values_read(self.sweep.statements) if isinstance(v, Component)}
         found: dict[str, list[int]] = {}
@@ -43,7 +43,7 @@ class PolynomialPlacement(TextOfPaths):
         return found
 
     def segments_read(self, slot: str) -> list[_Segment]:
-        used = set(self.read[slot])
+        used = set(self.read_components[slot])
         return [(i, size) for i, size in component_runs(self.operands[slot]) if used.intersection(range(i, i + size))]
 
     @cached_property
@@ -57,12 +57,12 @@ class PolynomialPlacement(TextOfPaths):
     @cached_property
     def inputs(self) -> list[str]:
         """Slots read row by row."""
-        return [s for s in self.given if s in self.read and not self.operands[s].weights]
+        return [s for s in self.given if s in self.read_components and not self.operands[s].weights]
 
     @cached_property
     def weights(self) -> list[str]:
         """Slots read once per task."""
-        return [s for s in self.given if s in self.read and self.operands[s].weights]
+        return [s for s in self.given if s in self.read_components and self.operands[s].weights]
 
     @cached_property
     def row_slots(self) -> list[str]:
@@ -87,12 +87,12 @@ class PolynomialPlacement(TextOfPaths):
     @cached_property
     def coefficients(self) -> list[str]:
         """Slots of coefficients, one for each set of levels."""
-        return [s for s in self.read if s.startswith(COEFFICIENTS)]
+        return [s for s in self.read_components if s.startswith(COEFFICIENTS)]
 
     @cached_property
     def adjoints(self) -> list[str]:
         """Slots of gradients of coefficients."""
-        return [s for s in self.read if s.startswith(ADJOINTS)]
+        return [s for s in self.read_components if s.startswith(ADJOINTS)]
 
     @cached_property
     def scratch(self) -> dict[str, int]:
@@ -141,7 +141,7 @@ class PolynomialPlacement(TextOfPaths):
         return ((text, ()) for text in parts)
 
     def _describe_slot_reads(self, slot: str) -> str:
-        if slot not in self.read:
+        if slot not in self.read_components:
             return "not read"
         if slot in self.weights:
             return "read once per task"

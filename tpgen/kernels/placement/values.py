@@ -87,7 +87,7 @@ class SegmentView:
         return -(-self.channels // self.lanes) * self.lanes
 
     @property
-    def staged(self) -> bool:
+    def is_staged(self) -> bool:
         """Whether the segment goes through scratch."""
         a_tile = self.inner == 1 or self.behind == INDEX.get(self.operand)
         return self.touches > 1 or self.channels % self.lanes != 0 or not a_tile
@@ -97,7 +97,7 @@ class SegmentView:
         """Components of the irrep."""
         return dict(self.axes).get(INDEX.get(self.operand, ""), 1)
 
-    def strides(self) -> dict[str, int]:
+    def scratch_strides(self) -> dict[str, int]:
         """Distance of neighbours along each axis, in scratch."""
         sizes = [n for _, n in self.axes]
         return {a: prod(sizes[n + 1 :]) * self.padded for n, (a, _) in enumerate(self.axes)}
@@ -204,7 +204,7 @@ class ChannelSchedule(TextOfPaths):
         yield f"channel schedule: {self.target.lanes} lanes of {self.target.dtype}, {len(self.tables)} tables", ()
         for t in self.terms:
             seen = [v for leg in t.legs if (v := self.view(t, leg.operand))]
-            views = ", ".join(f"{v.operand}[{v.channels}]{' staged' if v.staged else ''}" for v in seen)
+            views = ", ".join(f"{v.operand}[{v.channels}]{' staged' if v.is_staged else ''}" for v in seen)
             yield f"  path {t.path}: {t.text}; {views}; {len(t.entries)} non-zeros", (t.path,)
 
 
