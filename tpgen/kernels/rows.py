@@ -33,7 +33,7 @@ BEYOND = 2  # the fault of the first index out of range, then of the next; 1 is 
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """How rows of a call find their rows of one operand."""
+    """How each row of a call finds its row of one operand."""
 
     name: str  # of the index in kernels
     operand: str  # whose rows: of a product; the weights of a polynomial are all w
@@ -118,12 +118,11 @@ class RowIndex(NamedTuple):
 
 
 def find_index(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
-    """Find the index of an operand, or None."""
     return next((index for index in indices if index.rule.operand == operand), None)
 
 
 def select_summed_operands(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
-    """Select the open operands whose rows an index tensor finds.
+    """Select computed operands whose rows an index tensor gives.
 
     >>> select_summed_operands(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)
@@ -133,7 +132,7 @@ def select_summed_operands(opened: Sequence[str], rules: RowRules) -> tuple[str,
 
 
 def make_fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
-    """Error of a fault code."""
+    """Exception for a kernel's fault code."""
     if code < BEYOND:
         return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
     index = indices[code - BEYOND]

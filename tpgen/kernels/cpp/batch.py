@@ -24,7 +24,7 @@ class BatchKernelWriter:
 
     def _parameter_types_and_names(self) -> list[tuple[str, str]]:
         arguments = [("int", "R")] * self.p.shortens_tiles + [("num*", name) for name in self.p.scratch]
-        if self.p.row_weights:
+        if self.p.has_weights_per_row:
             arguments += [("const real* const*", "p_w")] * ("w" in self.p.given)
             arguments += [("real* const*", "q_w")] * ("w" in self.p.opened)
         else:
@@ -60,7 +60,7 @@ class BatchKernelWriter:
             self._write_calls_that_move_segment(
                 name_store_function(self.p, operand) + "(a_{0} + {3} * R, q_{0}, R, n, {1}, {2}, {4});", operand, s
             )
-        if operand == self.p.owner or (operand == "w" and not self.p.row_weights):
+        if operand == self.p.owner or (operand == "w" and not self.p.has_weights_per_row):
             return
         for start, size in self.p.starts_and_sizes_that_no_path_uses(operand):
             self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{operand}[r] + {start}, {size});")
@@ -103,7 +103,7 @@ class BatchKernelWriter:
         term, vectors = path.term, BatchPathWriter(self.p, path.term, self.w)
         first, rest = term.mode.weight[0], term.mode.weight[1:]
         place = ""
-        if term.weighted and self.p.row_weights:
+        if term.weighted and self.p.has_weights_per_row:
             copies = vectors.loop_with_weights_in_scratch(first, "0", str(term.size(first)))
             place = f"{vectors.flat_index_text(term.mode.weight, f'({first} - {first}2)')} * R + r"
         else:
@@ -138,8 +138,8 @@ class BatchKernelWriter:
 
     def _write_pointers_to_rows_of_tile(self) -> None:
         # pointers to each row of the tile, for operands and results
-        pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.row_weights]
-        pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.row_weights]
+        pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.has_weights_per_row]
+        pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.has_weights_per_row]
         for kind, name, _, _ in pointers:
             self.w.line(f"{kind} {name}[R];")
         with self.w.block("for (int r = 0; r < n; ++r)"):

@@ -39,8 +39,7 @@ class BatchPathWriter:
         self.expressions = CppExpressions(placement.schedule.target.dtype, arrays)
 
     def segment_start(self, operand: str) -> int:
-        """Start of the path's segment in an operand's row."""
-        return self.p.schedule.start(self.term, operand)
+        return self.p.schedule.segment_start(self.term, operand)
 
     def write_statements(self, statements: tuple[Statement, ...], weight: str = "") -> None:
         """Write C++ of statements, and stores of their sums; ``weight`` is a weight's address."""
@@ -56,14 +55,14 @@ class BatchPathWriter:
             self.w.line(f"store({operand} + {address}, {value});")
         elif operand != "w":
             self.w.line(f"add(a_{operand} + {address}, {value});")
-        elif self.p.row_weights:
+        elif self.p.has_weights_per_row:
             self.w.line(f"store(a_w + {address}, {value});")
         else:
             self.w.line(f"a_w[{address}] += lane_sum({value});")
 
     def _write_vector_loads_of_components(self, weight: str, operand: str, components: list[int]) -> None:
         if operand == "w":
-            value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
+            value = f"load(s_w + {weight})" if self.p.has_weights_per_row else f"vec{{}} + weights[{weight}]"
             self.w.line(f"const vec weight[1] = {{{value}}};")
             return
         name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
@@ -97,11 +96,9 @@ class BatchPathWriter:
         return text
 
     def loop_heads(self, letters: str) -> str:
-        """Heads of nested C++ loops over copies."""
         return " ".join(f"for (int {a} = 0; {a} < {self.term.size(a)}; ++{a})" for a in letters)
 
     def open_block(self, *parts: str) -> AbstractContextManager[None]:
-        """Open a C++ block headed by ``parts``."""
         return self.w.block(" ".join(part for part in parts if part))
 
     @contextmanager

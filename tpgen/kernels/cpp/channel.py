@@ -46,7 +46,7 @@ class ChannelKernelWriter:
         # a function for each table and for some paths each; a group of rows takes one path after the other
         parts, group = PartFunctionWriter(self.w), RowGroupParameters(self.p)
         for placed in self._coupling_tables_that_kernel_reads():
-            filled = [slot for slot in self.p.tabulated_slots if self.p.statements_that_fill(placed, slot)]
+            filled = [slot for slot in self.p.tabulated_slots if self.p.statements_that_fill_table(placed, slot)]
             arguments = [
                 ("num*", name) for slot in filled for name in (table_area_name(slot), f"t_{cpp_slot_name(slot)}")
             ]
@@ -106,7 +106,7 @@ class ChannelKernelWriter:
 
     def _write_entries_of_coupling_table(self, table: PlacedTable) -> None:
         for slot in self.p.tabulated_slots:
-            if statements := self.p.statements_that_fill(table, slot):
+            if statements := self.p.statements_that_fill_table(table, slot):
                 self._write_coupling_table_entries_from_input(table, slot, statements)
 
     def _write_coupling_table_entries_from_input(
@@ -185,7 +185,7 @@ class ChannelKernelWriter:
             self.w.line(f"// path {term.path}: {term.text}")
             with self.w.block(f"for (int v = 0; v < {self.s.copy_loop(term)[1]}; ++v)"):
                 for slot in self.p.tabulated_slots if placed else ():
-                    if placed and self.p.statements_that_fill(placed, slot):
+                    if placed and self.p.statements_that_fill_table(placed, slot):
                         t, area = table_area_name(slot).replace("T", "t"), table_area_name(slot)
                         self.w.line(f"const num* {t} = {area} + ({placed.offset} + v * {placed.entries}) * W;")
                 if placed and behind:
@@ -277,7 +277,7 @@ def _write_vector_stores_of_components(
     assert view is not None
     listed = [value_of_component.get(n, "vec{}") for n in range(view.components)]
     if p.goes_through_scratch(view):
-        stores = p.writes_first(view, term)
+        stores = p.stores_instead_of_adding(view, term)
         for n, value in enumerate(listed):
             if stores or n in value_of_component:
                 address = _cpp_component_address(p, view, term, n, f"a_{operand}")

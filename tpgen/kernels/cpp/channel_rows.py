@@ -36,16 +36,14 @@ class _PairedGradient(NamedTuple):
         return f"const bool first_of_pair = is_first({self.state});"
 
     @property
-    def address(self) -> str:
-        """C++ address to which an edge writes its gradient."""
+    def written_gradient_address(self) -> str:
         return f"first_of_pair ? {self.gradient} : {self.beside}"
 
     @property
     def statement_that_marks_gradient_written(self) -> str:
         return f"wrote({self.state});"
 
-    def add_statement(self, written: str) -> str:
-        """C++ that adds the second edge's gradient at ``written`` to the first edge's."""
+    def statement_that_adds_second_gradient(self, written: str) -> str:
         return f"add_second({self.gradient}, {written}, {self.size}, {self.state});"
 
 
@@ -100,7 +98,7 @@ class RowLoopWriter:
         """Declare C++ arrays that outlive a tile, if any."""
 
     def write_tile_setup(self, row_index: str) -> None:
-        """Write C++ that fills a tile's coupling tables; ``row_index``: C++ of a row_index's number."""
+        """Write C++ that fills a tile's coupling tables; ``row_index``: C++ of a row's number."""
         for o in map(cpp_slot_name, self.p.tabulated_slots):
             self.w.line(f"const real* p_{o}[W] = {{}};")
             self.write_pointers_to_rows_of_tile(o, row_index, f"p_{o}")
@@ -114,7 +112,7 @@ class RowLoopWriter:
         self.w.line(f"tabulate({', '.join(['n', *self.p.table_areas, *places])});")
 
     def shared_arguments(self, lane: str) -> dict[str, str]:
-        """C++ values of arguments that rows share, by name; ``lane``: a lane's lane in tables."""
+        """C++ values of arguments that rows share, by name; ``lane``: a row's lane in tables."""
         areas = {name: f"{name} + {lane}" for name in self.p.table_areas}
         return areas | {f"s_{cpp_slot_name(slot)}": weights_area_name(slot) for slot in self.p.given_weights}
 
@@ -138,11 +136,11 @@ class RowLoopWriter:
             self.w.line(f"char* const state = states + {row_index_text(self.p.rule('w'))};")
             self.w.line(f"real* const gradient = {values['d_w']};")
             self.w.line(paired.statement_that_claims_gradient)
-            values["d_w"] = paired.address
+            values["d_w"] = paired.written_gradient_address
         self.w.line(f"row({', '.join(values.get(name, name) for _, name in self.arguments)});")
         if self.p.pair_gradient_size:
             self.w.line(f"if (first_of_pair) {paired.statement_that_marks_gradient_written}")
-            self.w.line(f"else {paired.add_statement(paired.beside)}")
+            self.w.line(f"else {paired.statement_that_adds_second_gradient(paired.beside)}")
 
 
 # -- groups of rows, where there are many paths ------------------------------------------------------------------------
@@ -231,7 +229,7 @@ class RowGroupLoopWriter(RowLoopWriter):
         self.w.line(f"real* gradients[{self.p.rows_per_group}]; const int members = {row_count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
             self.w.line(paired.statement_that_claims_gradient)
-            self.w.line(f"gradients[k] = {paired.address};")
+            self.w.line(f"gradients[k] = {paired.written_gradient_address};")
 
     def _write_flags_and_additions_of_paired_gradients(self, paired: _PairedGradient) -> None:
         # mark first gradients as written, which other threads may wait for, before waiting for theirs
@@ -240,4 +238,6 @@ class RowGroupLoopWriter(RowLoopWriter):
             + paired.statement_that_marks_gradient_written
         )
         with self.w.block("for (int k = 0; k < members; ++k)"):
-            self.w.line(f"if (gradients[k] != {paired.gradient}) {paired.add_statement('gradients[k]')}")
+            self.w.line(
+                f"if (gradients[k] != {paired.gradient}) {paired.statement_that_adds_second_gradient('gradients[k]')}"
+            )

@@ -81,5 +81,4 @@ def _group_statements_by_kind_and_operand(statements: Iterable[Statement]) -> It
 
 
 def components_read(terms: Sum) -> Iterator[Component]:
-    """Components that a sum reads."""
     return (f for term in terms for f in term.factors if isinstance(f, Component))

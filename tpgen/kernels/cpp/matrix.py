@@ -62,7 +62,8 @@ class MatrixKernelWriter:
         for segment in segments:
             place = f"{segment.scratch} * (i64)R + r * {segment.size}"
             with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
-                self.w.line(f"for (i64 r = 0; r < n; ++r) {call_template.format(segment.text, segment.start, place)}")
+                call = call_template.format(segment.template_arguments, segment.start, place)
+                self.w.line(f"for (i64 r = 0; r < n; ++r) {call}")
 
     def _write_matrix_products_of_path(self, term: MatrixTerm, written_segments: set[tuple[str, int]]) -> None:
         if self.s.shared_weights:

@@ -90,7 +90,7 @@ class MixingPathWriter:
     def _write_channel_mixing(self) -> None:
         if not self.term.weighted:
             self._write_channel_mixing_without_weights()
-        elif self.p.row_weights:
+        elif self.p.has_weights_per_row:
             self._write_channel_mixing_by_row_weights()
         else:
             self._write_channel_mixing_by_shared_weights()

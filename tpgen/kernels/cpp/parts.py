@@ -36,7 +36,6 @@ class PartFunctionWriter:
 
 
 def parameter_list(parameters: CppParameters) -> str:
-    """Parameters (type, name) as C++ text."""
     return ", ".join(f"{kind} {name}" for kind, name in parameters)
 
 

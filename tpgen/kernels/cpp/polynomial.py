@@ -188,7 +188,7 @@ class _PolynomialKernelWriter:
 
     def _write_threaded_loop_over_row_tasks(self) -> None:
         # threads loop over tasks: rows of an element; all channels if a result is summed over channels
-        groups = "1" if self.at.whole_rows else "vectors"
+        groups = "1" if self.at.has_all_channels_per_task else "vectors"
         moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read_components, *self.at.opened))
         shared = f"rows * vectors * {self.sweep.operations + _MOVED * moved}, {_WORTH}"
         size = f"{max(1, sum(self.at.scratch.values()))} * W"
@@ -196,7 +196,7 @@ class _PolynomialKernelWriter:
             self.w.line(f"const i64 e = t.element[b / {groups}], from = t.begin[b / {groups}];")
             end = "t.first[e + 1]"
             self.w.line(f"const i64 to = {end if self.at.open_weights else f'least({end}, from + {self.at.span})'};")
-            if self.at.whole_rows:
+            if self.at.has_all_channels_per_task:
                 with self.w.block("for (i64 v = 0; v < vectors; ++v)"):
                     self._write_computation_of_task_rows()
             else:

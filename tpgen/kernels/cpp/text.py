@@ -121,7 +121,6 @@ def scaled_text(value: float, text: str, dtype: str) -> str:
 
 
 def sum_text(terms: list[str]) -> str:
-    """Write a sum in the given order."""
     return " + ".join(terms).replace("+ -", "- ")
 
 

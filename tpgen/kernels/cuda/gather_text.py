@@ -207,4 +207,4 @@ class _GatherText:
         assert leg is not None
         variables = {INDEX.get(component.operand, ""): str(component.index)}
         steps = [(variables.get(a, a), term.size(leg.letters[n + 1 :])) for n, a in enumerate(leg.letters)]
-        return place_text(self.s.start(term, component.operand), steps)
+        return place_text(self.s.segment_start(term, component.operand), steps)

@@ -19,7 +19,7 @@ _STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the n
 
 @dataclass(frozen=True)
 class BatchPlacement(PlacementBase):
-    """Layout of a kernel that computes slots ``opened``, with vectors over rows."""
+    """Layout of a CPU kernel with SIMD vectors over batch rows."""
 
     schedule: BatchSchedule
 
@@ -39,8 +39,7 @@ class BatchPlacement(PlacementBase):
         return self.schedule.rows > self.schedule.target.lanes
 
     @property
-    def row_weights(self) -> bool:
-        """Whether each row has its own weights."""
+    def has_weights_per_row(self) -> bool:
         return not self.schedule.shared_weights
 
     @property
@@ -76,7 +75,7 @@ class BatchPlacement(PlacementBase):
         areas["own"] = one if "out" in self.opened or "x1" in self.opened else 0
         areas["d_own"] = one if "w" in self.opened or "x2" in self.opened else 0
         areas["flipped"] = max(map(self.count_copies_transposed_for_weight_gradient, own), default=0) * rows
-        if self.row_weights:
+        if self.has_weights_per_row:
             weighted = [t for t in self.schedule.terms if t.weighted]
             chunk = (
                 max(
@@ -92,14 +91,13 @@ class BatchPlacement(PlacementBase):
     # -- how much at a time --
 
     def count_input_pairs_per_block(self, term: Term) -> int:
-        """Copies of P per block: whole sets with the same first copy."""
+        """Coupled pairs of input copies in scratch at a time."""
         sides = self.sides_of_weight_matrix(term)
         inner = term.size(sides.copies[1:])
         first = max(1, _BLOCK // max(1, inner * term.size(sides.axis) * self.schedule.rows))
         return inner * min(term.size(sides.copies[0]), first)
 
     def weights_per_copy(self, term: Term) -> int:
-        """Weights of one first copy."""
         return term.size(term.mode.weight[1:])
 
     def count_copies_with_weights_in_scratch(self, term: Term) -> int:
@@ -110,8 +108,8 @@ class BatchPlacement(PlacementBase):
         return -(-size // times)
 
     def mixes_first(self, term: Term) -> bool:
-        """Whether copies mix before the coupling: input 1 has fewer components than the output."""
-        if self.row_weights or not self._is_uvw(term) or term.size("v") > 1:
+        """Whether weights mix copies before the coupling: input 1 has fewer components than the output."""
+        if self.has_weights_per_row or not self._is_uvw(term) or term.size("v") > 1:
             return False
         return term.size("i") < term.size("k") and term.size("wi") * self.schedule.rows <= _BLOCK
 
@@ -128,8 +126,8 @@ class BatchPlacement(PlacementBase):
         return self.sides_of_weight_matrix(term).near in self.opened or "x2" in self.opened
 
     def contracts_weights_with_input2(self, term: Term) -> bool:
-        """Whether each row's scalars multiply the shared weights first."""
-        if self.row_weights or not self._is_uvw(term):
+        """Whether each row's scalars multiply shared weights before input 1."""
+        if self.has_weights_per_row or not self._is_uvw(term):
             return False
         # with v copies of a scalar and k components, a product with these weights takes v + k multiply-adds for an
         # input copy and an output copy, and v * k if the inputs are multiplied first
@@ -137,18 +135,19 @@ class BatchPlacement(PlacementBase):
 
     def count_copies_transposed_for_weight_gradient(self, term: Term) -> int:
         """Output copies whose weight gradients are vectors over copies; the rest are sums over lanes."""
-        if self.row_weights or not (term.mode.mixing and term.weighted and "w" in self.opened):
+        if self.has_weights_per_row or not (term.mode.mixing and term.weighted and "w" in self.opened):
             return 0
         return term.size(term.mode.mixing) // self.schedule.target.lanes * self.schedule.target.lanes
 
     def starts_and_sizes_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
         s = self.schedule
         if operand == "w":
-            return [(s.start(t, "w"), t.size(t.mode.weight)) for t in s.terms if t.weighted]
+            return [(s.segment_start(t, "w"), t.size(t.mode.weight)) for t in s.terms if t.weighted]
         return [(segment.start, segment.mul * segment.dim) for segment in dict(s.segments)[operand]]
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         t = self.schedule.target
         owned = f", added to the owner of {self.owner}" if self.owner else ""
         yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()
@@ -160,7 +159,7 @@ class BatchPlacement(PlacementBase):
         copies = " x ".join(f"{a} {term.size(a)}" for a, _ in term.copies)
         if not term.mode.mixing:
             return f"  path {term.path}: copies {copies}, one by one"
-        how = "rows of weights" if self.row_weights else "matrix products"
+        how = "rows of weights" if self.has_weights_per_row else "matrix products"
         if self.contracts_weights_with_input2(term):
             return f"  path {term.path}: copies {copies}, a first one at a time by each row's own weights"
         flipped = ", the cotangent flipped" if self.count_copies_transposed_for_weight_gradient(term) else ""

@@ -24,7 +24,7 @@ _GROUP, _GROUP_STAGED = 8, 6400
 
 @dataclass(frozen=True)
 class ChannelPlacement(PlacementBase):
-    """Layout of a kernel that computes slots ``opened``, with vectors over channels."""
+    """Layout of a CPU kernel with SIMD vectors over channels."""
 
     schedule: ChannelSchedule
 
@@ -34,11 +34,11 @@ class ChannelPlacement(PlacementBase):
 
     @cached_property
     def given(self) -> tuple[str, ...]:
-        """Slots that the kernel reads."""
+        """Names of tensors that the kernel reads."""
         if not self.raised:
             return given_slots(self.opened)
         read = {s.target.operand for s in self.sweep.statements if isinstance(s, Load)}
-        return tuple(slot for slot in self.call_slots if slot in read or self.is_tabulated(slot))
+        return tuple(slot for slot in self.call_slots if slot in read or self.has_coupling_tables(slot))
 
     @property
     def transposed_segments(self) -> set[tuple[int, int]]:
@@ -55,26 +55,23 @@ class ChannelPlacement(PlacementBase):
 
     @property
     def paths_of_each_function(self) -> list[tuple[PathSweep, ...]]:
-        """Paths of each part."""
+        """Paths grouped by C++ function."""
         paths = self.sweep.paths
         return [paths[n : n + _TOGETHER] for n in range(0, len(paths), _TOGETHER)]
 
     # -- what lives where --
 
     def goes_through_scratch(self, view: SegmentView) -> bool:
-        """Whether a segment goes through scratch."""
         return view.is_staged or self.is_summed_over_rows(view.operand)
 
-    def is_tabulated(self, slot: str) -> bool:
-        """Whether the kernel needs tables of a slot."""
-        return any(self.statements_that_fill(placed, slot) for placed in self.schedule.tables)
+    def has_coupling_tables(self, slot: str) -> bool:
+        return any(self.statements_that_fill_table(placed, slot) for placed in self.schedule.tables)
 
     @cached_property
     def tabulated_slots(self) -> list[str]:
-        return [slot for slot in self.call_slots if self.is_tabulated(slot)]
+        return [slot for slot in self.call_slots if self.has_coupling_tables(slot)]
 
-    def statements_that_fill(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
-        """Statements that fill a table from a slot."""
+    def statements_that_fill_table(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
         return self._fill_statements_by_table_and_slot.get((placed.table.number, slot), ())
 
     @cached_property
@@ -87,7 +84,7 @@ class ChannelPlacement(PlacementBase):
         return found
 
     def tabulated_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """(start, size) of an operand's tabulated segments."""
+        """(start, size) of segments that coupling tables are computed from."""
         letter = INDEX[operand]
         found = {
             t.start: t.copies * (1 + max(e.at(letter) for e in t.table.terms[0].entries))
@@ -134,7 +131,7 @@ class ChannelPlacement(PlacementBase):
             if slot in self.opened and any(map(self.goes_through_scratch, s.views_of(slot))):
                 areas[f"a_{slot}"] = s.scratch_size(slot)
         for slot in self.call_slots:
-            if self.is_tabulated(slot):
+            if self.has_coupling_tables(slot):
                 areas[f"t_{cpp_slot_name(slot)}"] = self.dim[slot] * lanes
             if slot in self.opened and slot in s.scalar_operands:
                 areas[f"r_{slot}"] = self.dim[slot] * lanes
@@ -144,7 +141,7 @@ class ChannelPlacement(PlacementBase):
 
     @property
     def pair_gradient_size(self) -> int:
-        """Size of the gradients that a pair's second edge adds."""
+        """Scratch of weight gradients that the second edge of each pair adds."""
         shared = self.rule("w") is EDGE_PAIRS and "w" in self.opened
         return shared * self.dim["w"] * (self.rows_per_group if self.in_parts else 1)
 
@@ -162,7 +159,7 @@ class ChannelPlacement(PlacementBase):
 
     @cached_property
     def rows_per_group(self) -> int:
-        """Number of rows that take a path together."""
+        """Number of rows that a function computes together."""
         staged = sum(size for name, size in self._scratch_sizes_of_row.items() if name.startswith("s_"))
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
@@ -176,13 +173,12 @@ class ChannelPlacement(PlacementBase):
         return [view for view in seen if view and not self.goes_through_scratch(view)]
 
     def has_area_per_row(self, name: str) -> bool:
-        """Whether each row of a group has a scratch area ``name``."""
         return name in self._scratch_sizes_of_row and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
 
-    def row_stride(self, name: str) -> int:
-        """Distance of a group's rows in scratch area ``name``."""
+    def row_stride(self, area: str) -> int:
+        """Distance of a group's rows in a scratch area."""
         # tables have a row in each lane
-        return self._scratch_sizes_of_row[name] if self.has_area_per_row(name) else int(name in self.table_areas)
+        return self._scratch_sizes_of_row[area] if self.has_area_per_row(area) else int(area in self.table_areas)
 
     # -- who writes first --
 
@@ -201,13 +197,12 @@ class ChannelPlacement(PlacementBase):
                     first.setdefault(view, term)
         return first
 
-    def writes_first(self, view: SegmentView, term: Term) -> bool:
-        """Whether a path writes a view first, and stores instead of adding."""
+    def stores_instead_of_adding(self, view: SegmentView, term: Term) -> bool:
         return self._first_path_to_write_each_view[view] is term and self.writes_each_vector_once(view, term)
 
     @property
     def views_to_clear(self) -> list[SegmentView]:
-        """Views that a row clears before paths add."""
+        """Scratch segments set to zero before paths add."""
         return [
             view
             for view, term in self._first_path_to_write_each_view.items()
@@ -221,6 +216,7 @@ class ChannelPlacement(PlacementBase):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         yield (
@@ -258,12 +254,16 @@ class ChannelPlacement(PlacementBase):
         )
         verbs = ["read"] * (view.operand in self.given and self.opened != (view.operand,))
         if view.operand in self.opened:
-            verbs.append("stored" if not self.goes_through_scratch(view) or self.writes_first(view, term) else "added")
+            verbs.append(
+                "stored"
+                if not self.goes_through_scratch(view) or self.stores_instead_of_adding(view, term)
+                else "added"
+            )
         return f"{' and '.join(verbs)} {place}" if verbs else ""
 
 
 def cpp_slot_name(slot: str) -> str:
-    """C++ name of a slot.
+    """C++ name of a tensor.
 
     >>> cpp_slot_name("x1.1")
     'x1_1'
@@ -272,7 +272,7 @@ def cpp_slot_name(slot: str) -> str:
 
 
 def weights_area_name(slot: str) -> str:
-    """C++ name of a slot's shared weights.
+    """C++ name of the scratch area of shared weights.
 
     >>> weights_area_name("w"), weights_area_name("w.1")
     ('weights', 'weights_1')
@@ -281,7 +281,7 @@ def weights_area_name(slot: str) -> str:
 
 
 def table_area_name(slot: str) -> str:
-    """C++ name of a slot's tables.
+    """C++ name of the scratch area of coupling tables.
 
     >>> table_area_name("x2"), table_area_name("x2.1")
     ('T', 'T_1')

@@ -23,7 +23,7 @@ _SUMMED_ROWS = 144  # rows of a block at least, where each sums a gradient of th
 
 @dataclass(frozen=True)
 class MatrixSegment(ScratchSegment):
-    """Copies of one irrep in memory and scratch."""
+    """Place of one irrep's copies in memory and scratch."""
 
     index: int
     padded: int
@@ -36,8 +36,7 @@ class MatrixSegment(ScratchSegment):
         return self.plain and self.mul == self.padded
 
     @property
-    def text(self) -> str:
-        """Template arguments of the segment's transposes: outer, copies, inner."""
+    def template_arguments(self) -> str:
         return f"1, {self.mul}, {self.dim}" if self.mul_first else f"{self.dim}, {self.mul}, 1"
 
     @property
@@ -61,7 +60,7 @@ class MatrixTerm:
 
 @dataclass(frozen=True)
 class MatrixSchedule(TextOfPaths):
-    """Layout with a matrix product for each path."""
+    """Layout of a linear layer, with a matrix product for each path."""
 
     target: Target
     dims: tuple[int, int, int, int]
@@ -72,16 +71,16 @@ class MatrixSchedule(TextOfPaths):
     name: str = "matrix"
 
     def segments(self, operand: str) -> list[MatrixSegment]:
-        """Segments of x1 or out that paths use."""
+        """Segments of operand x1 or out that paths use."""
         found = {(p.source if operand == "x1" else p.target) for p in self.terms}
         return sorted(found, key=lambda s: s.index)
 
-    def scratch(self, operand: str) -> int:
-        """Numbers of one row in scratch."""
+    def scratch_numbers_per_row(self, operand: str) -> int:
         return sum(s.size for s in self.segments(operand) if not s.whole)
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         rows = f"{self.rows} rows{' of one element' * self.by_element}"
         yield f"matrix schedule: tiles of {rows}, {self.target.lanes} lanes of {self.target.dtype}", ()
         yield from ((f"  path {p.path}: {p.text}; a matrix product", (p.path,)) for p in self.terms)
@@ -102,7 +101,7 @@ def is_linear(form: Form) -> bool:
 
 
 def make_matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
-    """Lay out all paths of a linear form."""
+    """Lay out all paths of a linear layer."""
     terms = path_terms(form)
     by_element, shared = form.operand("w").rows == ELEMENT, form.operand("w").rows == SHARED
     segments = {name: _lay_out_operand_segments(form, terms, name, target, shared) for name in ("x1", "out")}
@@ -146,6 +145,7 @@ class _MatrixProductFormulas(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         yield f"sweep: opens {', '.join(self.opened)}", ()
         for term in self.terms:
             yield f"  path {term.path}: {term.text}, times {term.coefficient:.6g}", (term.path,)
@@ -154,7 +154,7 @@ class _MatrixProductFormulas(TextOfPaths):
 
 @dataclass(frozen=True)
 class MatrixPlacement(PlacementBase):
-    """Layout of a kernel that computes slots ``opened`` of a linear layer."""
+    """Layout of a CPU kernel of a linear layer."""
 
     schedule: MatrixSchedule
 
@@ -195,11 +195,10 @@ class MatrixPlacement(PlacementBase):
     def weight_scratch_sizes(self) -> dict[str, int]:
         """Sizes of weights in scratch: ``kept`` [u][w] for out, ``flipped`` [w][u] for x1."""
         flipped = sum(p.target.mul * p.source.padded for p in self.schedule.terms)
-        return {"kept": self.weight_sums * ("out" in self.opened), "flipped": flipped * ("x1" in self.opened)}
+        return {"kept": self.weight_gradient_size * ("out" in self.opened), "flipped": flipped * ("x1" in self.opened)}
 
     @property
-    def weight_sums(self) -> int:
-        """Size of the weight gradient, [u][w]."""
+    def weight_gradient_size(self) -> int:
         return sum(p.source.mul * p.target.padded for p in self.schedule.terms)
 
     @property
@@ -208,20 +207,26 @@ class MatrixPlacement(PlacementBase):
         if not self.schedule.shared_weights:
             return 0
         return max(
-            sum(self.weight_scratch_sizes.values()) * (not self.by_element), self.weight_sums * self.sums_weights
+            sum(self.weight_scratch_sizes.values()) * (not self.by_element),
+            self.weight_gradient_size * self.sums_weights,
         )
 
     @cached_property
     def scratch(self) -> dict[str, int]:
         """Sizes of a thread's scratch areas."""
         s = self.schedule
-        areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.inputs_without_weights if self.segments_to_stage(o)}
-        areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.open_row_slots}
+        areas = {
+            f"s_{o}": s.scratch_numbers_per_row(o) * s.rows
+            for o in self.inputs_without_weights
+            if self.segments_to_stage(o)
+        }
+        areas |= {f"a_{o}": s.scratch_numbers_per_row(o) * s.rows for o in self.open_row_slots}
         if not s.shared_weights:
             areas["s_w"] = max((p.source.padded * p.target.padded for p in s.terms), default=0)
         if self.by_element:  # a thread holds those of one element
             areas["weights"] = sum(self.weight_scratch_sizes.values())
-            areas["own_w"] = max(self.weight_sums, s.target.lanes) * self.sums_weights  # of an element in one task
+            # of an element in one task
+            areas["own_w"] = max(self.weight_gradient_size, s.target.lanes) * self.sums_weights
         return {name: size for name, size in areas.items() if size}
 
     def starts_and_sizes_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
@@ -231,6 +236,7 @@ class MatrixPlacement(PlacementBase):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         t = self.schedule.target
         each = "over rows and" if self.schedule.shared_weights else "for each row, over"
         yield f"matrix placement: opens {', '.join(self.opened)}; {t.lanes} lanes of {t.dtype}", ()

@@ -35,10 +35,10 @@ _LARGE = 256  # weights of a path from which on a tile has four vectors of rows
 
 @remembered("schedules of kernels", entries=64)
 def plan_schedule(form: Form, target: Target) -> AnySchedule:
-    """Choose one schedule for every direction of a form.
+    """Choose one loop order for the kernels of a product and its gradients.
 
-    Matrices without a second input; channels if all paths have channels, and the most fill a quarter of a vector; else
-    rows.
+    Matrix products without a second input; vectors over channels if all paths have channels, and the most fill a
+    quarter of a vector; else vectors over rows.
     Raises `EmitError` for too long kernels.
     """
     if is_linear(form) and target.lanes > 1:
@@ -72,18 +72,18 @@ def _make_channel_schedule_if_it_fits(form: Form, terms: tuple[Term, ...], targe
     return ChannelSchedule(target, row_lengths(form), not form.operand("w").row, terms, channels, views, tables)
 
 
-def _choose_letter_to_vectorise(term: Term, terms: tuple[Term, ...]) -> str:
+def _choose_letter_to_vectorise(term: Term, all_terms: tuple[Term, ...]) -> str:
     letters = CHANNEL_LETTER[term.mode.name]
     if len(letters) == 1:
         return letters
     # one choice for the whole form, so that an input is either vectorised or tabulated
-    full = [dict(t.sizes) for t in terms if t.mode.name == "uvuv"]
+    full = [dict(t.sizes) for t in all_terms if t.mode.name == "uvuv"]
     return max(letters, key=lambda a: (min(sizes[a] for sizes in full), a == "u"))
 
 
-def _count_accesses_of_segments(terms: tuple[Term, ...], channels: tuple[str, ...]) -> Counter[tuple[str, int]]:
+def _count_accesses_of_segments(terms: tuple[Term, ...], channel_letters: tuple[str, ...]) -> Counter[tuple[str, int]]:
     touches: Counter[tuple[str, int]] = Counter()
-    for term, channel in zip(terms, channels, strict=True):
+    for term, channel in zip(terms, channel_letters, strict=True):
         loop = [(a, n) for a, n in term.copies if a != channel]
         for leg in (leg for leg in term.legs if channel in leg.letters):
             others = max(prod(n for a, n in loop if a in leg.letters), 1)
@@ -92,14 +92,14 @@ def _count_accesses_of_segments(terms: tuple[Term, ...], channels: tuple[str, ..
 
 
 def _make_segment_views_unless_paths_disagree(
-    form: Form, terms: tuple[Term, ...], channels: tuple[str, ...], lanes: int
+    form: Form, terms: tuple[Term, ...], channel_letters: tuple[str, ...], lanes: int
 ) -> tuple[SegmentView, ...] | None:
     # one view for each vectorised segment; None if two paths see a segment in different ways
-    touches = _count_accesses_of_segments(terms, channels)
+    touches = _count_accesses_of_segments(terms, channel_letters)
     views: dict[tuple[str, int], SegmentView] = {}
     roles: dict[tuple[str, int], tuple[int, int, int] | None] = {}
     offsets = dict.fromkeys(SLOTS, 0)
-    for term, channel in zip(terms, channels, strict=True):
+    for term, channel in zip(terms, channel_letters, strict=True):
         for leg in term.legs:
             key = (leg.operand, leg.segment)
             before, along, after = leg.letters.partition(channel)
@@ -150,11 +150,11 @@ Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
 def place(
     schedule: AnySchedule, opened: tuple[str, ...], rules: RowRules = (), raised: tuple[str, ...] = ()
 ) -> Placement:
-    """Place a kernel that computes the slots ``opened``.
+    """Lay out a CPU kernel that computes the tensors ``opened``, of x1, x2, w, out.
 
-    At most one open operand may have an index.  Only channel kernels take cotangents of operands ``raised``, or edge
-    pairs that share weights.
-    Raises `EmitError` for other combinations, unknown slots, or none.
+    At most one may have an index.  Only channel kernels take cotangents of gradients of ``raised``, or edge pairs that
+    share weights.
+    Raises `EmitError` for other combinations, unknown names, or none.
     """
     for slot in opened:
         if slot not in SLOTS:

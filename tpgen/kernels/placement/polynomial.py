@@ -22,7 +22,7 @@ _Segment = tuple[int, int]  # first component, components
 
 @dataclass(frozen=True)
 class PolynomialPlacement(TextOfPaths):
-    """A polynomial sweep placed on a target."""
+    """Layout of a polynomial's CPU kernel."""
 
     plan: Plan
     sweep: PolynomialSweep
@@ -35,7 +35,7 @@ class PolynomialPlacement(TextOfPaths):
 
     @cached_property
     def read_components(self) -> dict[str, list[int]]:
-        """Components that statements read, by slot."""
+        """Components that statements read, by tensor name."""
         values = {v for v in values_read(self.sweep.statements) if isinstance(v, Component)}
         found: dict[str, list[int]] = {}
         for value in sorted(values, key=lambda v: (v.operand, v.index)):
@@ -86,17 +86,15 @@ class PolynomialPlacement(TextOfPaths):
 
     @cached_property
     def coefficients(self) -> list[str]:
-        """Slots of coefficients, one for each set of levels."""
         return [s for s in self.read_components if s.startswith(COEFFICIENTS)]
 
     @cached_property
     def adjoints(self) -> list[str]:
-        """Slots of gradients of coefficients."""
         return [s for s in self.read_components if s.startswith(ADJOINTS)]
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Vectors in a thread's scratch, by slot."""
+        """Number of vectors in a thread's scratch, by tensor name."""
         sizes = {s: self.operands[s].dim for s in self.weights}
         return sizes | dict.fromkeys((*self.coefficients, *self.adjoints), self.sweep.coefficients)
 
@@ -107,27 +105,27 @@ class PolynomialPlacement(TextOfPaths):
         return 0 if self.open_weights else _SPAN
 
     @property
-    def whole_rows(self) -> bool:
-        """Whether a task has all channels of its rows."""
+    def has_all_channels_per_task(self) -> bool:
         return bool(self.channel_sums)
 
     def row_size_text(self, slot: str, channels: str = "C") -> str:
-        """C++ size of a slot's row."""
+        """C++ size of a tensor's row."""
         operand = self.operands[slot]
         return f"{operand.dim}" + f" * {channels}" * operand.channels
 
     @property
     def transposed_segments(self) -> set[tuple[int, int]]:
-        """(width, items) of segments transposed into vectors, of whole vectors."""
+        """(components, channels) of segments transposed into vectors."""
         sizes = {size for o in self.operands.values() if o.channels for _, size in component_runs(o)}
         return {(size, self.target.lanes) for size in sizes if size < self.target.lanes}
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         lanes, areas = self.target.lanes, sum(self.scratch.values())
         number = max(4, self.target.itemsize)  # what is computed with
         rows = f"up to {self.span}" if self.span else "all"
-        channels = "all channels" if self.whole_rows else f"one vector of {lanes} channels"
+        channels = "all channels" if self.has_all_channels_per_task else f"one vector of {lanes} channels"
         parts = [
             f"{self.sweep.call}: {self.target.dtype}, vectors of {lanes} over channels",
             f"a task: {rows} rows of one element, {channels}",
@@ -159,7 +157,7 @@ class PolynomialPlacement(TextOfPaths):
 
 
 def polynomial_slot_name(slot: Slot | str) -> str:
-    """C++ name of a slot, levels first.
+    """C++ name of a tensor, derivative levels first.
 
     >>> polynomial_slot_name("x.12"), polynomial_slot_name("@a")
     ('x12_x', 'a')

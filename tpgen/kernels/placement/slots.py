@@ -14,7 +14,7 @@ from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_cal
 
 @dataclass(frozen=True)
 class PlacementBase(TextOfPaths):
-    """Base of placements: slots, row lengths, ranges."""
+    """Base of kernel layouts: tensors, row lengths, used ranges."""
 
     schedule: Any
     opened: tuple[str, ...]
@@ -32,7 +32,7 @@ class PlacementBase(TextOfPaths):
 
     @cached_property
     def call_slots(self) -> tuple[str, ...]:
-        """Slots in the order of a call's tensors."""
+        """Names of tensors in the order of a call."""
         if not self.raised:
             return SLOTS
         return tuple(str(slot) for slot in raised_call(self.opened, self.raised).given)
@@ -62,19 +62,18 @@ class PlacementBase(TextOfPaths):
         return max(self.scratch_size_of_shared_weights, self.schedule.target.lanes)
 
     def is_summed_over_rows(self, slot: str) -> bool:
-        """Whether a slot's operand, if open, is summed over rows."""
+        """Whether the kernel's result for an operand is summed over rows."""
         operand = operand_of(slot)
         return operand == self.owner or (operand == "w" and self.schedule.shared_weights)
 
     @cached_property
     def dim(self) -> dict[str, int]:
-        """Row lengths by slot."""
+        """Row lengths by tensor name."""
         dims = dict(zip(SLOTS, self.schedule.dims, strict=True))
         return {slot: dims[operand_of(slot)] for slot in self.call_slots}
 
     @property
     def pair_gradient_size(self) -> int:
-        """Size of the gradients that a pair's second edge adds."""
         return 0
 
     @property
@@ -87,7 +86,6 @@ class PlacementBase(TextOfPaths):
         """(start, size) of each segment that paths use."""
 
     def starts_and_sizes_that_no_path_uses(self, operand: str) -> list[tuple[int, int]]:
-        """(start, size) of each range that no path uses."""
         return unreached_ranges(self.starts_and_sizes_used_by_paths(operand), self.dim[operand])
 
 

@@ -20,7 +20,7 @@ WORTH_THREADS = 65536  # numbers that a call touches
 
 @dataclass(frozen=True)
 class RowBlockSizes:
-    """Sizes of a CPU's blocks of rows; up to ``most_blocks`` if each sums over rows."""
+    """Sizes of blocks and tiles of rows that a CPU's threads take."""
 
     tile: int  # rows taken at a time
     touched: int  # numbers that one row touches
@@ -62,7 +62,6 @@ class Target:
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
     def round_up(self, size: int) -> int:
-        """Round up to whole vectors."""
         return -(-size // self.lanes) * self.lanes
 
 
@@ -88,7 +87,7 @@ class SegmentView:
 
     @property
     def is_staged(self) -> bool:
-        """Whether the segment goes through scratch."""
+        """Whether the segment is copied into scratch."""
         a_tile = self.inner == 1 or self.behind == INDEX.get(self.operand)
         return self.touches > 1 or self.channels % self.lanes != 0 or not a_tile
 
@@ -115,7 +114,7 @@ class SegmentView:
 
 @dataclass(frozen=True)
 class PlacedTable:
-    """A table and its source in memory; entry n of copy v is at ``offset + v * entries + n``."""
+    """A coupling table and its source in memory; entry n of copy v is at ``offset + v * entries + n``."""
 
     table: Table
     start: int
@@ -180,7 +179,6 @@ class ChannelSchedule(TextOfPaths):
         return next(((a, n) for a, n in term.copies if a != self.channel(term)), ("", 1))
 
     def count_padded_channels(self, term: Term) -> int:
-        """Channels of a path, in whole vectors."""
         return self.target.round_up(term.size(self.channel(term)))
 
     def path_numbers_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
@@ -201,6 +199,7 @@ class ChannelSchedule(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         yield f"channel schedule: {self.target.lanes} lanes of {self.target.dtype}, {len(self.tables)} tables", ()
         for t in self.terms:
             seen = [v for leg in t.legs if (v := self.view(t, leg.operand))]
@@ -246,15 +245,15 @@ class BatchSchedule(TextOfPaths):
     def _start_of_segment(self) -> dict[tuple[str, int], int]:
         return dict(self.starts)
 
-    def start(self, term: Term, operand: str) -> int:
-        """Start of a path's segment in an operand's row."""
+    def segment_start(self, term: Term, operand: str) -> int:
         return self._start_of_segment[operand, term.segment(operand)]
 
     def path_numbers_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
-        return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
+        return tuple(t.path for t in self.terms if t.leg(operand) and self.segment_start(t, operand) == start)
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         yield f"batch schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}", ()
         for t in self.terms:
             products = "matrix products, " if t.mode.mixing else ""
