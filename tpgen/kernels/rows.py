@@ -33,7 +33,7 @@ BEYOND = 2  # the fault of the first index out of range, then of the next; 1 is 
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """How each row of a call finds its row of one operand."""
+    """Rule by which each row of a kernel call finds its row of one operand."""
 
     name: str  # of the index in kernels
     operand: str  # whose rows: of a product; the weights of a polynomial are all w

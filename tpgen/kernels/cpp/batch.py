@@ -85,7 +85,7 @@ class BatchKernelWriter:
             self.w.line(f"// path {term.path}: {term.text}")
             with self.w.block(f"static void path_{term.path}(int n{arguments})"):
                 if term.pairs:
-                    self._write_index_arrays_of_copy_pairs(term)
+                    self._write_index_arrays_of_multiplicity_pairs(term)
                 if self.p.contracts_weights_with_input2(term):
                     ScalarInputPathWriter(self.p, term, self.w).write_path_loops()
                 elif term.mode.mixing:
@@ -93,7 +93,7 @@ class BatchKernelWriter:
                 else:
                     self._write_path_loops_without_channel_mixing(path)
 
-    def _write_index_arrays_of_copy_pairs(self, term: Term) -> None:
+    def _write_index_arrays_of_multiplicity_pairs(self, term: Term) -> None:
         pairs = [(a, b) for a in range(term.pairs) for b in range(a + 1, term.pairs)]
         for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
             self.w.line(f"static const int pair_{name}[] = {{{', '.join(map(str, values))}}};")

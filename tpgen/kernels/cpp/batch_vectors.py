@@ -41,13 +41,17 @@ class BatchPathWriter:
     def segment_start(self, operand: str) -> int:
         return self.p.schedule.segment_start(self.term, operand)
 
-    def write_statements(self, statements: tuple[Statement, ...], weight: str = "") -> None:
-        """Write C++ of statements, and stores of their sums; ``weight`` is a weight's address."""
+    def write_statements(self, statements: tuple[Statement, ...], weight_address: str = "") -> None:
+        """Write C++ of statements, and of stores of their sums."""
         sums = RegisterSums(self.w)
-        sums.write_statements(statements, self.expressions, partial(self._write_vector_loads_of_components, weight))
+        sums.write_statements(
+            statements, self.expressions, partial(self._write_vector_loads_of_components, weight_address)
+        )
         for operand, values in sums.found.items():
             for n, value in values.items():
-                place = f"{self._cpp_address_of_irrep_copy(operand)} + {n} * R + r" if operand != "w" else weight
+                place = (
+                    f"{self._cpp_address_of_irrep_copy(operand)} + {n} * R + r" if operand != "w" else weight_address
+                )
                 self._write_store_or_addition_of_sum(operand, place, value)
 
     def _write_store_or_addition_of_sum(self, operand: str, address: str, value: str) -> None:
@@ -60,9 +64,13 @@ class BatchPathWriter:
         else:
             self.w.line(f"a_w[{address}] += lane_sum({value});")
 
-    def _write_vector_loads_of_components(self, weight: str, operand: str, components: list[int]) -> None:
+    def _write_vector_loads_of_components(self, weight_address: str, operand: str, components: list[int]) -> None:
         if operand == "w":
-            value = f"load(s_w + {weight})" if self.p.has_weights_per_row else f"vec{{}} + weights[{weight}]"
+            value = (
+                f"load(s_w + {weight_address})"
+                if self.p.has_weights_per_row
+                else f"vec{{}} + weights[{weight_address}]"
+            )
             self.w.line(f"const vec weight[1] = {{{value}}};")
             return
         name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
@@ -102,15 +110,15 @@ class BatchPathWriter:
         return self.w.block(" ".join(part for part in parts if part))
 
     @contextmanager
-    def loop_with_weights_in_scratch(self, first: str, start: str, end: str) -> Iterator[None]:
-        """Write a C++ loop over copies ``first``, with each row's weights of some copies in scratch."""
+    def loop_with_weights_in_scratch(self, letter: str, start: str, end: str) -> Iterator[None]:
+        """Write a C++ loop of ``letter`` around lines written inside, with row weights in scratch."""
         chunk, step = self.p.weights_per_copy(self.term), self.p.count_copies_with_weights_in_scratch(self.term)
-        with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
-            self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")
-            place = f"n, {self.segment_start('w')} + {first}2 * {chunk}, ({first}3 - {first}2) * {chunk}"
+        with self.w.block(f"for (int {letter}2 = {start}; {letter}2 < {end}; {letter}2 += {step})"):
+            self.w.line(f"const int {letter}3 = least({end}, {letter}2 + {step});")
+            place = f"n, {self.segment_start('w')} + {letter}2 * {chunk}, ({letter}3 - {letter}2) * {chunk}"
             if "w" in self.p.given:
                 self.w.line(f"stage_rows(p_w, R, {place}, s_w, 1);")
-            with self.w.block(f"for (int {first} = {first}2; {first} < {first}3; ++{first})"):
+            with self.w.block(f"for (int {letter} = {letter}2; {letter} < {letter}3; ++{letter})"):
                 yield
             if "w" in self.p.opened:
                 self.w.line(f"{name_store_function(self.p, 'w')}(a_w, q_w, R, {place}, 1);")

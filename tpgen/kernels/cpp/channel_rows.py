@@ -65,7 +65,7 @@ class RowLoopWriter:
             self.write_tile_setup("q + r")
             self.write_loop_over_rows_of_tile()
 
-    def _write_loop_over_rows_that_edges_sum_into(self, owner: str) -> None:
+    def _write_loop_over_rows_that_edges_sum_into(self, operand: str) -> None:
         w = self.w
         w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")
         w.line("const i64 end = first[to];")
@@ -76,7 +76,7 @@ class RowLoopWriter:
             for name in sums:
                 w.line(f"clear({name}, {self.p.scratch[name]});")
             self.write_loop_over_rows_summed_together()
-            w.line(f"finish(d_{owner} + o * {self.p.dim[owner]}{''.join(', ' + name for name in sums)});")
+            w.line(f"finish(d_{operand} + o * {self.p.dim[operand]}{''.join(', ' + name for name in sums)});")
 
     def write_tile_setup_if_tile_begins(self) -> None:
         with self.w.block("if (q == tile)"):
@@ -199,7 +199,6 @@ class RowGroupLoopWriter(RowLoopWriter):
             self.w.line(f"{kind} p_{name}[W];")
 
     def write_loop_over_rows_of_tile(self) -> None:
-        """Write the C++ loop over a tile's groups of rows."""
         with self.w.block(f"for (int r = 0; r < n; r += {self.p.rows_per_group})"):
             self._write_call_of_row_group_function(f"least({self.p.rows_per_group}, n - r)")
 

@@ -50,11 +50,11 @@ def generate(placement: Placement) -> GeneratedSource:
     w.raw(prelude_text(schedule.target, placement.transposed_segments, getattr(schedule, "rows", 0)))
     if isinstance(placement, MatrixPlacement):
         w.raw(header_text("matrices"))
-    text = _TEXTS[type(placement)](placement, w)
-    text.write_functions_called_by_kernel()
+    kernel_writer = _TEXTS[type(placement)](placement, w)
+    kernel_writer.write_functions_called_by_kernel()
     in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
     with block_in_one_translation_unit(w) if in_parts else nullcontext(), w.part("driver"):
-        _write_entry_point(w, placement, text)
+        _write_entry_point(w, placement, kernel_writer)
     return w.finish()
 
 
@@ -68,7 +68,7 @@ _TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelWriter]] = {
 # -- the entry point ---------------------------------------------------------------------------------------------------
 
 
-def _write_entry_point(w: Writer, p: Placement, text: KernelWriter) -> None:
+def _write_entry_point(w: Writer, p: Placement, kernel_writer: KernelWriter) -> None:
     # sums over rows add in row order inside a block, then in the order of blocks
     finds = any(rule.takes_index for rule in p.rules)
     needed = {"indices": p.rules, "order": finds, "tasks": p.by_element, "paired": p.pair_gradient_size}
@@ -92,10 +92,10 @@ def _write_entry_point(w: Writer, p: Placement, text: KernelWriter) -> None:
             write_allocation(w, "char", "states", "pair.size + 1")
             w.line("__builtin_memset(states, 0, pair.size);")
         _write_size_and_number_of_row_blocks(w, p)
-        _write_allocations_for_shared_weights_and_gradients(w, p, text)
-        _write_parallel_loop_over_row_blocks(w, p, text)
+        _write_allocations_for_shared_weights_and_gradients(w, p, kernel_writer)
+        _write_parallel_loop_over_row_blocks(w, p, kernel_writer)
         if p.sums_weights:
-            text.write_sum_of_weight_gradients_over_blocks()
+            kernel_writer.write_sum_of_weight_gradients_over_blocks()
         w.line("return fault;")
 
 
@@ -133,19 +133,19 @@ def _write_size_and_number_of_row_blocks(w: Writer, p: Placement) -> None:
         w.line("const i64 blocks = rows ? (rows + span - 1) / span : 0;")
 
 
-def _write_allocations_for_shared_weights_and_gradients(w: Writer, p: Placement, text: KernelWriter) -> None:
+def _write_allocations_for_shared_weights_and_gradients(w: Writer, p: Placement, kernel_writer: KernelWriter) -> None:
     # shared weights in scratch once; room for each block's part of their gradient
     shared = p.scratch_size_of_shared_weights and not p.by_element
     slots = [slot for slot in p.given if operand_of(slot) == "w" and shared]
     for slot in slots:
         write_allocation(w, "num", weights_area_name(slot), f"{p.scratch_size_of_shared_weights}")
     if slots:
-        text.write_copy_of_shared_weights_into_scratch()
+        kernel_writer.write_copy_of_shared_weights_into_scratch()
     if p.sums_weights:
         write_allocation(w, "num", "sums", f"(blocks + 1) * {p.block_sums}")
 
 
-def _write_parallel_loop_over_row_blocks(w: Writer, p: Placement, text: KernelWriter) -> None:
+def _write_parallel_loop_over_row_blocks(w: Writer, p: Placement, kernel_writer: KernelWriter) -> None:
     held, areas = sum(p.scratch.values()), scratch_area_declarations(p.scratch)
     if p.pair_gradient_size:
         areas.append(f"real* const second_w = (real*)(scratch + {held});")
@@ -155,4 +155,4 @@ def _write_parallel_loop_over_row_blocks(w: Writer, p: Placement, text: KernelWr
     with block_for_each_task(w, "blocks", shared, size, areas):
         if p.sums_weights and not p.by_element:
             w.line(f"num* const a_w = sums + b * {p.block_sums}; clear(a_w, {p.block_sums});")
-        text.write_loop_over_rows_of_block()
+        kernel_writer.write_loop_over_rows_of_block()

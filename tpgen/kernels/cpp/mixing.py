@@ -40,7 +40,7 @@ def _write_addition_to_weight_gradient(
 
 
 class MixingPathWriter:
-    """Writes C++ of a path whose weights mix copies, as in mode ``uvw``."""
+    """Writes C++ of a path whose weights mix channels, as in mode ``uvw``."""
 
     def __init__(self, placement: BatchPlacement, path: PathSweep, w: Writer) -> None:
         """Prepare to write C++ of ``path``."""
@@ -61,7 +61,7 @@ class MixingPathWriter:
         self.mixes_first = placement.mixes_first(path.term)
 
     def write_path_loops(self) -> None:
-        """Write C++ loops over blocks of copies: couple inputs, mix by weights, couple cotangents."""
+        """Write C++ loops over blocks of channels: couple inputs, mix by weights, couple cotangents."""
         first, size, step = (
             self.first,
             self.term.size(self.first),
@@ -78,13 +78,13 @@ class MixingPathWriter:
             if self.needs_coupled_cotangents:
                 self._write_coupling_stage(self.path.stages[-1])
 
-    def _loops_over_input_copies_of_block(self) -> AbstractContextManager[None]:
+    def _loops_over_input_channels_of_block(self) -> AbstractContextManager[None]:
         first = self.first
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
         return self.vectors.open_block(loop, self.vectors.loop_heads(self.sides.copies[1:]), ROW_LOOP)
 
     def _write_coupling_stage(self, stage: SweepStage) -> None:
-        with self._loops_over_input_copies_of_block():
+        with self._loops_over_input_channels_of_block():
             self.vectors.write_statements(stage.statements)
 
     def _write_channel_mixing(self) -> None:
@@ -98,7 +98,7 @@ class MixingPathWriter:
     def _write_channel_mixing_without_weights(self) -> None:
         # unweighted mixing: every input copy goes to the single output copy
         position = self.vectors.flat_index_text(self.term.inputs, f"({self.first} - {self.first}0)")
-        with self._loops_over_input_copies_of_block():
+        with self._loops_over_input_channels_of_block():
             for n in range(self.k):
                 place = f"({position} * {self.k} + {n}) * R + r"
                 if self.adds:
@@ -192,7 +192,7 @@ class ScalarInputPathWriter:
         self.opened = placement.opened
 
     def write_path_loops(self) -> None:
-        """Write the C++ loop over input 1's copies."""
+        """Write the C++ loop over input 1's channels."""
         with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
             if "own" in self.p.scratch:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
@@ -212,12 +212,12 @@ class ScalarInputPathWriter:
         if "x1" in self.opened:
             self.w.line(f"vec d[{self.k}] = {{}};")
         with self.w.block(f"for (int w = 0; w < {self.mixed}; ++w)"):
-            self._write_products_of_one_output_copy(f"{self.out} + (w * {self.k}) * R")
+            self._write_products_of_one_output_channel(f"{self.out} + (w * {self.k}) * R")
         if "x1" in self.opened:
             for n in range(self.k):
                 self.w.line(f"add(a_x1 + {x} + {n} * R + r, {self.c} * d[{n}]);")
 
-    def _write_products_of_one_output_copy(self, output_offset: str) -> None:
+    def _write_products_of_one_output_channel(self, output_offset: str) -> None:
         if "own" in self.p.scratch:
             self.w.line("const vec weight = load(own + w * R + r);")
         if self.opened != ("output_offset",):

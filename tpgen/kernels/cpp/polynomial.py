@@ -95,10 +95,8 @@ class PolynomialRowWriter:
 
 
 def generate_polynomial(placement: PolynomialPlacement) -> GeneratedSource:
-    """Generate the C++ kernel of a polynomial.
-
-    The entry point's index gives each row's element; null: element 0, or each row its own.
-    """
+    """Generate the C++ kernel of a polynomial."""
+    # the entry point's index gives each row's element; null: element 0, or each row its own
     return _PolynomialKernelWriter(placement).write_kernel_source()
 
 

@@ -22,12 +22,12 @@ def header_text(name: str) -> str:
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
-def prelude_text(target: Target, transposed: set[tuple[int, int]], tile_rows: int) -> str:
-    """C++ before the functions, with transposes of segments (width, items).
+def prelude_text(target: Target, transposed_shapes: set[tuple[int, int]], tile_rows: int) -> str:
+    """C++ types and helpers before a kernel's functions, with transposes of shapes (width, items).
 
     ``tile_rows``: 0 without matrix products.
     """
-    tails = {(width, items % target.lanes) for width, items in transposed if items % target.lanes}
+    tails = {(width, items % target.lanes) for width, items in transposed_shapes if items % target.lanes}
     parts = [
         number_type_definitions(target),
         header_text("system"),
@@ -37,7 +37,7 @@ def prelude_text(target: Target, transposed: set[tuple[int, int]], tile_rows: in
         _lane_sum_function_source(target.lanes),
     ]
     parts += ["template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items"]
-    parts += [tile_transposes_text(target.lanes, d) for d in sorted({1, *(width for width, _ in transposed)})]
+    parts += [tile_transposes_text(target.lanes, d) for d in sorted({1, *(width for width, _ in transposed_shapes)})]
     parts += [header_text("staging")]
     parts += [partial_tile_transposes_text(target.lanes, target.dtype, tails)] if tails else []
     if tile_rows:

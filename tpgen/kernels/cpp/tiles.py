@@ -61,7 +61,7 @@ def tile_transposes_text(lanes: int, width: int) -> str:
 
 
 def rotations_are_shorter(lanes: int, width: int) -> bool:
-    """Whether rotations take fewer shuffles than filling every vector by itself.
+    """Whether transposing by rotations takes fewer shuffles than filling every vector by itself.
 
     >>> [[d for d in range(1, 16) if rotations_are_shorter(lanes, d)] for lanes in (16, 4)]
     [[5, 7, 9, 11, 13, 15], []]

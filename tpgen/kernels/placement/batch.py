@@ -101,7 +101,7 @@ class BatchPlacement(PlacementBase):
         return term.size(term.mode.weight[1:])
 
     def count_copies_with_weights_in_scratch(self, term: Term) -> int:
-        """First copies whose row weights are in scratch together."""
+        """Copies (first weight axis) with row weights in scratch together."""
         size = term.size(term.mode.weight[0])
         # as many each time, or nearly
         times = -(-size // max(1, _STAGED // self.weights_per_copy(term)))

@@ -72,10 +72,10 @@ class ChannelPlacement(PlacementBase):
         return [slot for slot in self.call_slots if self.has_coupling_tables(slot)]
 
     def statements_that_fill_table(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
-        return self._fill_statements_by_table_and_slot.get((placed.table.number, slot), ())
+        return self._filling_statements_by_table_and_slot.get((placed.table.number, slot), ())
 
     @cached_property
-    def _fill_statements_by_table_and_slot(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
+    def _filling_statements_by_table_and_slot(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
         found: dict[tuple[int, str], tuple[Tabulate, ...]] = {}
         for placed in self.schedule.tables:
             number = placed.table.number
@@ -141,7 +141,7 @@ class ChannelPlacement(PlacementBase):
 
     @property
     def pair_gradient_size(self) -> int:
-        """Scratch of weight gradients that the second edge of each pair adds."""
+        """Scratch size of weight gradients that the second edge of each pair adds."""
         shared = self.rule("w") is EDGE_PAIRS and "w" in self.opened
         return shared * self.dim["w"] * (self.rows_per_group if self.in_parts else 1)
 

@@ -119,12 +119,12 @@ def make_matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
 
 
 def _lay_out_operand_segments(
-    form: Form, terms: Iterable[Term], operand: str, target: Target, shared: bool
+    form: Form, terms: Iterable[Term], operand: str, target: Target, shared_weights: bool
 ) -> dict[int, MatrixSegment]:
     found: dict[int, MatrixSegment] = {}
     at = 0
     for index, s in touched_segments(form, terms, operand).items():
-        plain = shared and s.dim == 1 and target.dtype != "bfloat16"
+        plain = shared_weights and s.dim == 1 and target.dtype != "bfloat16"
         padded = target.round_up(s.mul)
         found[index] = made = MatrixSegment(s.start, s.mul, s.dim, s.mul_first, index, padded, at, plain)
         at += 0 if made.whole else made.size
@@ -175,7 +175,6 @@ class MatrixPlacement(PlacementBase):
 
     @property
     def open_row_slots(self) -> tuple[str, ...]:
-        """Open slots with rows: x1, out."""
         return tuple(slot for slot in ("x1", "out") if slot in self.opened)
 
     def segments_to_stage(self, operand: str) -> list[MatrixSegment]:

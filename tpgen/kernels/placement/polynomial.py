@@ -145,7 +145,7 @@ class PolynomialPlacement(TextOfPaths):
             return "read once per task"
         operand = self.operands[slot]
         return "read row by row, " + (
-            _components_text(operand) if operand.channels else "one copy spread over the channels"
+            _describe_components(operand) if operand.channels else "one copy spread over the channels"
         )
 
     def _describe_slot_writes(self, slot: str) -> str:
@@ -153,7 +153,7 @@ class PolynomialPlacement(TextOfPaths):
             return "summed over the rows of an element, stored once per task"
         if slot in self.channel_sums:
             return "summed over channels, stored when all tasks are done"
-        return f"stored row by row, {_components_text(self.operands[slot])}"
+        return f"stored row by row, {_describe_components(self.operands[slot])}"
 
 
 def polynomial_slot_name(slot: Slot | str) -> str:
@@ -177,11 +177,11 @@ def component_runs(operand: Operand) -> Sequence[_Segment]:
     return tuple((s.start, s.stop - s.start) for s in operand.irreps.slices() if s.stop > s.start)
 
 
-def _components_text(operand: Operand) -> str:
-    """Describe the components of a vector.
+def _describe_components(operand: Operand) -> str:
+    """Describe an operand's runs of components.
 
     >>> from e3nn.o3 import Irreps
-    >>> _components_text(Operand("x", Irreps("0e+1o")))
+    >>> _describe_components(Operand("x", Irreps("0e+1o")))
     'components 0, 1:4 transposed'
     """
     found = [

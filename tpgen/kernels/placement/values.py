@@ -67,7 +67,7 @@ class Target:
 
 @dataclass(frozen=True)
 class SegmentView:
-    """A segment: ``[outer][channels][inner]`` in memory, ``[outer][inner][padded channels]`` in scratch."""
+    """Layout of a segment: ``[outer][channels][inner]`` in memory, ``[outer][inner][padded channels]`` in scratch."""
 
     operand: str
     segment: int
@@ -139,7 +139,7 @@ class PlacedTable:
 
 @dataclass(frozen=True)
 class ChannelSchedule(TextOfPaths):
-    """Layout with vectors over channels: copies of a segment, row by row."""
+    """Layout of a product's kernels with SIMD vectors over channels, row by row."""
 
     target: Target
     dims: tuple[int, int, int, int]
@@ -181,9 +181,9 @@ class ChannelSchedule(TextOfPaths):
     def count_padded_channels(self, term: Term) -> int:
         return self.target.round_up(term.size(self.channel(term)))
 
-    def path_numbers_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
-        found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == start]
-        tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, start))
+    def path_numbers_of_segment(self, operand: str, segment_start: int) -> tuple[int, ...]:
+        found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == segment_start]
+        tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, segment_start))
         return tuple(sorted({*found, *(path for table in tables for path in table.paths)}))
 
     def views_of(self, operand: str) -> list[SegmentView]:
@@ -230,7 +230,7 @@ def touched_segments(form: Form, terms: Iterable[Term], operand: str) -> dict[in
 
 @dataclass(frozen=True)
 class BatchSchedule(TextOfPaths):
-    """Layout with vectors over rows; scratch is ``[copy][irrep axis][rows]``."""
+    """Layout of a product's kernels with SIMD vectors over rows; scratch is ``[copy][irrep axis][rows]``."""
 
     target: Target
     dims: tuple[int, int, int, int]
@@ -248,8 +248,8 @@ class BatchSchedule(TextOfPaths):
     def segment_start(self, term: Term, operand: str) -> int:
         return self._start_of_segment[operand, term.segment(operand)]
 
-    def path_numbers_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
-        return tuple(t.path for t in self.terms if t.leg(operand) and self.segment_start(t, operand) == start)
+    def path_numbers_of_segment(self, operand: str, segment_start: int) -> tuple[int, ...]:
+        return tuple(t.path for t in self.terms if t.leg(operand) and self.segment_start(t, operand) == segment_start)
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
