@@ -107,10 +107,10 @@ class BatchKernelWriter:
             copies = vectors.loop_with_weights_in_scratch(first, "0", str(term.size(first)))
             place = f"{vectors.flat_index_text(term.mode.weight, f'({first} - {first}2)')} * R + r"
         else:
-            copies = self.w.block(vectors.loop_heads(first))
+            copies = self.w.block(vectors.nested_loop_heads(first))
             if term.weighted:
                 place = f"{vectors.segment_start('w')} + {vectors.flat_index_text(term.mode.weight)}"
-        with copies, vectors.open_block(vectors.loop_heads(rest), ROW_LOOP):
+        with copies, vectors.open_block(vectors.nested_loop_heads(rest), ROW_LOOP):
             vectors.write_statements(path.stages[0].statements, place)
 
     def write_copy_of_shared_weights_into_scratch(self) -> None:

@@ -103,7 +103,7 @@ class BatchPathWriter:
             text = f"({text} * {self.term.size(a)} + {a})"
         return text
 
-    def loop_heads(self, letters: str) -> str:
+    def nested_loop_heads(self, letters: str) -> str:
         return " ".join(f"for (int {a} = 0; {a} < {self.term.size(a)}; ++{a})" for a in letters)
 
     def open_block(self, *parts: str) -> AbstractContextManager[None]:

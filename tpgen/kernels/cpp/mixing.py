@@ -65,7 +65,7 @@ class MixingPathWriter:
         first, size, step = (
             self.first,
             self.term.size(self.first),
-            self.p.count_input_pairs_per_block(self.term) // self.inner,
+            self.p.count_coupled_copies_per_block(self.term) // self.inner,
         )
         whole = self.p.count_copies_transposed_for_weight_gradient(self.term)
         if whole and not self.mixes_first:
@@ -78,13 +78,13 @@ class MixingPathWriter:
             if self.needs_coupled_cotangents:
                 self._write_coupling_stage(self.path.stages[-1])
 
-    def _loops_over_input_channels_of_block(self) -> AbstractContextManager[None]:
+    def _loops_over_coupled_channels_of_block(self) -> AbstractContextManager[None]:
         first = self.first
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
-        return self.vectors.open_block(loop, self.vectors.loop_heads(self.sides.copies[1:]), ROW_LOOP)
+        return self.vectors.open_block(loop, self.vectors.nested_loop_heads(self.sides.copies[1:]), ROW_LOOP)
 
     def _write_coupling_stage(self, stage: SweepStage) -> None:
-        with self._loops_over_input_channels_of_block():
+        with self._loops_over_coupled_channels_of_block():
             self.vectors.write_statements(stage.statements)
 
     def _write_channel_mixing(self) -> None:
@@ -98,7 +98,7 @@ class MixingPathWriter:
     def _write_channel_mixing_without_weights(self) -> None:
         # unweighted mixing: every input copy goes to the single output copy
         position = self.vectors.flat_index_text(self.term.inputs, f"({self.first} - {self.first}0)")
-        with self._loops_over_input_channels_of_block():
+        with self._loops_over_coupled_channels_of_block():
             for n in range(self.k):
                 place = f"({position} * {self.k} + {n}) * R + r"
                 if self.adds:
@@ -155,7 +155,7 @@ class MixingPathWriter:
                 write_vector_loads(self.w, "c", k, f"P + {block} * R")
             if self.needs_coupled_cotangents:
                 self.w.line(f"vec d[{k}] = {{}};")
-            with self.w.block(self.vectors.loop_heads(self.sides.mixed)):
+            with self.w.block(self.vectors.nested_loop_heads(self.sides.mixed)):
                 self._write_products_with_one_row_weight(
                     f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.sides.mixed}) * R + r"
                 )

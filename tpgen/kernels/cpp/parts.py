@@ -48,7 +48,7 @@ def block_in_one_translation_unit(w: Writer) -> Iterator[None]:
 
 
 def translation_unit_flags(text: str, most_units: int) -> list[list[str]]:
-    """Compiler flags of each of ``most_units`` translation units of one C++ text.
+    """Compiler flags of up to ``most_units`` translation units of one C++ text.
 
     >>> translation_unit_flags("int a;", 2)
     [[]]

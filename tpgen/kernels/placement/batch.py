@@ -44,7 +44,7 @@ class BatchPlacement(PlacementBase):
 
     @property
     def scratch_size_of_shared_weights(self) -> int:
-        return self.schedule.target.round_up(self.dim["w"]) if self.schedule.shared_weights else 0
+        return self.schedule.target.round_up_to_whole_vectors(self.dim["w"]) if self.schedule.shared_weights else 0
 
     @cached_property
     def scratch(self) -> dict[str, int]:
@@ -56,7 +56,7 @@ class BatchPlacement(PlacementBase):
         mixing = [t for t in self.schedule.terms if t.mode.mixing and t not in own]
         for name, needs in (("P", self.needs_coupled_inputs), ("D", self.needs_coupled_cotangents)):
             held = (
-                self.count_input_pairs_per_block(t) * t.size(self.sides_of_weight_matrix(t).axis)
+                self.count_coupled_copies_per_block(t) * t.size(self.sides_of_weight_matrix(t).axis)
                 for t in mixing
                 if needs(t)
             )
@@ -90,8 +90,8 @@ class BatchPlacement(PlacementBase):
 
     # -- how much at a time --
 
-    def count_input_pairs_per_block(self, term: Term) -> int:
-        """Coupled pairs of input copies in scratch at a time."""
+    def count_coupled_copies_per_block(self, term: Term) -> int:
+        """Copies of coupled operands in scratch at a time."""
         sides = self.sides_of_weight_matrix(term)
         inner = term.size(sides.copies[1:])
         first = max(1, _BLOCK // max(1, inner * term.size(sides.axis) * self.schedule.rows))
@@ -165,5 +165,5 @@ class BatchPlacement(PlacementBase):
         flipped = ", the cotangent flipped" if self.count_copies_transposed_for_weight_gradient(term) else ""
         if self.mixes_first(term):
             return f"  path {term.path}: copies {copies}, input 1 by {how} before it is coupled{flipped}"
-        block = self.count_input_pairs_per_block(term)
+        block = self.count_coupled_copies_per_block(term)
         return f"  path {term.path}: copies {copies}, {block} of the inputs at a time by {how}{flipped}"

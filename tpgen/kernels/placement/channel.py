@@ -137,7 +137,7 @@ class ChannelPlacement(PlacementBase):
                 areas[f"r_{slot}"] = self.dim[slot] * lanes
         for name in self.table_areas:
             areas[name] = sum(t.size for t in s.tables) * lanes
-        return {name: s.target.round_up(size) for name, size in areas.items() if size}
+        return {name: s.target.round_up_to_whole_vectors(size) for name, size in areas.items() if size}
 
     @property
     def pair_gradient_size(self) -> int:

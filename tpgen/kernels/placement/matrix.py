@@ -125,7 +125,7 @@ def _lay_out_operand_segments(
     at = 0
     for index, s in touched_segments(form, terms, operand).items():
         plain = shared_weights and s.dim == 1 and target.dtype != "bfloat16"
-        padded = target.round_up(s.mul)
+        padded = target.round_up_to_whole_vectors(s.mul)
         found[index] = made = MatrixSegment(s.start, s.mul, s.dim, s.mul_first, index, padded, at, plain)
         at += 0 if made.whole else made.size
     return found

@@ -152,8 +152,8 @@ def place(
 ) -> Placement:
     """Lay out a CPU kernel that computes the tensors ``opened``, of x1, x2, w, out.
 
-    At most one may have an index.  Only channel kernels take cotangents of gradients of ``raised``, or edge pairs that
-    share weights.
+    At most one may have an index.  Only channel kernels take cotangents of the gradients of ``raised``, or edge pairs
+    that share weights.
     Raises `EmitError` for other combinations, unknown names, or none.
     """
     for slot in opened:

@@ -61,7 +61,7 @@ class Target:
     def itemsize(self) -> int:
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
-    def round_up(self, size: int) -> int:
+    def round_up_to_whole_vectors(self, size: int) -> int:
         return -(-size // self.lanes) * self.lanes
 
 
@@ -179,7 +179,7 @@ class ChannelSchedule(TextOfPaths):
         return next(((a, n) for a, n in term.copies if a != self.channel(term)), ("", 1))
 
     def count_padded_channels(self, term: Term) -> int:
-        return self.target.round_up(term.size(self.channel(term)))
+        return self.target.round_up_to_whole_vectors(term.size(self.channel(term)))
 
     def path_numbers_of_segment(self, operand: str, segment_start: int) -> tuple[int, ...]:
         found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == segment_start]
