@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tpgen.form.form import Form, LetteredSegment, Term
 from tpgen.form.polynomial import flatten_operand, unflatten_operand
-from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, choose_by_form
+from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, dispatch_by_form
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.kernels.sweep.monomials import PolynomialSweep, values_read
@@ -239,7 +239,7 @@ INTERPRETER = KernelTarget(
     about="plain PyTorch",
     missing=lambda _device: None,
     obstacle=lambda *_: None,
-    load=choose_by_form(interpreted, interpreted_polynomial),
+    load=dispatch_by_form(interpreted, interpreted_polynomial),
     empty=lambda shape, dtype, device: torch.empty(shape, dtype=dtype, device=device),
     remedy="",
     language="Python",

@@ -65,7 +65,7 @@ def test_rows_form_groups_where_there_are_many_paths() -> None:
         wide = "+".join(f"{mul}x{ir}" for ir in degrees)
         placement = placed(channelwise(wide, "+".join(degrees), wide), opened)
         assert isinstance(placement, ChannelPlacement)
-        assert (placement.in_parts, placement.group) == (True, rows)
+        assert (placement.in_parts, placement.rows_per_group) == (True, rows)
         assert f"groups of {rows} rows" in str(placement)
         first, second = (path.term for path in placement.sweep.paths[:2])
         assert {view.operand for view in placement.views_to_prefetch(first)} == {"w", "out"}

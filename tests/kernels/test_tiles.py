@@ -7,7 +7,12 @@ import re
 import numpy as np
 import pytest
 
-from tpgen.kernels.cpp.tiles import join_by_rotations, rotations_are_shorter, split_by_rotations, tile_transposes_text
+from tpgen.kernels.cpp.tiles import (
+    join_items_by_rotations,
+    rotations_are_shorter,
+    split_items_by_rotations,
+    tile_transposes_text,
+)
 
 SHUFFLE = re.compile(r"(\w+(?:\[\d+\])+) = __builtin_shufflevector\(([^,]+), ([^,]+), ([^)]+)\);")
 MOVE = re.compile(r"(\w+(?:\[\d+\])+) = (\w+(?:\[\d+\])+);")
@@ -43,9 +48,11 @@ def test_items_become_vectors_and_back(lanes: int, width: int) -> None:
 def test_rotations_hold_where_they_are_not_taken_too(lanes: int, width: int) -> None:
     numbers = np.arange(float(lanes * width))
     memory = {f"m[{j}]": vector for j, vector in enumerate(numbers.reshape(width, lanes))}
-    vectors = run("".join(split_by_rotations(lanes, width)), dict(memory))
+    vectors = run("".join(split_items_by_rotations(lanes, width)), dict(memory))
     assert [list(vectors[f"v[{d}]"]) for d in range(width)] == numbers.reshape(lanes, width).T.tolist()
-    again = run("".join(join_by_rotations(lanes, width)), {name: vectors[name] for name in vectors if name[0] == "v"})
+    again = run(
+        "".join(join_items_by_rotations(lanes, width)), {name: vectors[name] for name in vectors if name[0] == "v"}
+    )
     assert all((again[name] == memory[name]).all() for name in memory)
 
 

@@ -14,7 +14,7 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
 
 class KernelSpec(NamedTuple):
-    """A kernel to build: form, call, dtype, row rules."""
+    """A kernel to build: form, tensors to read and compute, dtype, row rules."""
 
     description: Any  # `AnyDescription`
     call: Call
@@ -22,9 +22,11 @@ class KernelSpec(NamedTuple):
     rules: RowRules = ()
 
 
-def choose_by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of a `KernelSpec`: ``paths`` for a product, ``monomials`` for a polynomial."""
-    functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
+def dispatch_by_form(
+    product_function: Callable[..., Any], polynomial_function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a function of a `KernelSpec` that calls one function for products, the other for polynomials."""
+    functions = {OF_PATHS: product_function, OF_MONOMIALS: polynomial_function}
     return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
 
 
@@ -41,9 +43,9 @@ class CallSizes(NamedTuple):
         """Count of chemical elements with own weights; 1 without index."""
         return next((index.size for index in self.indices if index.rule is ELEMENTS), 1)
 
-    def owners(self, owner: str | None) -> int:
-        """Rows of operand ``owner`` that the call sums into; 0 without an index."""
-        index = find_index(self.indices, owner or "")
+    def count_rows_summed_into(self, operand: str | None) -> int:
+        """Rows of ``operand`` that an index sums into; 0 without an index."""
+        index = find_index(self.indices, operand or "")
         return index.size if index else 0
 
 

@@ -3,7 +3,7 @@ adds to that row of an open operand.  Without a rule, row z has row z, or a shar
 
 >>> print(*EDGES, ELEMENTS, EDGE_PAIRS, sep=", ")
 x1 @ src, out @ dst, w @ element, w @ pair
->>> rules_of("src dst pair") == (*EDGES, EDGE_PAIRS)
+>>> parse_row_rules("src dst pair") == (*EDGES, EDGE_PAIRS)
 True
 """
 
@@ -33,7 +33,7 @@ BEYOND = 2  # the fault of the first index out of range, then of the next; 1 is 
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """How rows of a call find their rows of one operand."""
+    """Rule by which each row of a kernel call finds its row of one operand."""
 
     name: str  # of the index in kernels
     operand: str  # whose rows: of a product; the weights of a polynomial are all w
@@ -75,7 +75,7 @@ RowRules = tuple[RowRule, ...]
 
 
 @remembered("rules of rows")
-def rules_of(text: str) -> RowRules:
+def parse_row_rules(text: str) -> RowRules:
     """Parse names of row rules.
 
     Raises `PlanError` for unknown names, two rules of one operand, or another order than `RULES`.
@@ -92,10 +92,10 @@ def rules_of(text: str) -> RowRules:
     return rules
 
 
-def names_of_rules(rules: Sequence[RowRule]) -> str:
+def join_rule_names(rules: Sequence[RowRule]) -> str:
     """Join the names of rules.
 
-    >>> names_of_rules(EDGES)
+    >>> join_rule_names(EDGES)
     'src dst'
     """
     return " ".join(rule.name for rule in rules)
@@ -118,12 +118,11 @@ class RowIndex(NamedTuple):
 
 
 def find_index(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
-    """Find the index of an operand, or None."""
     return next((index for index in indices if index.rule.operand == operand), None)
 
 
 def select_summed_operands(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
-    """Select the open operands whose rows an index tensor finds.
+    """Select computed operands whose rows an index tensor gives.
 
     >>> select_summed_operands(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)
@@ -133,7 +132,7 @@ def select_summed_operands(opened: Sequence[str], rules: RowRules) -> tuple[str,
 
 
 def make_fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
-    """Error of a fault code."""
+    """Exception for a kernel's fault code."""
     if code < BEYOND:
         return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
     index = indices[code - BEYOND]
@@ -142,7 +141,7 @@ def make_fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
     return InputError(f"{rule.argument}{rule.beyond.format(index.size - 1)}, got {low} to {high}")
 
 
-def find_fault(indices: Sequence[RowIndex]) -> int:
+def find_index_fault(indices: Sequence[RowIndex]) -> int:
     """Fault code of the first index out of range, or 0."""
     for n, index in enumerate(indices):
         if index.check and index.tensor is not None and index.tensor.numel():

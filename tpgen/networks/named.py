@@ -13,7 +13,7 @@ import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.base.errors import BackendError
 from tpgen.base.remember import Shelf
 from tpgen.form.call import Slot
-from tpgen.kernels.rows import RowRules, find_index, names_of_rules
+from tpgen.kernels.rows import RowRules, find_index, join_rule_names
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
@@ -107,6 +107,6 @@ def _fake_results_of_numbered_kernel(
     signature = kernels.signature(text, rules)
     count = len(signature.given)
     counts = signature.count_axes(
-        FormCall.from_arguments(tensors[:count], tensors[count:], "", text, names_of_rules(rules), nodes)
+        FormCall.from_arguments(tensors[:count], tensors[count:], "", text, join_rule_names(rules), nodes)
     )
     return [tensors[0].new_empty(shape) for shape in signature.result_shapes(tensors, counts)]

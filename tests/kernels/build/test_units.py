@@ -11,7 +11,7 @@ import torch
 
 from tests.kernels.plans import call, operands
 from tpgen.base.errors import KernelError
-from tpgen.kernels.cpp.parts import unit_flags
+from tpgen.kernels.cpp.parts import translation_unit_flags
 from tpgen.kernels.build import build
 from tpgen.kernels.runtime.ops import describe, kernel_source
 from tpgen.kernels.runtime.runtime import Kernels
@@ -24,13 +24,13 @@ SMALL = channelwise("8x0e+8x1o", "0e+1o", "0e+1o")
 
 def test_units_of_large_texts_have_all_lines_between_them() -> None:
     text = kernel_source(LARGE).text
-    flags = unit_flags(text, 3)
+    flags = translation_unit_flags(text, 3)
     assert [first[1][-4:] for first in flags[:-1]] == [second[0][-4:] for second in flags[1:]]
     assert flags[0][0] == f"-DTPGEN_FROM={text[: text.index('#if IN_UNIT')].count(chr(10)) + 1}"
     assert flags[-1][1] == f"-DTPGEN_TO={text.count(chr(10)) + 2}"
     assert all(unit[2:] == ["-O1"] for unit in flags)
-    assert unit_flags(text, 1) == [["-O1"]]  # however many units, the same code
-    assert unit_flags(kernel_source(SMALL).text, 3) == [[]]
+    assert translation_unit_flags(text, 1) == [["-O1"]]  # however many units, the same code
+    assert translation_unit_flags(kernel_source(SMALL).text, 3) == [[]]
 
 
 def test_any_number_of_units_gives_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

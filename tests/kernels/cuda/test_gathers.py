@@ -49,7 +49,9 @@ def test_every_number_is_summed_up_once(variant: tuple[str, bool, bool], layout:
                 assert sorted(found) == list(range(placement.intermediate_dims[slot]))
             else:
                 found += [
-                    n for start, size in placement.ranges_that_no_path_uses(slot) for n in range(start, start + size)
+                    n
+                    for start, size in placement.starts_and_sizes_that_no_path_uses(slot)
+                    for n in range(start, start + size)
                 ]
                 assert sorted(found) == list(range(placement.dim[slot]))
 

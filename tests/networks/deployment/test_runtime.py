@@ -14,7 +14,7 @@ from e3nn.o3 import Irreps
 from tests.kernels.plans import gradients, operands
 from tests.machine import needs_compiler
 from tests.networks.deployment.elsewhere import LIBRARY, run_without_tpgen
-from tpgen.kernels.rows import rules_of
+from tpgen.kernels.rows import parse_row_rules
 from tpgen.kernels.runtime.call import opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_conv, kernel_product
@@ -33,7 +33,7 @@ TEXT = describe(PLAN)
 
 def listed(text: str, call: str, rows: str = "") -> list[NeededKernel]:
     """Kernels of a call."""
-    parts = forms(text).signature(call, rules_of(rows)).parts
+    parts = forms(text).signature(call, parse_row_rules(rows)).parts
     return [NeededKernel(text, torch.float64, call, str(part), rows) for part in parts]
 
 

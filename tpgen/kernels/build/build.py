@@ -30,7 +30,7 @@ from tpgen.kernels.build.cache import Entry
 from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, openmp_runtime
 from tpgen.kernels.build.rehearsal import has_rehearsal, rehearse
 from tpgen.kernels.cpp.generate import ENTRY
-from tpgen.kernels.cpp.parts import unit_flags
+from tpgen.kernels.cpp.parts import translation_unit_flags
 
 # A unit of all paths' tables is compiled in less time than one of as many lines of paths.  Units are cheap (0.04 s for
 # what stands before the parts), so there are more than cores, which take one after the other.
@@ -240,7 +240,7 @@ def _compile_library(compiler: Compiler, entry: Entry, library: Path, links: Seq
 
     Raises `KernelError` if the compiler fails, `OSError` if the disk is full.
     """
-    units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * count_cores(), _MOST_UNITS) if count_cores() > 1 else 1)
+    units = translation_unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * count_cores(), _MOST_UNITS) if count_cores() > 1 else 1)
     if len(units) == 1:
         _run_compiler(compiler.command([entry.source], library, links, *units), entry)
         return

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchVectors, name_store_function
-from tpgen.kernels.cpp.mixing import MixingText, OwnWeightsText
+from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchPathWriter, name_store_function
+from tpgen.kernels.cpp.mixing import MixingPathWriter, ScalarInputPathWriter
 from tpgen.kernels.cpp.text import Writer, row_index_text, write_sum_of_blocks
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.values import ScratchSegment
 from tpgen.kernels.sweep.sweep import PathSweep
 
 
-class BatchText:
-    """Writes C++ of a product with SIMD vectors over rows."""
+class BatchKernelWriter:
+    """Writes C++ of a tensor product kernel with SIMD vectors over batch rows."""
 
     def __init__(self, placement: BatchPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -20,11 +20,11 @@ class BatchText:
     def write_functions_called_by_kernel(self) -> None:
         for path in self.p.sweep.paths:
             self._write_path_function(path)
-        self._write_tile_function()
+        self._write_function_for_tile_of_rows()
 
-    def _arguments_of_tile_and_path_functions(self) -> list[tuple[str, str]]:
+    def _parameter_types_and_names(self) -> list[tuple[str, str]]:
         arguments = [("int", "R")] * self.p.shortens_tiles + [("num*", name) for name in self.p.scratch]
-        if self.p.row_weights:
+        if self.p.has_weights_per_row:
             arguments += [("const real* const*", "p_w")] * ("w" in self.p.given)
             arguments += [("real* const*", "q_w")] * ("w" in self.p.opened)
         else:
@@ -32,41 +32,42 @@ class BatchText:
             arguments += [("num*", "a_w")] * ("w" in self.p.opened)
         return arguments
 
-    def _write_tile_function(self) -> None:
+    def _write_function_for_tile_of_rows(self) -> None:
         given = [("const real* const*", f"p_{o}") for o in self.p.given if o != "w"]
         opened = [("real* const*", f"q_{o}") for o in self.p.opened if o != "w"]
         arguments = ", ".join(
-            f"{kind} {name}"
-            for kind, name in [("int", "n"), *given, *opened, *self._arguments_of_tile_and_path_functions()]
+            f"{kind} {name}" for kind, name in [("int", "n"), *given, *opened, *self._parameter_types_and_names()]
         )
         segments = dict(self.s.segments)
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.given:
                 for s in segments.get(o, ()):
-                    self._write_move_of_segment("stage_rows(p_{0}, R, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
+                    self._write_calls_that_move_segment(
+                        "stage_rows(p_{0}, R, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s
+                    )
             for o in self.p.opened:
                 if o != "w":
                     self.w.line(f"clear(a_{o}, {self.p.dim[o]} * R);")
-            names = "".join(f", {name}" for _, name in self._arguments_of_tile_and_path_functions())
+            names = "".join(f", {name}" for _, name in self._parameter_types_and_names())
             for path in self.p.sweep.paths:
                 with self.w.paths(path.term.path):
                     self.w.line(f"path_{path.term.path}(n{names});")
             for o in self.p.opened:
-                self._write_stores_of_slot(o, segments.get(o, ()))
+                self._write_stores_from_scratch_to_memory(o, segments.get(o, ()))
 
-    def _write_stores_of_slot(self, operand: str, segments: tuple[ScratchSegment, ...]) -> None:
+    def _write_stores_from_scratch_to_memory(self, operand: str, segments: tuple[ScratchSegment, ...]) -> None:
         for s in segments:
-            self._write_move_of_segment(
+            self._write_calls_that_move_segment(
                 name_store_function(self.p, operand) + "(a_{0} + {3} * R, q_{0}, R, n, {1}, {2}, {4});", operand, s
             )
-        if operand == self.p.owner or (operand == "w" and not self.p.row_weights):
+        if operand == self.p.owner or (operand == "w" and not self.p.has_weights_per_row):
             return
-        for start, size in self.p.ranges_that_no_path_uses(operand):
+        for start, size in self.p.starts_and_sizes_that_no_path_uses(operand):
             self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{operand}[r] + {start}, {size});")
 
-    def _write_move_of_segment(self, call_template: str, operand: str, segment: ScratchSegment) -> None:
+    def _write_calls_that_move_segment(self, call_template: str, operand: str, segment: ScratchSegment) -> None:
         # move a segment: scratch is copy-major, memory may be either
-        with self.w.paths(*self.s.paths_of_segment(operand, segment.start)):
+        with self.w.paths(*self.s.path_numbers_of_segment(operand, segment.start)):
             if segment.mul_first or segment.dim == 1:
                 self.w.line(call_template.format(operand, segment.start, segment.mul * segment.dim, segment.start, 1))
                 return
@@ -79,43 +80,43 @@ class BatchText:
 
     def _write_path_function(self, path: PathSweep) -> None:
         term = path.term
-        arguments = "".join(f", {kind} {name}" for kind, name in self._arguments_of_tile_and_path_functions())
+        arguments = "".join(f", {kind} {name}" for kind, name in self._parameter_types_and_names())
         with self.w.paths(term.path):
             self.w.line(f"// path {term.path}: {term.text}")
             with self.w.block(f"static void path_{term.path}(int n{arguments})"):
                 if term.pairs:
-                    self._write_tables_of_copy_pairs(term)
-                if self.p.owns_weights(term):
-                    OwnWeightsText(self.p, term, self.w).write()
+                    self._write_index_arrays_of_multiplicity_pairs(term)
+                if self.p.contracts_weights_with_input2(term):
+                    ScalarInputPathWriter(self.p, term, self.w).write_path_loops()
                 elif term.mode.mixing:
-                    MixingText(self.p, path, self.w).write()
+                    MixingPathWriter(self.p, path, self.w).write_path_loops()
                 else:
-                    self._write_path_that_mixes_no_copies(path)
+                    self._write_path_loops_without_channel_mixing(path)
 
-    def _write_tables_of_copy_pairs(self, term: Term) -> None:
+    def _write_index_arrays_of_multiplicity_pairs(self, term: Term) -> None:
         pairs = [(a, b) for a in range(term.pairs) for b in range(a + 1, term.pairs)]
         for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
             self.w.line(f"static const int pair_{name}[] = {{{', '.join(map(str, values))}}};")
 
-    def _write_path_that_mixes_no_copies(self, path: PathSweep) -> None:
+    def _write_path_loops_without_channel_mixing(self, path: PathSweep) -> None:
         # copies that do not mix
-        term, vectors = path.term, BatchVectors(self.p, path.term, self.w)
+        term, vectors = path.term, BatchPathWriter(self.p, path.term, self.w)
         first, rest = term.mode.weight[0], term.mode.weight[1:]
         place = ""
-        if term.weighted and self.p.row_weights:
-            copies = vectors.block_with_staged_weights(first, "0", str(term.size(first)))
-            place = f"{vectors.copy_index_text(term.mode.weight, f'({first} - {first}2)')} * R + r"
+        if term.weighted and self.p.has_weights_per_row:
+            copies = vectors.loop_with_weights_in_scratch(first, "0", str(term.size(first)))
+            place = f"{vectors.flat_index_text(term.mode.weight, f'({first} - {first}2)')} * R + r"
         else:
-            copies = self.w.block(vectors.loop_heads(first))
+            copies = self.w.block(vectors.nested_loop_heads(first))
             if term.weighted:
-                place = f"{vectors.segment_start('w')} + {vectors.copy_index_text(term.mode.weight)}"
-        with copies, vectors.open_block(vectors.loop_heads(rest), ROW_LOOP):
+                place = f"{vectors.segment_start('w')} + {vectors.flat_index_text(term.mode.weight)}"
+        with copies, vectors.open_block(vectors.nested_loop_heads(rest), ROW_LOOP):
             vectors.write_statements(path.stages[0].statements, place)
 
-    def write_copy_of_shared_weights(self) -> None:
+    def write_copy_of_shared_weights_into_scratch(self) -> None:
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) weights[m] = widen(w[m]);")
 
-    def write_sum_of_weight_gradients(self) -> None:
+    def write_sum_of_weight_gradients_over_blocks(self) -> None:
         write_sum_of_blocks(self.w, self.p.scratch_size_of_shared_weights)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
@@ -132,13 +133,13 @@ class BatchText:
             w.line("const int n = least(R, end - q);")
             self._write_pointers_to_rows_of_tile()
             rows = [f"p_{o}" for o in self.p.given if o != "w"] + [f"q_{o}" for o in self.p.opened if o != "w"]
-            names = ["n", *rows, *(name for _, name in self._arguments_of_tile_and_path_functions())]
+            names = ["n", *rows, *(name for _, name in self._parameter_types_and_names())]
             w.line(f"tile({', '.join('(n + W - 1) / W * W' if name == 'R' else name for name in names)});")
 
     def _write_pointers_to_rows_of_tile(self) -> None:
         # pointers to each row of the tile, for operands and results
-        pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.row_weights]
-        pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.row_weights]
+        pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.has_weights_per_row]
+        pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.has_weights_per_row]
         for kind, name, _, _ in pointers:
             self.w.line(f"{kind} {name}[R];")
         with self.w.block("for (int r = 0; r < n; ++r)"):

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.expressions import RegisterSums, Spelling
+from tpgen.kernels.cpp.expressions import CppExpressions, RegisterSums
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.sweep.statements import Statement
@@ -22,96 +22,103 @@ def name_store_function(p: BatchPlacement, operand: str) -> str:
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
-def write_loads_of_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
-    """Write an array of ``count`` vectors of consecutive components."""
-    values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R + r);" for n in range(count))
-    w.line(f"vec {name}[{count}]; {values}")
+def write_vector_loads(w: Writer, array: str, count: int, address: str, factor: str = "") -> None:
+    """Write C++ that loads ``count`` consecutive vectors into an array, each times ``factor``."""
+    values = " ".join(f"{array}[{n}] = {factor}load({address} + {n} * R + r);" for n in range(count))
+    w.line(f"vec {array}[{count}]; {values}")
 
 
-class BatchVectors:
-    """Writes statements of one path with vectors over rows."""
+class BatchPathWriter:
+    """Writes C++ statements of one path with SIMD vectors over batch rows."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
+        """Prepare to write C++ of the path ``term``."""
         self.p, self.term, self.w = placement, term, w
         self.sides = placement.sides_of_weight_matrix(term)
         arrays = {o: f"{name}[{{}}]" for o, name in LOCAL.items()}
-        self.spelling = Spelling(placement.schedule.target.dtype, arrays)
+        self.expressions = CppExpressions(placement.schedule.target.dtype, arrays)
 
     def segment_start(self, operand: str) -> int:
-        """Start of the path's segment in an operand's row."""
-        return self.p.schedule.start(self.term, operand)
+        return self.p.schedule.segment_start(self.term, operand)
 
-    def write_statements(self, statements: tuple[Statement, ...], weight: str = "") -> None:
-        """Write statements and stores of their sums; ``weight`` is a weight's address."""
+    def write_statements(self, statements: tuple[Statement, ...], weight_address: str = "") -> None:
+        """Write C++ of statements, and of stores of their sums."""
         sums = RegisterSums(self.w)
-        sums.write_statements(statements, self.spelling, partial(self._write_load_of_components, weight))
+        sums.write_statements(
+            statements, self.expressions, partial(self._write_vector_loads_of_components, weight_address)
+        )
         for operand, values in sums.found.items():
             for n, value in values.items():
-                place = f"{self._copy_address_text(operand)} + {n} * R + r" if operand != "w" else weight
-                self._write_store_of_sum(operand, place, value)
+                place = (
+                    f"{self._cpp_address_of_irrep_copy(operand)} + {n} * R + r" if operand != "w" else weight_address
+                )
+                self._write_store_or_addition_of_sum(operand, place, value)
 
-    def _write_store_of_sum(self, operand: str, place: str, value: str) -> None:
+    def _write_store_or_addition_of_sum(self, operand: str, address: str, value: str) -> None:
         if operand in BETWEEN:
-            self.w.line(f"store({operand} + {place}, {value});")
+            self.w.line(f"store({operand} + {address}, {value});")
         elif operand != "w":
-            self.w.line(f"add(a_{operand} + {place}, {value});")
-        elif self.p.row_weights:
-            self.w.line(f"store(a_w + {place}, {value});")
+            self.w.line(f"add(a_{operand} + {address}, {value});")
+        elif self.p.has_weights_per_row:
+            self.w.line(f"store(a_w + {address}, {value});")
         else:
-            self.w.line(f"a_w[{place}] += lane_sum({value});")
+            self.w.line(f"a_w[{address}] += lane_sum({value});")
 
-    def _write_load_of_components(self, weight: str, operand: str, indices: list[int]) -> None:
+    def _write_vector_loads_of_components(self, weight_address: str, operand: str, components: list[int]) -> None:
         if operand == "w":
-            value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
+            value = (
+                f"load(s_w + {weight_address})"
+                if self.p.has_weights_per_row
+                else f"vec{{}} + weights[{weight_address}]"
+            )
             self.w.line(f"const vec weight[1] = {{{value}}};")
             return
         name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
         values = " ".join(
-            f"{name}[{n}] = load({area} + {self._copy_address_text(operand)} + {n} * R + r);" for n in indices
+            f"{name}[{n}] = load({area} + {self._cpp_address_of_irrep_copy(operand)} + {n} * R + r);"
+            for n in components
         )
         self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, self.sides.axis))}]; {values}")
 
-    def _copy_index_text(self, operand: str) -> str:
+    def _cpp_index_of_irrep_copy(self, operand: str) -> str:
         # the copy of an operand's segment at the current loop letters
         mode = self.term.mode
         if self.term.pairs and operand != "out":
             return f"pair_{'a' if operand == 'x1' else 'b'}[p]"
-        return self.copy_index_text({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
+        return self.flat_index_text({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
 
-    def _copy_address_text(self, operand: str) -> str:
+    def _cpp_address_of_irrep_copy(self, operand: str) -> str:
         # start of ``[irrep axis][R]`` of the current copy; P and D hold a block of copies
         if operand in BETWEEN:
             copies = self.sides.copies
             first = copies[0]
-            return f"{self.copy_index_text(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
-        start, copy = self.segment_start(operand), self._copy_index_text(operand)
+            return f"{self.flat_index_text(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
+        start, copy = self.segment_start(operand), self._cpp_index_of_irrep_copy(operand)
         return f"({start} + {copy} * {self.term.size(INDEX[operand])}) * (i64)R"
 
-    def copy_index_text(self, letters: str, first: str = "") -> str:
-        """Flat index of copies ``letters``; ``first`` replaces the first letter."""
+    def flat_index_text(self, letters: str, first: str = "") -> str:
+        """C++ flat index of loop variables ``letters``; ``first`` replaces the first."""
         text = first or letters[0]
         for a in letters[1:]:
             text = f"({text} * {self.term.size(a)} + {a})"
         return text
 
-    def loop_heads(self, letters: str) -> str:
-        """Heads of nested C++ loops over copies."""
+    def nested_loop_heads(self, letters: str) -> str:
         return " ".join(f"for (int {a} = 0; {a} < {self.term.size(a)}; ++{a})" for a in letters)
 
     def open_block(self, *parts: str) -> AbstractContextManager[None]:
-        """Open a C++ block headed by ``parts``."""
         return self.w.block(" ".join(part for part in parts if part))
 
     @contextmanager
-    def block_with_staged_weights(self, first: str, start: str, end: str) -> Iterator[None]:
-        """Write a loop over first copies, with each row's weights in scratch."""
-        chunk, step = self.p.weights_per_copy(self.term), self.p.count_copies_staged(self.term)
-        with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
-            self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")
-            place = f"n, {self.segment_start('w')} + {first}2 * {chunk}, ({first}3 - {first}2) * {chunk}"
+    def loop_with_weights_in_scratch(self, letter: str, start: str, end: str) -> Iterator[None]:
+        """Write a C++ loop of ``letter`` around lines written inside, with row weights in scratch."""
+        chunk, step = self.p.weights_per_copy(self.term), self.p.count_copies_with_weights_in_scratch(self.term)
+        with self.w.block(f"for (int {letter}2 = {start}; {letter}2 < {end}; {letter}2 += {step})"):
+            self.w.line(f"const int {letter}3 = least({end}, {letter}2 + {step});")
+            place = f"n, {self.segment_start('w')} + {letter}2 * {chunk}, ({letter}3 - {letter}2) * {chunk}"
             if "w" in self.p.given:
                 self.w.line(f"stage_rows(p_w, R, {place}, s_w, 1);")
-            with self.w.block(f"for (int {first} = {first}2; {first} < {first}3; ++{first})"):
+            with self.w.block(f"for (int {letter} = {letter}2; {letter} < {letter}3; ++{letter})"):
                 yield
             if "w" in self.p.opened:
                 self.w.line(f"{name_store_function(self.p, 'w')}(a_w, q_w, R, {place}, 1);")

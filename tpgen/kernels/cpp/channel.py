@@ -7,20 +7,25 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.channel_rows import GroupBlocks, RowBlocks, RowGroup, row_arguments
-from tpgen.kernels.cpp.expressions import RegisterSums, Spelling, components_read
-from tpgen.kernels.cpp.parts import PartFunctions, parameter_list
+from tpgen.kernels.cpp.channel_rows import (
+    RowGroupLoopWriter,
+    RowGroupParameters,
+    RowLoopWriter,
+    row_function_parameters,
+)
+from tpgen.kernels.cpp.expressions import CppExpressions, RegisterSums, components_read
+from tpgen.kernels.cpp.parts import PartFunctionWriter, parameter_list
 from tpgen.kernels.cpp.prelude import header_text
 from tpgen.kernels.cpp.text import Writer, write_sum_of_blocks
-from tpgen.kernels.placement.channel import ChannelPlacement, cpp_name, table_area, weights_area
-from tpgen.kernels.placement.values import PlacedTable, View
+from tpgen.kernels.placement.channel import ChannelPlacement, cpp_slot_name, table_area_name, weights_area_name
+from tpgen.kernels.placement.values import PlacedTable, SegmentView
 from tpgen.kernels.sweep.statements import Accumulate, SweepStage, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import INDEX, S, operand_of
 
 
-class ChannelText:
-    """Writes C++ of a product with SIMD vectors over channels."""
+class ChannelKernelWriter:
+    """Writes C++ of a tensor product kernel with SIMD vectors over channels."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -28,60 +33,65 @@ class ChannelText:
 
     def write_functions_called_by_kernel(self) -> None:
         if self.p.in_parts:
-            self._write_functions_of_tables_and_paths()
+            self._write_functions_of_coupling_tables_and_paths()
         else:
-            self._write_function_that_fills_tables()
-            self._write_row_function()
+            self._write_function_that_fills_coupling_tables()
+            self._write_function_that_computes_row()
         if self.p.owner:
             arguments = f"real* d_{self.p.owner}" + "".join(f", const num* {name}" for name in self.p.owner_sums)
             with self.w.part("function finish"), self.w.block(f"static void finish({arguments})"):
-                self._write_stores_of_slot(self.p.owner, f"a_{self.p.owner}")
+                self._write_stores_from_scratch_to_memory(self.p.owner, f"a_{self.p.owner}")
 
-    def _write_functions_of_tables_and_paths(self) -> None:
+    def _write_functions_of_coupling_tables_and_paths(self) -> None:
         # a function for each table and for some paths each; a group of rows takes one path after the other
-        parts, group = PartFunctions(self.w), RowGroup(self.p)
-        for placed in self._tables_that_kernel_reads():
-            filled = [slot for slot in self.p.tabulated_slots if self.p.statements_that_fill(placed, slot)]
-            arguments = [("num*", name) for slot in filled for name in (table_area(slot), f"t_{cpp_name(slot)}")]
-            with self.w.part("function tabulate"), parts.part(arguments):
-                self._write_entries_of_table(placed)
+        parts, group = PartFunctionWriter(self.w), RowGroupParameters(self.p)
+        for placed in self._coupling_tables_that_kernel_reads():
+            filled = [slot for slot in self.p.tabulated_slots if self.p.statements_that_fill_table(placed, slot)]
+            arguments = [
+                ("num*", name) for slot in filled for name in (table_area_name(slot), f"t_{cpp_slot_name(slot)}")
+            ]
+            with self.w.part("function tabulate"), parts.function_block(arguments):
+                self._write_entries_of_coupling_table(placed)
         tables = len(parts.calls)
         self.w.raw(header_text("ahead"))
-        for paths in self.p.parts:
-            with self.w.part("function row"), parts.part(group.arguments):
+        for paths in self.p.paths_of_each_function:
+            with self.w.part("function row"), parts.function_block(group.row_group_parameters):
                 for path in paths:
                     with group.loop_over_rows(self.w):
-                        self._write_prefetch_of_next_path(path.term)
-                        self._write_loops_over_copies_and_channels(path)
-        self._write_function_that_fills_tables(parts.calls[:tables])
-        with self.w.part("function row"), self.w.block(f"static void row_group({parameter_list(group.arguments)})"):
+                        self._write_prefetches_for_path_after(path.term)
+                        self._write_path_loops_over_multiplicities(path)
+        self._write_function_that_fills_coupling_tables(parts.calls[:tables])
+        with (
+            self.w.part("function row"),
+            self.w.block(f"static void row_group({parameter_list(group.row_group_parameters)})"),
+        ):
             with group.loop_over_rows(self.w):
-                self._write_staging_and_zeros_of_row()
+                self._write_input_staging_and_zeroed_sums_of_row()
             for call in parts.calls[tables:]:
                 self.w.line(call)
             with group.loop_over_rows(self.w):
-                self._write_stores_of_row()
+                self._write_stores_of_row_results()
 
-    def _write_prefetch_of_next_path(self, term: Term) -> None:
+    def _write_prefetches_for_path_after(self, term: Term) -> None:
         # ask for what the row's next path has in memory
         for view in self.p.views_to_prefetch(term):
             size = view.outer * view.channels * view.inner
             for slot in self.p.given:
                 if operand_of(slot) == view.operand:
-                    self.w.line(f"will_read<{size}>({cpp_name(slot)} + {view.start});")
+                    self.w.line(f"will_read<{size}>({cpp_slot_name(slot)} + {view.start});")
             if view.operand in self.p.opened:
                 self.w.line(f"will_write<{size}>(d_{view.operand} + {view.start});")
 
-    def _tables_that_kernel_reads(self) -> list[PlacedTable]:
+    def _coupling_tables_that_kernel_reads(self) -> list[PlacedTable]:
         return [placed for placed in self.s.tables if placed.operand in map(operand_of, self.p.tabulated_slots)]
 
-    def _write_function_that_fills_tables(self, calls: Sequence[str] = ()) -> None:
+    def _write_function_that_fills_coupling_tables(self, part_calls: Sequence[str] = ()) -> None:
         slots = self.p.tabulated_slots
         arguments = "".join(f", num* {name}" for name in self.p.table_areas)
-        arguments += "".join(f", const real* const* p_{o}, num* t_{o}" for o in map(cpp_name, slots))
+        arguments += "".join(f", const real* const* p_{o}, num* t_{o}" for o in map(cpp_slot_name, slots))
         with self.w.part("function tabulate"), self.w.block(f"static void tabulate(int n{arguments})"):
             for slot in slots:
-                o = cpp_name(slot)
+                o = cpp_slot_name(slot)
                 with self.w.block("for (int r = 0; r < W; ++r)"):
                     for start, size in self.p.tabulated_ranges(operand_of(slot)):
                         with self._tag_lines_with_paths_of_segment(operand_of(slot), start):
@@ -89,59 +99,66 @@ class ChannelText:
                                 f"for (int e = {start}; e < {start + size}; ++e) "
                                 f"t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
                             )
-            for call in calls:
+            for call in part_calls:
                 self.w.line(call)
-            for placed in () if calls else self._tables_that_kernel_reads():
-                self._write_entries_of_table(placed)
+            for placed in () if part_calls else self._coupling_tables_that_kernel_reads():
+                self._write_entries_of_coupling_table(placed)
 
-    def _write_entries_of_table(self, placed: PlacedTable) -> None:
+    def _write_entries_of_coupling_table(self, table: PlacedTable) -> None:
         for slot in self.p.tabulated_slots:
-            if statements := self.p.statements_that_fill(placed, slot):
-                self._write_table_entries_from_slot(placed, slot, statements)
+            if statements := self.p.statements_that_fill_table(table, slot):
+                self._write_coupling_table_entries_from_input(table, slot, statements)
 
-    def _write_table_entries_from_slot(self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]) -> None:
-        paths, spelling = placed.table.paths, Spelling(self.dtype, {slot: "x{}"})
+    def _write_coupling_table_entries_from_input(
+        self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]
+    ) -> None:
+        paths, expressions = placed.table.paths, CppExpressions(self.dtype, {slot: "x{}"})
         with self.w.paths(*paths):
             many = "s" * (len(paths) > 1)
             self.w.line(f"// T[{placed.table.letter}, k] of path{many} {', '.join(map(str, paths))}")
             with self.w.block(f"for (int v = 0; v < {placed.copies}; ++v)"):
-                self.w.line(f"const num* x = t_{cpp_name(slot)} + ({placed.start} + v * {placed.copy_stride}) * W;")
-                self.w.line(f"num* t = {table_area(slot)} + ({placed.offset} + v * {placed.entries}) * W;")
+                self.w.line(
+                    f"const num* x = t_{cpp_slot_name(slot)} + ({placed.start} + v * {placed.copy_stride}) * W;"
+                )
+                self.w.line(f"num* t = {table_area_name(slot)} + ({placed.offset} + v * {placed.entries}) * W;")
                 for n in sorted({c.index for s in statements for c in components_read(s.terms)}):
                     self.w.line(f"const vec x{n} = load(x + {n * placed.index_stride} * W);")
                 for s in statements:
-                    self.w.line(f"store(t + {s.target.index} * W, {spelling.sum_text(s.terms)});")
+                    self.w.line(f"store(t + {s.target.index} * W, {expressions.sum_expression(s.terms)});")
 
-    def _write_row_function(self) -> None:
-        with self.w.part("function row"), self.w.block(f"static void row({parameter_list(row_arguments(self.p))})"):
-            self._write_staging_and_zeros_of_row()
+    def _write_function_that_computes_row(self) -> None:
+        with (
+            self.w.part("function row"),
+            self.w.block(f"static void row({parameter_list(row_function_parameters(self.p))})"),
+        ):
+            self._write_input_staging_and_zeroed_sums_of_row()
             for path in self.p.sweep.paths:
-                self._write_loops_over_copies_and_channels(path)
-            self._write_stores_of_row()
+                self._write_path_loops_over_multiplicities(path)
+            self._write_stores_of_row_results()
 
-    def _write_staging_and_zeros_of_row(self) -> None:
+    def _write_input_staging_and_zeroed_sums_of_row(self) -> None:
         for slot in self.p.given:
             for v in self.p.segments_to_stage(slot):
-                shape, name = f"<{v.outer}, {v.channels}, {v.inner}>", cpp_name(slot)
+                shape, name = f"<{v.outer}, {v.channels}, {v.inner}>", cpp_slot_name(slot)
                 with self._tag_lines_with_paths_of_segment(v.operand, v.start):
                     self.w.line(f"stage{shape}({name} + {v.start}, s_{name} + {v.scratch});")
-        self._write_zeros_to_sums()
+        self._write_zeros_to_scratch_sums()
 
-    def _write_stores_of_row(self) -> None:
+    def _write_stores_of_row_results(self) -> None:
         for operand in self.p.opened:
-            if not self.p.summed_over_rows(operand):
-                self._write_stores_of_slot(operand, f"a_{operand}")
+            if not self.p.is_summed_over_rows(operand):
+                self._write_stores_from_scratch_to_memory(operand, f"a_{operand}")
 
-    def _write_zeros_to_sums(self) -> None:
+    def _write_zeros_to_scratch_sums(self) -> None:
         for view in self.p.views_to_clear:
             self.w.line(f"clear(a_{view.operand} + {view.scratch}, {view.size});")
         for operand in self.s.scalar_operands:
-            if operand in self.p.opened and not self.p.summed_over_rows(operand):
+            if operand in self.p.opened and not self.p.is_summed_over_rows(operand):
                 for start, size in self.p.tabulated_ranges(operand):
                     with self._tag_lines_with_paths_of_segment(operand, start):
                         self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
 
-    def _write_stores_of_slot(self, operand: str, source: str) -> None:
+    def _write_stores_from_scratch_to_memory(self, operand: str, scratch_area: str) -> None:
         # scratch to memory for one operand's open slot, and zeros where no path writes
         for start, size in self.p.tabulated_ranges(operand) if operand in self.s.scalar_operands else []:
             with self._tag_lines_with_paths_of_segment(operand, start):
@@ -153,63 +170,69 @@ class ChannelText:
             if self.p.goes_through_scratch(v):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
                 with self._tag_lines_with_paths_of_segment(operand, v.start):
-                    self.w.line(f"unstage{shape}({source} + {v.scratch}, d_{operand} + {v.start});")
-        for start, size in self.p.ranges_that_no_path_uses(operand):
+                    self.w.line(f"unstage{shape}({scratch_area} + {v.scratch}, d_{operand} + {v.start});")
+        for start, size in self.p.starts_and_sizes_that_no_path_uses(operand):
             self.w.line(f"zero(d_{operand} + {start}, {size});")
 
     def _tag_lines_with_paths_of_segment(self, operand: str, start: int) -> AbstractContextManager[None]:
         # lines inside move a segment, for all paths that have to do with it
-        return self.w.paths(*self.s.paths_of_segment(operand, start))
+        return self.w.paths(*self.s.path_numbers_of_segment(operand, start))
 
-    def _write_loops_over_copies_and_channels(self, path: PathSweep) -> None:
+    def _write_path_loops_over_multiplicities(self, path: PathSweep) -> None:
         term, placed = path.term, self.s.table(path.term)
         inside, *behind = path.stages
         with self.w.paths(term.path):
             self.w.line(f"// path {term.path}: {term.text}")
             with self.w.block(f"for (int v = 0; v < {self.s.copy_loop(term)[1]}; ++v)"):
                 for slot in self.p.tabulated_slots if placed else ():
-                    if placed and self.p.statements_that_fill(placed, slot):
-                        t, area = table_area(slot).replace("T", "t"), table_area(slot)
+                    if placed and self.p.statements_that_fill_table(placed, slot):
+                        t, area = table_area_name(slot).replace("T", "t"), table_area_name(slot)
                         self.w.line(f"const num* {t} = {area} + ({placed.offset} + v * {placed.entries}) * W;")
                 if placed and behind:
                     self.w.line(f"vec s[{placed.entries}] = {{}};")
                 with self.w.block(f"for (int c = 0; c < {self.s.count_padded_channels(term)}; c += W)"):
                     self._write_channel_loop_body(term, inside)
                 for stage in behind:
-                    self._write_additions_of_channel_sums(placed, stage)
+                    self._write_additions_of_sums_over_channels(placed, stage)
 
     def _write_channel_loop_body(self, term: Term, stage: SweepStage) -> None:
-        spelling = Spelling(self.dtype, {slot: f"{_vector_array(slot)}[{{}}]" for slot in self.p.call_slots})
+        expressions = CppExpressions(
+            self.dtype, {slot: f"{_vector_array_name(slot)}[{{}}]" for slot in self.p.call_slots}
+        )
         sums = RegisterSums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
         if placed := self.s.table(term):
             sums.found[S] = {n: f"s[{n}]" for n in range(placed.entries)}  # declared before the loop over channels
-        sums.write_statements(stage.statements, spelling, partial(_write_loads_of_components, self.w, self.p, term))
+        sums.write_statements(
+            stage.statements, expressions, partial(_write_vector_loads_of_components, self.w, self.p, term)
+        )
         for operand, values in sums.found.items():
             if operand != S:
-                _write_stores_of_components(self.w, self.p, term, operand, values)
+                _write_vector_stores_of_components(self.w, self.p, term, operand, values)
 
-    def _write_additions_of_channel_sums(self, placed: PlacedTable | None, stage: SweepStage) -> None:
+    def _write_additions_of_sums_over_channels(self, placed: PlacedTable | None, stage: SweepStage) -> None:
         # the sums over channels into the vectors of the tabulated operand
         assert placed is not None
-        spelling = Spelling(self.dtype, {S: "s[{}]"})
+        expressions = CppExpressions(self.dtype, {S: "s[{}]"})
         for s in stage.statements:
             assert isinstance(s, Accumulate)
             place = f"{placed.start} + v * {placed.copy_stride} + {s.target.index * placed.index_stride}"
-            self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum_text(s.terms)});")
+            self.w.line(f"add(r_{placed.operand} + ({place}) * W, {expressions.sum_expression(s.terms)});")
 
-    def write_copy_of_shared_weights(self) -> None:
+    def write_copy_of_shared_weights_into_scratch(self) -> None:
         for slot in self.p.given_weights:
             for v in self.s.views_of("w"):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
                 with self._tag_lines_with_paths_of_segment("w", v.start):
-                    self.w.line(f"stage{shape}({cpp_name(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
+                    self.w.line(
+                        f"stage{shape}({cpp_slot_name(slot)} + {v.start}, {weights_area_name(slot)} + {v.scratch});"
+                    )
 
-    def write_sum_of_weight_gradients(self) -> None:
+    def write_sum_of_weight_gradients_over_blocks(self) -> None:
         write_sum_of_blocks(self.w, self.p.scratch_size_of_shared_weights)
-        self._write_stores_of_slot("w", "sums")
+        self._write_stores_from_scratch_to_memory("w", "sums")
 
     def write_loop_over_rows_of_block(self) -> None:
-        (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w).write()
+        (RowGroupLoopWriter if self.p.in_parts else RowLoopWriter)(self.p, self.w).write_row_loops()
 
 
 # -- moves of vectors of channels: from memory, from tiles of memory, or from scratch ----------------------------------
@@ -217,59 +240,64 @@ class ChannelText:
 _LOCAL = {"x1": "x", "x2": "y", "w": "u", "out": "g"}  # arrays of vectors inside a loop over channels
 
 
-def _vector_array(slot: str) -> str:
-    """Name the array of vectors of a slot.
+def _vector_array_name(slot: str) -> str:
+    """C++ name of an operand's array of vectors.
 
-    >>> _vector_array("x1"), _vector_array("x1.1")
+    >>> _vector_array_name("x1"), _vector_array_name("x1.1")
     ('x', 'x_1')
     """
     operand = operand_of(slot)
-    return cpp_name(_LOCAL[operand] + slot[len(operand) :])
+    return cpp_slot_name(_LOCAL[operand] + slot[len(operand) :])
 
 
-def _write_loads_of_components(w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[int]) -> None:
+def _write_vector_loads_of_components(
+    w: Writer, p: ChannelPlacement, term: Term, slot: str, component_indices: list[int]
+) -> None:
     # declare the vectors of a slot
     view = p.schedule.view(term, operand_of(slot))
     assert view is not None
-    name, memory = _vector_array(slot), cpp_name(slot)
+    name, memory = _vector_array_name(slot), cpp_slot_name(slot)
     array = f"{name}[{view.components}]"
     if p.goes_through_scratch(view):
-        values = [(n, f"load({_vector_address(p, view, term, n, f's_{memory}')})") for n in indices]
+        values = [(n, f"load({_cpp_component_address(p, view, term, n, f's_{memory}')})") for n in component_indices]
     elif view.inner == 1:
-        values = [(n, f"fetch({_vector_address(p, view, term, n, memory)})") for n in indices]
+        values = [(n, f"fetch({_cpp_component_address(p, view, term, n, memory)})") for n in component_indices]
     else:
-        at = _vector_address(p, view, term, 0, memory)
+        at = _cpp_component_address(p, view, term, 0, memory)
         w.line(f"vec {array}; Tile<{view.inner}>::fetch_items({at}, {name});")
         return
     w.line(f"vec {array}; " + " ".join(f"{name}[{n}] = {text};" for n, text in values))
 
 
-def _write_stores_of_components(
-    w: Writer, p: ChannelPlacement, term: Term, operand: str, values: dict[int, str]
+def _write_vector_stores_of_components(
+    w: Writer, p: ChannelPlacement, term: Term, operand: str, value_of_component: dict[int, str]
 ) -> None:
     # store or add the vectors of one open slot; what is stored is stored whole
     view = p.schedule.view(term, operand)
     assert view is not None
-    listed = [values.get(n, "vec{}") for n in range(view.components)]
+    listed = [value_of_component.get(n, "vec{}") for n in range(view.components)]
     if p.goes_through_scratch(view):
-        stores = p.writes_first(view, term)
+        stores = p.stores_instead_of_adding(view, term)
         for n, value in enumerate(listed):
-            if stores or n in values:
-                w.line(f"{'store' if stores else 'add'}({_vector_address(p, view, term, n, f'a_{operand}')}, {value});")
+            if stores or n in value_of_component:
+                address = _cpp_component_address(p, view, term, n, f"a_{operand}")
+                w.line(f"{'store' if stores else 'add'}({address}, {value});")
     elif view.inner == 1:
         for n, value in enumerate(listed):
-            w.line(f"put({_vector_address(p, view, term, n, f'd_{operand}')}, {value});")
+            w.line(f"put({_cpp_component_address(p, view, term, n, f'd_{operand}')}, {value});")
     else:
         w.line(f"const vec o_{operand}[{view.components}] = {{{', '.join(listed)}}};")
-        w.line(f"Tile<{view.inner}>::put_items({_vector_address(p, view, term, 0, f'd_{operand}')}, o_{operand});")
+        w.line(
+            f"Tile<{view.inner}>::put_items({_cpp_component_address(p, view, term, 0, f'd_{operand}')}, o_{operand});"
+        )
 
 
-def _vector_address(p: ChannelPlacement, view: View, term: Term, index: int, base: str) -> str:
+def _cpp_component_address(p: ChannelPlacement, view: SegmentView, term: Term, component_index: int, base: str) -> str:
     # Address of vector ``c`` of one component, in scratch or, for segments that are not staged, in memory.
     # In memory the address may be that of a tile.
     staged = p.goes_through_scratch(view)
-    strides, start = (view.strides(), view.scratch) if staged else (view.memory_strides(), view.start)
-    offset = start + index * strides.get(INDEX.get(view.operand, ""), 0)
+    strides, start = (view.scratch_strides(), view.scratch) if staged else (view.memory_strides(), view.start)
+    offset = start + component_index * strides.get(INDEX.get(view.operand, ""), 0)
     loop = strides.get(p.schedule.copy_loop(term)[0], 0)
     channel = "c" if staged or view.inner == 1 else f"c * {view.inner}"
     return f"{base} + {offset} + " + (f"v * {loop} + " if loop else "") + channel

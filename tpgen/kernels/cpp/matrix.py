@@ -10,17 +10,17 @@ from tpgen.kernels.placement.matrix import MatrixPlacement, MatrixSegment, Matri
 from tpgen.kernels.sweep.terms import SLOTS
 
 
-class MatrixText:
-    """Writes C++ of a linear layer: a matrix product per path."""
+class MatrixKernelWriter:
+    """Writes C++ of a linear layer's kernel: a matrix product per path."""
 
     def __init__(self, placement: MatrixPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
 
     def write_functions_called_by_kernel(self) -> None:
-        arguments = ", ".join(f"{kind} {name}" for kind, name in self._tile_arguments())
+        arguments = ", ".join(f"{kind} {name}" for kind, name in self._parameter_types_and_names())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
-            for o in self.p.staged:
-                self._write_moves_of_rows(
+            for o in self.p.inputs_without_weights:
+                self._write_loops_that_move_row_segments(
                     f"stage<{{0}}>({self._address_of_tile_row(f'p_{o}')} + {{1}}, s_{o} + {{2}});",
                     self.p.segments_to_stage(o),
                 )
@@ -28,13 +28,13 @@ class MatrixText:
             for term in self.s.terms:
                 with self.w.paths(term.path):
                     self.w.line(f"// path {term.path}: {term.text}")
-                    self._write_path_products(term, written)
+                    self._write_matrix_products_of_path(term, written)
             for o in self.p.open_row_slots:
                 made = [s for s in self.s.segments(o) if not s.whole]
-                self._write_moves_of_rows(
+                self._write_loops_that_move_row_segments(
                     f"unstage<{{0}}>(a_{o} + {{2}}, {self._address_of_tile_row(f'q_{o}')} + {{1}});", made
                 )
-                for start, size in self.p.ranges_that_no_path_uses(o):
+                for start, size in self.p.starts_and_sizes_that_no_path_uses(o):
                     self.w.line(
                         f"for (int r = 0; r < n; ++r) zero({self._address_of_tile_row(f'q_{o}')} + {start}, {size});"
                     )
@@ -43,8 +43,10 @@ class MatrixText:
         # address of row r of a tile in memory
         return f"{name} + {'at[r]' if self.p.by_element else 'r'} * {self.p.dim[name[2:]]}"
 
-    def _tile_arguments(self) -> list[tuple[str, str]]:
-        rows = [("const real*", f"p_{o}") for o in self.p.staged] + [("real*", f"q_{o}") for o in self.p.open_row_slots]
+    def _parameter_types_and_names(self) -> list[tuple[str, str]]:
+        rows = [("const real*", f"p_{o}") for o in self.p.inputs_without_weights] + [
+            ("real*", f"q_{o}") for o in self.p.open_row_slots
+        ]
         given, opened = bool(self.p.open_row_slots and self.s.terms), "w" in self.p.opened
         if self.s.shared_weights:
             rows += [("const num*", "weights")] * (given and not self.p.by_element) + [("num*", "a_w")] * opened
@@ -56,20 +58,21 @@ class MatrixText:
         areas = [("num*", name) for name in self.p.scratch if name != "own_w"]
         return [("int", "n"), *places, *rows, *areas]
 
-    def _write_moves_of_rows(self, move_template: str, segments: Sequence[MatrixSegment]) -> None:
+    def _write_loops_that_move_row_segments(self, call_template: str, segments: Sequence[MatrixSegment]) -> None:
         for segment in segments:
             place = f"{segment.scratch} * (i64)R + r * {segment.size}"
             with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
-                self.w.line(f"for (i64 r = 0; r < n; ++r) {move_template.format(segment.text, segment.start, place)}")
+                call = call_template.format(segment.template_arguments, segment.start, place)
+                self.w.line(f"for (i64 r = 0; r < n; ++r) {call}")
 
-    def _write_path_products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+    def _write_matrix_products_of_path(self, term: MatrixTerm, written_segments: set[tuple[str, int]]) -> None:
         if self.s.shared_weights:
-            self._write_matrix_product_of_each_slot(term, written)
+            self._write_matrix_product_of_each_result(term, written_segments)
         else:
             with self.w.block("for (i64 r = 0; r < n; ++r)"):
-                self._write_matrix_product_of_each_slot(term, written)
+                self._write_matrix_product_of_each_result(term, written_segments)
 
-    def _write_matrix_product_of_each_slot(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+    def _write_matrix_product_of_each_result(self, term: MatrixTerm, written_segments: set[tuple[str, int]]) -> None:
         # out[zi, w] += sum_u  x1[zi, u] W[u, w]
         # x1[zi, u]  += sum_w  out[zi, w] W[u, w]
         # W[u, w]    += sum_zi x1[zi, u] out[zi, w]
@@ -82,14 +85,20 @@ class MatrixText:
             self._input_address_and_row_stride("out", y),
         )
         if "out" in self.p.opened:
-            into, add = self._result_address_and_row_stride("out", y), _cpp_bool(("out", y.index) in written)
-            weights = self._write_copy_of_row_weights_and_return_address(term, "keep", term.kept)
+            into, add = (
+                self._result_address_and_row_stride_arguments("out", y),
+                _cpp_bool(("out", y.index) in written_segments),
+            )
+            weights = self._copy_row_weights_and_return_address(term, "keep", term.kept)
             sizes = f"{y.padded}, {rows}, {x.mul}"
             self.w.line(f"multiply<{y.padded}>({add}, {into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
-            into, add = self._result_address_and_row_stride("x1", x), _cpp_bool(("x1", x.index) in written)
-            weights = self._write_copy_of_row_weights_and_return_address(
-                term, "keep_flipped", self.p.weights["kept"] + term.flipped
+            into, add = (
+                self._result_address_and_row_stride_arguments("x1", x),
+                _cpp_bool(("x1", x.index) in written_segments),
+            )
+            weights = self._copy_row_weights_and_return_address(
+                term, "keep_flipped", self.p.weight_scratch_sizes["kept"] + term.flipped
             )
             sizes = f"{x.padded}, {rows}, {y.mul}"
             self.w.line(f"multiply<{x.padded}>({add}, {into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
@@ -98,31 +107,31 @@ class MatrixText:
                 add = "!fresh" if self.p.by_element else "true"
                 given = f"{given_x}, 1, {x_step}, {given_y}, {y_step}"
                 self.w.line(f"multiply<{y.padded}>({add}, {sums}, {y.padded}, {given}, {x.mul}, {rows});")
-        written |= {("out", y.index), ("x1", x.index)}
+        written_segments |= {("out", y.index), ("x1", x.index)}
 
     def _input_address_and_row_stride(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
         # address of a given segment, [row, component][copy], and the distance of its rows
-        if operand in self.p.staged and segment not in self.p.segments_to_stage(operand):
+        if operand in self.p.inputs_without_weights and segment not in self.p.segments_to_stage(operand):
             return f"p_{operand} + {segment.start}", self.p.dim[operand]
-        return self._scratch_address(f"s_{operand}", segment), segment.padded
+        return self._cpp_scratch_address(f"s_{operand}", segment), segment.padded
 
-    def _result_address_and_row_stride(self, operand: str, segment: MatrixSegment) -> str:
+    def _result_address_and_row_stride_arguments(self, operand: str, segment: MatrixSegment) -> str:
         # address of a segment that is open, and how far its rows are apart
         if segment.whole:
             return f"q_{operand} + {segment.start}, {self.p.dim[operand]}"
-        return f"{self._scratch_address(f'a_{operand}', segment)}, {segment.padded}"
+        return f"{self._cpp_scratch_address(f'a_{operand}', segment)}, {segment.padded}"
 
-    def _scratch_address(self, area: str, segment: MatrixSegment) -> str:
+    def _cpp_scratch_address(self, area: str, segment: MatrixSegment) -> str:
         # address of a segment of the tile, or of row r
         row = "" if self.s.shared_weights else f" + r * {segment.size}"
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
-    def _write_copy_of_row_weights_and_return_address(
-        self, term: MatrixTerm, copy_function: str, shared_start: int
+    def _copy_row_weights_and_return_address(
+        self, term: MatrixTerm, copy_function: str, shared_weights_offset: int
     ) -> str:
         if self.s.shared_weights:
-            return f"weights + {shared_start}"
-        self._write_copy_of_weights(term, copy_function, f"p_w + r * {self.p.dim['w']}", "s_w")
+            return f"weights + {shared_weights_offset}"
+        self._write_call_that_copies_weights(term, copy_function, f"p_w + r * {self.p.dim['w']}", "s_w")
         return "s_w"
 
     @contextmanager
@@ -133,24 +142,30 @@ class MatrixText:
             return
         self.w.line(f"clear(s_w, {term.source.mul * term.target.padded});")
         yield "s_w"
-        self._write_copy_of_weights(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
+        self._write_call_that_copies_weights(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
 
-    def _write_copy_of_weights(self, term: MatrixTerm, function: str, memory: str, scratch: str) -> None:
-        # the weights of a path into scratch or back, times its coefficient
+    def _write_call_that_copies_weights(
+        self, term: MatrixTerm, copy_function: str, memory_address: str, scratch_address: str
+    ) -> None:
+        # the weights of a path into scratch_address or back, times its coefficient
         value = number_literal(term.coefficient, self.s.target.dtype)
-        self.w.line(f"{function}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
+        arguments = f"{memory_address} + {term.start}, {value}, {scratch_address}"
+        self.w.line(f"{copy_function}<{term.source.mul}, {term.target.mul}>({arguments});")
 
-    def write_copy_of_shared_weights(self, memory: str = "w") -> None:
+    def write_copy_of_shared_weights_into_scratch(self, memory_address: str = "w") -> None:
         for term in self.s.terms:
             with self.w.paths(term.path):
                 if "out" in self.p.opened:
-                    self._write_copy_of_weights(term, "keep", memory, f"weights + {term.kept}")
+                    self._write_call_that_copies_weights(term, "keep", memory_address, f"weights + {term.kept}")
                 if "x1" in self.p.opened:
-                    self._write_copy_of_weights(
-                        term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}"
+                    self._write_call_that_copies_weights(
+                        term,
+                        "keep_flipped",
+                        memory_address,
+                        f"weights + {self.p.weight_scratch_sizes['kept'] + term.flipped}",
                     )
 
-    def write_sum_of_weight_gradients(self) -> None:
+    def write_sum_of_weight_gradients_over_blocks(self) -> None:
         size, w = self.p.block_sums, self.w
         if not self.p.by_element:
             write_sum_of_blocks(w, size)
@@ -164,12 +179,12 @@ class MatrixText:
                 w.line(f"for (i64 m = 0; m < {size}; m += W) add(all + m, load(sums + b * {size} + m));")
             self._write_stores_of_weight_gradients("to", "all")
 
-    def _write_stores_of_weight_gradients(self, memory: str, sums: str) -> None:
+    def _write_stores_of_weight_gradients(self, memory_address: str, sums_address: str) -> None:
         for term in self.s.terms:
             with self.w.paths(term.path):
-                self._write_copy_of_weights(term, "give", memory, f"{sums} + {term.kept}")
-        for start, size in self.p.ranges_that_no_path_uses("w"):
-            self.w.line(f"zero({memory} + {start}, {size});")
+                self._write_call_that_copies_weights(term, "give", memory_address, f"{sums_address} + {term.kept}")
+        for start, size in self.p.starts_and_sizes_that_no_path_uses("w"):
+            self.w.line(f"zero({memory_address} + {start}, {size});")
 
     def write_loop_over_rows_of_block(self) -> None:
         w, by_element = self.w, self.p.by_element
@@ -181,14 +196,14 @@ class MatrixText:
             if "weights" in self.p.scratch:
                 with w.block("if (held != e)"):
                     w.line("held = e;")
-                    self.write_copy_of_shared_weights(f"w + e * {self.p.dim['w']}")
+                    self.write_copy_of_shared_weights_into_scratch(f"w + e * {self.p.dim['w']}")
         else:
             w.line("const i64 begin = b * span, end = least(rows, begin + span);")
         with w.block("for (i64 q = begin; q < end; q += R)"):
             tensors = {f"p_{o}": o for o in SLOTS} | {f"q_{o}": f"d_{o}" for o in SLOTS}
             names = {n: x if by_element else f"{x} + q * {self.p.dim[n[2:]]}" for n, x in tensors.items()}
             names |= {"n": "least(R, end - q)", "at": "t.order + q", "fresh": "q == begin"}
-            w.line(f"tile({', '.join(names.get(name, name) for _, name in self._tile_arguments())});")
+            w.line(f"tile({', '.join(names.get(name, name) for _, name in self._parameter_types_and_names())});")
         if by_element and self.p.sums_weights:
             with w.block("if (whole)"):
                 self._write_stores_of_weight_gradients(f"d_w + e * {self.p.dim['w']}", "a_w")

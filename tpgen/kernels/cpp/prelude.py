@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tpgen.kernels.cpp.text import read_header
-from tpgen.kernels.cpp.tiles import lane_list, tail_texts, tile_transposes_text
+from tpgen.kernels.cpp.tiles import lane_list, partial_tile_transposes_text, tile_transposes_text
 from tpgen.kernels.placement.values import Target
 
 # storage type (tensors: unaligned, maybe bfloat16), compute type (also of scratch: aligned), integer type of the same
@@ -22,31 +22,31 @@ def header_text(name: str) -> str:
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
-def prelude_text(target: Target, transposed: set[tuple[int, int]], rows: int) -> str:
-    """C++ before the functions, with transposes of segments (width, items).
+def prelude_text(target: Target, transposed_shapes: set[tuple[int, int]], tile_rows: int) -> str:
+    """C++ types and helpers before a kernel's functions, with transposes of shapes (width, items).
 
-    ``rows`` are those of a tile, or 0 without matrix products.
+    ``tile_rows``: 0 without matrix products.
     """
-    tails = {(width, items % target.lanes) for width, items in transposed if items % target.lanes}
+    tails = {(width, items % target.lanes) for width, items in transposed_shapes if items % target.lanes}
     parts = [
         number_type_definitions(target),
         header_text("system"),
         header_text("threads"),
         header_text("bfloat16" if target.dtype == "bfloat16" else "plain"),
         header_text("lanes"),
-        _lane_sum_function_text(target.lanes),
+        _lane_sum_function_source(target.lanes),
     ]
     parts += ["template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items"]
-    parts += [tile_transposes_text(target.lanes, d) for d in sorted({1, *(width for width, _ in transposed)})]
+    parts += [tile_transposes_text(target.lanes, d) for d in sorted({1, *(width for width, _ in transposed_shapes)})]
     parts += [header_text("staging")]
-    parts += [tail_texts(target.lanes, target.dtype, tails)] if tails else []
-    if rows:
+    parts += [partial_tile_transposes_text(target.lanes, target.dtype, tails)] if tails else []
+    if tile_rows:
         parts += [
-            f"enum {{ R = {rows} }};  // rows in a tile",
-            _transpose_function_text(target.lanes),
+            f"enum {{ R = {tile_rows} }};  // rows in a tile",
+            _square_transpose_function_source(target.lanes),
             header_text("row_staging"),
             header_text("patch"),
-            _matrix_product_functions_text(target),
+            _matrix_product_functions_source(target),
             header_text("correlation"),
         ]
     return "\n".join(part.strip("\n") for part in parts)
@@ -67,7 +67,7 @@ typedef {bits} bits __attribute__((vector_size({target.lanes * width}), may_alia
 """
 
 
-def _lane_sum_function_text(lanes: int) -> str:
+def _lane_sum_function_source(lanes: int) -> str:
     # halve, add, repeat: the order of the sum is fixed
     lines, half = [], lanes // 2
     while half:
@@ -77,7 +77,7 @@ def _lane_sum_function_text(lanes: int) -> str:
     return "static inline num lane_sum(vec v) {\n" + "\n".join(lines) + "\n  return v[0];\n}"
 
 
-def _transpose_function_text(lanes: int) -> str:
+def _square_transpose_function_source(lanes: int) -> str:
     # square transpose in log2(W) rounds of two-input shuffles
     statements, step = [], 1
     while step < lanes:
@@ -92,7 +92,7 @@ def _transpose_function_text(lanes: int) -> str:
     return "static inline void transpose(vec* v) {\n  vec a, b;\n  " + "\n  ".join(statements) + "\n}"
 
 
-def _matrix_product_functions_text(target: Target) -> str:
+def _matrix_product_functions_source(target: Target) -> str:
     # Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors.
     # Heights of 5 and 3 would take as long as 4 + 1 and 2 + 1 do.
     wide = 4 if target.registers >= 32 else 2

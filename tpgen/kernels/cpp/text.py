@@ -16,7 +16,7 @@ from tpgen.kernels.rows import GROUPED, INDEXED, PAIRED, RowRule
 
 @cache
 def read_header(path: Path) -> str:
-    """Read a header without its head comment.
+    """Read a C++ header without its head comment.
 
     >>> read_header(Path(__file__).parent / "order.h").split("(")[0]
     'template <class Index> static int inside'
@@ -26,7 +26,7 @@ def read_header(path: Path) -> str:
 
 @dataclass(frozen=True)
 class GeneratedSource:
-    """A generated program, with paths (none: shared) and part of each line."""
+    """Generated C++, with paths (none: shared) and part of each line."""
 
     text: str
     line_paths: tuple[tuple[int, ...], ...]
@@ -44,6 +44,7 @@ class Writer:
     """Collects lines of C++, each labelled with its paths and part."""
 
     def __init__(self) -> None:
+        """Begin an empty text."""
         self._lines: list[str] = []
         self._paths: list[tuple[int, ...]] = []
         self._parts: list[str] = []
@@ -52,23 +53,23 @@ class Writer:
         self._part = "prelude"
 
     def line(self, text: str = "") -> None:
-        """Append an indented line."""
+        """Append lines of C++, indented by open braces."""
         for part in text.split("\n"):
-            self._append_indented(part.strip() if self._depth else part.rstrip())
+            self._append_indented_line(part.strip() if self._depth else part.rstrip())
 
     def raw(self, text: str) -> None:
-        """Add lines without indentation."""
+        """Append lines without indentation."""
         for part in text.strip("\n").split("\n"):
-            self._append(part)
+            self._append_line_with_labels(part)
 
-    def _append_indented(self, text: str) -> None:
+    def _append_indented_line(self, text: str) -> None:
         if text.startswith("}"):
             self._depth -= 1
-        self._append("  " * self._depth + text if text else "")
+        self._append_line_with_labels("  " * self._depth + text if text else "")
         if text.endswith("{"):
             self._depth += 1
 
-    def _append(self, line: str) -> None:
+    def _append_line_with_labels(self, line: str) -> None:
         self._lines.append(line)
         self._paths.append(self._current)
         self._parts.append(self._part)
@@ -82,14 +83,14 @@ class Writer:
 
     @contextmanager
     def paths(self, *paths: int) -> Iterator[None]:
-        """Tag the lines inside with these paths."""
+        """Label lines written inside with these path numbers."""
         before, self._current = self._current, tuple(paths)
         yield
         self._current = before
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Tag the lines inside with this part."""
+        """Label lines written inside with this part of the program."""
         before, self._part = self._part, name
         yield
         self._part = before
@@ -111,7 +112,7 @@ def number_literal(value: float, dtype: str) -> str:
 
 
 def scaled_text(value: float, text: str, dtype: str) -> str:
-    """Write ``value * text``, shorter for plus or minus one."""
+    """C++ of ``value * text``, shorter for plus or minus one."""
     if value == 1.0:
         return text
     if value == -1.0:
@@ -120,7 +121,6 @@ def scaled_text(value: float, text: str, dtype: str) -> str:
 
 
 def sum_text(terms: list[str]) -> str:
-    """Write a sum in the given order."""
     return " + ".join(terms).replace("+ -", "- ")
 
 
@@ -138,19 +138,19 @@ def row_index_text(rule: RowRule | None) -> str:
     return "e" if rule is None else _FOUND[rule.way].format(rule.name)
 
 
-def entry_head(indices: bool = True) -> str:
-    """Head of a kernel's entry function."""
-    how = "const RowIndex* indices" if indices else "const void*"
+def entry_function_head(has_indices: bool = True) -> str:
+    """C++ head of a kernel's entry function."""
+    how = "const RowIndex* indices" if has_indices else "const void*"
     arguments = f"const real* const* given, real* const* opened, {how}, i64 rows, i64 channels"
     return f'extern "C" __attribute__((visibility("default"))) int tpgen_kernel({arguments})'
 
 
-def write_sum_of_blocks(w: Writer, size: int) -> None:
-    """Write the sum of all blocks into the first, in block order."""
-    w.line(f"if (!blocks) clear(sums, {size});")
+def write_sum_of_blocks(w: Writer, block_size: int) -> None:
+    """Write C++ that adds the sums of all blocks of rows to the first, in order."""
+    w.line(f"if (!blocks) clear(sums, {block_size});")
     w.line(
-        f"for (i64 b = 1; b < blocks; ++b) for (i64 m = 0; m < {size}; m += W) "
-        f"add(sums + m, load(sums + b * {size} + m));"
+        f"for (i64 b = 1; b < blocks; ++b) for (i64 m = 0; m < {block_size}; m += W) "
+        f"add(sums + m, load(sums + b * {block_size} + m));"
     )
 
 
@@ -159,19 +159,21 @@ def write_allocation(w: Writer, kind: str, name: str, size: str) -> None:
     w.line(f"const Room<{kind}> {name}_room({size}); {kind}* const {name} = {name}_room.at; if (!{name}) return 1;")
 
 
-def scratch_area_declarations(sizes: Mapping[str, int], unit: str = "") -> list[str]:
+def scratch_area_declarations(sizes: Mapping[str, int], size_suffix: str = "") -> list[str]:
     """C++ declarations of consecutive areas in a thread's scratch."""
     begins = accumulate(sizes.values(), initial=0)
-    return [f"num* const {name} = scratch + {at}{unit};" for name, at in zip(sizes, begins, strict=False)]
+    return [f"num* const {name} = scratch + {at}{size_suffix};" for name, at in zip(sizes, begins, strict=False)]
 
 
 @contextmanager
-def block_for_each_task(w: Writer, count: str, shared: str, size: str, declared: Iterable[str]) -> Iterator[None]:
-    """Write a loop over ``count`` tasks ``b``; ``shared``: operations, and how many threads are worth."""
+def block_for_each_task(
+    w: Writer, count: str, work: str, scratch_size: str, declarations: Iterable[str]
+) -> Iterator[None]:
+    """Write a C++ loop of threads over ``count`` tasks ``b``; ``work``: operations, and those worth a thread."""
     w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
-    with w.block(f"on_threads({count}, {shared}, [=]() __attribute__((always_inline))", "});"):
-        w.line(f"const Room<num> scratch_room({size}); num* const scratch = scratch_room.at;")
-        for line in declared:
+    with w.block(f"on_threads({count}, {work}, [=]() __attribute__((always_inline))", "});"):
+        w.line(f"const Room<num> scratch_room({scratch_size}); num* const scratch = scratch_room.at;")
+        for line in declarations:
             w.line(line)
         with w.block(f"for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < {count};)"):
             w.line("if (!scratch) { *failed = 1; continue; }")

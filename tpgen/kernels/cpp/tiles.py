@@ -15,28 +15,30 @@ def lane_list(lanes: list[int]) -> str:
     return ", ".join(map(str, lanes))
 
 
-def shuffle_statements(wanted: list[Lane], source: str, target: str) -> list[str]:
-    """Write statements that fill vector ``target`` with lanes (vector, lane) of ``source``."""
-    lanes = len(wanted)
-    vectors = list(dict.fromkeys(w[0] for w in wanted if w))
-    if len(vectors) == 1 and all(w is None or w[1] == n for n, w in enumerate(wanted)):
+def shuffle_statements(wanted_lanes: list[Lane], source: str, target: str) -> list[str]:
+    """C++ statements that fill vector ``target`` with lanes (vector, lane) of ``source``."""
+    lanes = len(wanted_lanes)
+    vectors = list(dict.fromkeys(w[0] for w in wanted_lanes if w))
+    if len(vectors) == 1 and all(w is None or w[1] == n for n, w in enumerate(wanted_lanes)):
         return [f"{target} = {source}[{vectors[0]}];"]
     first, second = vectors[0], vectors[min(1, len(vectors) - 1)]
     places = [
-        w[1] + lanes * (w[0] == second and second != first) if w and w[0] in (first, second) else -1 for w in wanted
+        w[1] + lanes * (w[0] == second and second != first) if w and w[0] in (first, second) else -1
+        for w in wanted_lanes
     ]
     statements = [f"{target} = __builtin_shufflevector({source}[{first}], {source}[{second}], {lane_list(places)});"]
     done = {first, second}
     for vector in vectors[2:]:
         places = [
-            -1 if not w else n if w[0] in done else lanes + w[1] if w[0] == vector else -1 for n, w in enumerate(wanted)
+            -1 if not w else n if w[0] in done else lanes + w[1] if w[0] == vector else -1
+            for n, w in enumerate(wanted_lanes)
         ]
         done.add(vector)
         statements.append(f"{target} = __builtin_shufflevector({target}, {source}[{vector}], {lane_list(places)});")
     return statements
 
 
-def _shuffles_to_split_and_join(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
+def _shuffles_of_transpose_and_inverse(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
     # shuffles from vectors of memory to vectors over items, zero behind the last item, and the inverse
     numbers = width * items
     zero = (numbers // lanes, lanes - 1)  # a lane of memory that holds none
@@ -48,18 +50,18 @@ def _shuffles_to_split_and_join(lanes: int, width: int, items: int) -> tuple[lis
 
 
 def tile_transposes_text(lanes: int, width: int) -> str:
-    """Write the transposes between ``W`` items of ``width`` numbers and ``width`` vectors."""
+    """C++ that transposes ``W`` items of ``width`` numbers into ``width`` vectors, and back."""
     if rotations_are_shorter(lanes, width):
-        split, join = [split_by_rotations(lanes, width)], [join_by_rotations(lanes, width)]
+        split, join = [split_items_by_rotations(lanes, width)], [join_items_by_rotations(lanes, width)]
     else:
-        split, join = _shuffles_to_split_and_join(lanes, width, lanes)
+        split, join = _shuffles_of_transpose_and_inverse(lanes, width, lanes)
     fetches = " ".join(f"m[{d}] = fetch(p + {d} * W);" for d in range(width))
     puts = " ".join(f"put(p + {d} * W, m[{d}]);" for d in range(width))
-    return _transpose_struct_text(f"Tile<{width}>", width, fetches, split, join, puts)
+    return _transpose_struct_source(f"Tile<{width}>", width, fetches, split, join, puts)
 
 
 def rotations_are_shorter(lanes: int, width: int) -> bool:
-    """Whether rotations take fewer shuffles than filling every vector by itself.
+    """Whether transposing by rotations takes fewer shuffles than filling every vector by itself.
 
     >>> [[d for d in range(1, 16) if rotations_are_shorter(lanes, d)] for lanes in (16, 4)]
     [[5, 7, 9, 11, 13, 15], []]
@@ -75,8 +77,8 @@ def rotations_are_shorter(lanes: int, width: int) -> bool:
 # binary digit of s(e), a round of D blends for each digit, with the same lanes in all blends.
 
 
-def split_by_rotations(lanes: int, width: int) -> list[str]:
-    """Write ``v`` from ``m``: rotations, then permutations."""
+def split_items_by_rotations(lanes: int, width: int) -> list[str]:
+    """C++ statements that split items in memory ``m`` into vectors of components ``v``."""
     rounds = ["m", *_names_of_intermediate_arrays(width), f"t[{_count_rotation_rounds(width) - 1}]"]
     turned = [
         f"v[{d}] = {_shuffle_expression(f'{rounds[-1]}[{k}]', '', [(c * width + d) % lanes for c in range(lanes)])};"
@@ -85,8 +87,8 @@ def split_by_rotations(lanes: int, width: int) -> list[str]:
     return [_declare_arrays_of_rounds(width), *_statements_of_rotation_rounds(lanes, width, -1, rounds), *turned]
 
 
-def join_by_rotations(lanes: int, width: int) -> list[str]:
-    """Write ``m`` from ``v``: permutations, then rotations."""
+def join_items_by_rotations(lanes: int, width: int) -> list[str]:
+    """C++ statements that join vectors of components ``v`` to items in memory ``m``."""
     inverse = pow(width, -1, lanes)
     rounds = [f"t[{_count_rotation_rounds(width) - 1}]", *_names_of_intermediate_arrays(width), "m"]
     turned = [
@@ -113,15 +115,15 @@ def _component_order_after_rotation(lanes: int, width: int) -> list[int]:
     return [lanes * k % width for k in range(width)]
 
 
-def _statements_of_rotation_rounds(lanes: int, vectors: int, sign: int, arrays: list[str]) -> list[str]:
+def _statements_of_rotation_rounds(lanes: int, vector_count: int, sign: int, array_names: list[str]) -> list[str]:
     # vector j takes some lanes of the vector 1, 2, 4 ... places on
-    shifts = [e * pow(lanes, -1, vectors) % vectors for e in range(lanes)]
+    shifts = [e * pow(lanes, -1, vector_count) % vector_count for e in range(lanes)]
     # of the second vector where a digit is set
-    digits = [[e + lanes * (shift >> n & 1) for e, shift in enumerate(shifts)] for n in range(len(arrays) - 1)]
+    digits = [[e + lanes * (shift >> n & 1) for e, shift in enumerate(shifts)] for n in range(len(array_names) - 1)]
     return [
-        f"{new}[{j}] = {_shuffle_expression(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % vectors}]', digits[n])};"
-        for n, (old, new) in enumerate(pairwise(arrays))
-        for j in range(vectors)
+        f"{new}[{j}] = {_shuffle_expression(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % vector_count}]', digits[n])};"
+        for n, (old, new) in enumerate(pairwise(array_names))
+        for j in range(vector_count)
     ]
 
 
@@ -129,8 +131,13 @@ def _shuffle_expression(first: str, second: str, lanes: list[int]) -> str:
     return f"__builtin_shufflevector({first}, {second or first}, {lane_list(lanes)})"
 
 
-def _transpose_struct_text(
-    name: str, vectors: int, fetches: str, split: list[list[str]], join: list[list[str]], puts: str
+def _transpose_struct_source(
+    name: str,
+    vector_count: int,
+    fetch_statements: str,
+    split_statements: list[list[str]],
+    join_statements: list[list[str]],
+    put_statements: str,
 ) -> str:
     def join_lines(parts: list[list[str]]) -> str:
         return "\n    ".join(line for part in parts for line in part)
@@ -138,33 +145,33 @@ def _transpose_struct_text(
     return f"""
 template <> struct {name} {{
   static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {{
-    vec m[{vectors}];
-    {fetches}
-    {join_lines(split)}
+    vec m[{vector_count}];
+    {fetch_statements}
+    {join_lines(split_statements)}
   }}
   static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {{
-    vec m[{vectors}];
-    {join_lines(join)}
-    {puts}
+    vec m[{vector_count}];
+    {join_lines(join_statements)}
+    {put_statements}
   }}
 }};"""
 
 
-def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
-    """Write transposes of tails (width, items), and access to partial vectors."""
-    parts = sorted({width * items % lanes for width, items in tails} - {0})
+def partial_tile_transposes_text(lanes: int, dtype: str, tail_shapes: set[tuple[int, int]]) -> str:
+    """C++ that transposes last, partial tiles of shapes (width, items), and accesses partial vectors."""
+    parts = sorted({width * items % lanes for width, items in tail_shapes} - {0})
     attributes = "__attribute__((vector_size({0} * sizeof(real)), aligned(sizeof(real)), may_alias))"
     sizes = [2**n for n in range(1, lanes.bit_length())] if parts else []
     pieces = [f"typedef real piece{size} {attributes.format(size)};" for size in sizes]
     texts = [
         *pieces,
-        *(_load_and_store_of_partial_vector_text(lanes, dtype, n) for n in parts),
-        *(_tail_transpose_struct_text(lanes, *t) for t in sorted(tails)),
+        *(_partial_vector_load_and_store_source(lanes, dtype, n) for n in parts),
+        *(_partial_tile_transpose_struct_source(lanes, *t) for t in sorted(tail_shapes)),
     ]
     return "\n".join(text.strip("\n") for text in texts)
 
 
-def _load_and_store_of_partial_vector_text(lanes: int, dtype: str, count: int) -> str:
+def _partial_vector_load_and_store_source(lanes: int, dtype: str, count: int) -> str:
     # read and write the first ``count`` numbers of a vector
     widened = "(vec)(__builtin_convertvector(whole, bits) << 16)" if dtype == "bfloat16" else "whole"
     return f"""
@@ -178,44 +185,46 @@ static inline void put_{count}(real* p, vec v) {{
 }}"""
 
 
-def _expression_that_reads_partial_vector(offset: int, count: int, size: int) -> str:
-    # an expression of ``size`` numbers: ``count`` from a place in memory, zeros behind them
-    if count == size:
-        return f"*(const piece{size}*)(p + {offset})"
+def _expression_that_reads_partial_vector(offset: int, count: int, vector_size: int) -> str:
+    # an expression of ``vector_size`` numbers: ``count`` from a place in memory, zeros behind them
+    if count == vector_size:
+        return f"*(const piece{vector_size}*)(p + {offset})"
     if count == 0:
-        return f"piece{size}{{}}"
-    if size == 2:
+        return f"piece{vector_size}{{}}"
+    if vector_size == 2:
         return f"piece2{{p[{offset}], 0}}"
-    half = size // 2
+    half = vector_size // 2
     low, high = (
         _expression_that_reads_partial_vector(offset, min(count, half), half),
         _expression_that_reads_partial_vector(offset + half, max(0, count - half), half),
     )
-    return f"__builtin_shufflevector({low}, {high}, {lane_list(list(range(size)))})"
+    return f"__builtin_shufflevector({low}, {high}, {lane_list(list(range(vector_size)))})"
 
 
-def _statements_that_store_partial_vector(value: str, offset: int, count: int, size: int) -> list[str]:
-    # statements that write the first ``count`` of the ``size`` numbers of a value
+def _statements_that_store_partial_vector(value: str, offset: int, count: int, vector_size: int) -> list[str]:
+    # statements that write the first ``count`` of the ``vector_size`` numbers of a value
     if count == 0:
         return []
-    if count == size:
-        return [f"*(piece{size}*)(p + {offset}) = {value};"]
-    if size == 2:
+    if count == vector_size:
+        return [f"*(piece{vector_size}*)(p + {offset}) = {value};"]
+    if vector_size == 2:
         return [f"p[{offset}] = {value}[0];"]
-    half = size // 2
+    half = vector_size // 2
     low, high = (f"__builtin_shufflevector({value}, {value}, {lane_list(list(range(n, n + half)))})" for n in (0, half))
     return _statements_that_store_partial_vector(
         low, offset, min(count, half), half
     ) + _statements_that_store_partial_vector(high, offset + half, max(0, count - half), half)
 
 
-def _tail_transpose_struct_text(lanes: int, width: int, items: int) -> str:
+def _partial_tile_transpose_struct_source(lanes: int, width: int, items: int) -> str:
     # ``items`` items of ``width`` numbers <-> ``width`` vectors whose other lanes are zero
     whole, part = divmod(width * items, lanes)
-    split, join = _shuffles_to_split_and_join(lanes, width, items)
+    split, join = _shuffles_of_transpose_and_inverse(lanes, width, items)
     fetches = [f"m[{n}] = fetch(p + {n} * W);" for n in range(whole)]
     fetches.append(f"m[{whole}] = fetch_{part}(p + {whole} * W);" if part else f"m[{whole}] = vec{{}};")
     puts = [f"put(p + {n} * W, m[{n}]);" for n in range(whole)] + [f"put_{part}(p + {whole} * W, m[{whole}]);"] * (
         part > 0
     )
-    return _transpose_struct_text(f"Tail<{width}, {items}>", whole + 1, " ".join(fetches), split, join, " ".join(puts))
+    return _transpose_struct_source(
+        f"Tail<{width}, {items}>", whole + 1, " ".join(fetches), split, join, " ".join(puts)
+    )

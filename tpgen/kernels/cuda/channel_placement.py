@@ -11,7 +11,7 @@ from tpgen.kernels.cuda.groups import PathGroup, WorkUnit, assign_units_to_warps
 from tpgen.kernels.cuda.steps import SharedMemoryPlacement
 from tpgen.kernels.cuda.tables import TableSet, make_table_sets
 from tpgen.kernels.placement.channel import ChannelPlacement
-from tpgen.kernels.placement.values import View
+from tpgen.kernels.placement.values import SegmentView
 
 _WARPS = 4
 _UNIT_BYTES = 6  # its group, channels and rows, two bytes each
@@ -30,7 +30,7 @@ class CudaChannelPlacement(ChannelPlacement, SharedMemoryPlacement):
 
     def needs_accumulation_buffer(self, operand: str) -> bool:
         # rows meet in the slot, or paths in a loop over copies
-        return self.summed_over_rows(operand) or any(
+        return self.is_summed_over_rows(operand) or any(
             v.touches > 1 and has_copy_axis(v) for v in self.schedule.views_of(operand)
         )
 
@@ -134,6 +134,6 @@ class CudaChannelPlacement(ChannelPlacement, SharedMemoryPlacement):
         return "\n".join(lines)
 
 
-def has_copy_axis(view: View) -> bool:
+def has_copy_axis(view: SegmentView) -> bool:
     """Whether a segment has copies of the other input."""
     return prod(n for _, n in view.axes) > view.components

@@ -123,7 +123,7 @@ class ChannelStepWriter:
         if p.needs_accumulation_buffer(operand):
             w.line(f"clear(s.d_{operand}, {dim * p.rows});")
         elif operand not in p.channel_sums or p.schedule.views_of(operand):
-            for start, size in p.ranges_that_no_path_uses(operand):
+            for start, size in p.starts_and_sizes_that_no_path_uses(operand):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
 
@@ -131,7 +131,7 @@ class ChannelStepWriter:
         # in the order of the groups; of all rows, or of one owner, that add to the same numbers
         p, w, dim = self.p, self.w, self.p.dim[operand]
         first, end, rows = "0", f"{p.slots}", p.rows
-        if p.summed_over_rows(operand):
+        if p.is_summed_over_rows(operand):
             begin, last = ("s.from", "s.to") if operand == p.owner else ("0", "s.rows")
             first, end, rows = f"{begin} * {p.slots}", f"{last} * {p.slots}", 1
         for start, size in p.sum_ranges(operand):

@@ -31,11 +31,11 @@ class CudaGatherPlacement(BatchPlacement, SharedMemoryPlacement):
     def mixes_first(self, term: Term) -> bool:
         return False  # weights mix copies after the coupling
 
-    def owns_weights(self, term: Term) -> bool:
+    def contracts_weights_with_input2(self, term: Term) -> bool:
         return False  # no path multiplies scalars by weights first
 
     def needs_accumulation_buffer(self, operand: str) -> bool:
-        return self.summed_over_rows(operand)
+        return self.is_summed_over_rows(operand)
 
     def may_overwrite_operand(self, operand: str) -> bool:
         # weights per row are computed last
@@ -52,7 +52,9 @@ class CudaGatherPlacement(BatchPlacement, SharedMemoryPlacement):
         return self._make_gathers(self.rows)
 
     def _make_gathers(self, rows: int) -> tuple[Gather, ...]:
-        return make_gathers(self.schedule, self.opened, tuple(filter(self.summed_over_rows, SLOTS)), rows, self.warps)
+        return make_gathers(
+            self.schedule, self.opened, tuple(filter(self.is_summed_over_rows, SLOTS)), rows, self.warps
+        )
 
     @cached_property
     def intermediate_dims(self) -> dict[str, int]:

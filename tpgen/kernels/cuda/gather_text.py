@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from math import prod
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.expressions import Spelling
+from tpgen.kernels.cpp.expressions import CppExpressions
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_text import write_owner_loop
 from tpgen.kernels.cuda.chips import LANES
@@ -61,7 +61,7 @@ class GatherStepWriter:
     def write_compute_function_body(self) -> None:
         p, w = self.p, self.w
         for o in p.results:
-            for start, size in p.ranges_that_no_path_uses(o):
+            for start, size in p.starts_and_sizes_that_no_path_uses(o):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{o} + {start + row * p.dim[o]}, {size});")
         w.line("const int warp = this_warp();")
@@ -76,7 +76,7 @@ class _GatherFunctionWriter:
     def __init__(self, placement: CudaGatherPlacement, gather: Gather, w: Writer) -> None:
         self.p, self.s, self.g, self.w = placement, placement.schedule, gather, w
         names = {o: f"{o}_{{}}" for o in (*SLOTS, *BETWEEN)}
-        self.spelling = Spelling(placement.schedule.target.dtype, names)
+        self.expressions = CppExpressions(placement.schedule.target.dtype, names)
 
     def write_gather_function(self) -> None:
         """Write the function that computes the gather's sums."""
@@ -136,7 +136,7 @@ class _GatherFunctionWriter:
 
     def _write_stores_of_sums(self) -> None:
         g, w = self.g, self.w
-        carried, between = self.p.summed_over_rows(g.target), g.target in BETWEEN
+        carried, between = self.p.is_summed_over_rows(g.target), g.target in BETWEEN
         to = g.target if between else f"d_{g.target}"
         size = self.p.intermediate_dims[g.target] if between else self.p.dim[g.target]
         w.line(f"{'num' if between or carried else 'real'}* const to = s.{to}{'' if carried else f' + row * {size}'};")
@@ -187,12 +187,12 @@ class _GatherFunctionWriter:
         for s in part.statements:
             match s:
                 case Load():
-                    name = self.spelling.value_text(s.target)
+                    name = self.expressions.value_expression(s.target)
                     self.w.line(f"const num {name} = {self._cpp_load(part.term, s.target)};")
                 case Define():
-                    self.w.line(f"const num {s.target} = {self.spelling.sum_text(s.terms)};")
+                    self.w.line(f"const num {s.target} = {self.expressions.sum_expression(s.terms)};")
                 case Accumulate():
-                    self.w.line(f"sum[{s.target.index}] += {self.spelling.sum_text(s.terms)};")
+                    self.w.line(f"sum[{s.target.index}] += {self.expressions.sum_expression(s.terms)};")
 
     def _cpp_load(self, term: Term, component: Component) -> str:
         if component.operand not in BETWEEN:
@@ -207,4 +207,4 @@ class _GatherFunctionWriter:
         assert leg is not None
         variables = {INDEX.get(component.operand, ""): str(component.index)}
         steps = [(variables.get(a, a), term.size(leg.letters[n + 1 :])) for n, a in enumerate(leg.letters)]
-        return cpp_index_expression(self.s.start(term, component.operand), steps)
+        return cpp_index_expression(self.s.segment_start(term, component.operand), steps)

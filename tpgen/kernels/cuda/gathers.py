@@ -104,7 +104,7 @@ def make_gathers(
     places = _intermediate_offsets_by_path(found)
     made = []
     for number, ((target, segment), parts) in enumerate(sorted(found.items(), key=lambda item: PHASES[item[0][0]])):
-        place = places[target, segment] if target in BETWEEN else schedule.start(parts[0].term, target)
+        place = places[target, segment] if target in BETWEEN else schedule.segment_start(parts[0].term, target)
         shape = (rows, 1) if target not in row_sums else (1, rows)
         made.append(_make_gather(number, target, place, tuple(parts), *shape))
     return tuple(_assign_lanes_per_item(made, warps))

@@ -73,7 +73,7 @@ class GroupFunctionWriter:
                 w.line(f"const real* const {operand} = s.{operand}{self._cpp_row_offset(operand, one)};")
             if operand in self.p.opened:
                 kind = "num" if self.p.needs_accumulation_buffer(operand) else "real"
-                offset = self._cpp_row_offset(operand, self.p.summed_over_rows(operand))
+                offset = self._cpp_row_offset(operand, self.p.is_summed_over_rows(operand))
                 w.line(f"{kind}* const d_{operand} = s.d_{operand}{offset};")
         if self.p.table_size:
             w.line(f"const num* const T = s.T + row * {self.p.table_size};")
@@ -90,7 +90,7 @@ class GroupFunctionWriter:
         return [
             (self.group.paths[h.first].term, h)
             for h in self.group.held
-            if h.opened and self.p.summed_over_rows(h.view.operand) and not has_copy_axis(h.view)
+            if h.opened and self.p.is_summed_over_rows(h.view.operand) and not has_copy_axis(h.view)
         ]
 
     def _write_zeros_of_row_sums(self) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.gathers import Gather
-from tpgen.kernels.placement.values import ChannelSchedule, View
+from tpgen.kernels.placement.values import ChannelSchedule, SegmentView
 from tpgen.kernels.sweep.statements import Accumulate, Load
 from tpgen.kernels.sweep.sweep import PathSweep
 
@@ -20,7 +20,7 @@ from tpgen.kernels.sweep.sweep import PathSweep
 class RegisterSegment:
     """An operand's segment, kept in registers from its first to its last path in a group."""
 
-    view: View
+    view: SegmentView
     first: int  # of the paths of its group
     last: int
     loads: tuple[int, ...]  # components that are read
@@ -87,7 +87,7 @@ def _group_paths_that_share_segments(
     schedule: ChannelSchedule, paths: tuple[PathSweep, ...]
 ) -> Iterable[tuple[PathSweep, ...]]:
     # classes that share no segment of channels, each in an order in which neighbours share
-    classes: list[tuple[set[View], list[PathSweep]]] = []
+    classes: list[tuple[set[SegmentView], list[PathSweep]]] = []
     for path in paths:
         views = set(_views_of_path(schedule, path))
         met = [c for c in classes if c[0] & views]
@@ -96,13 +96,13 @@ def _group_paths_that_share_segments(
     return [tuple(members) for _, members in classes]
 
 
-def _views_of_path(schedule: ChannelSchedule, path: PathSweep) -> list[View]:
+def _views_of_path(schedule: ChannelSchedule, path: PathSweep) -> list[SegmentView]:
     found = [schedule.view(path.term, leg.operand) for leg in path.term.legs]
     return [view for view in found if view]
 
 
 def _list_segments_in_registers(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[RegisterSegment, ...]:
-    users: dict[View, list[int]] = {}
+    users: dict[SegmentView, list[int]] = {}
     for n, path in enumerate(paths):
         for view in _views_of_path(schedule, path):
             users.setdefault(view, []).append(n)
@@ -110,7 +110,7 @@ def _list_segments_in_registers(schedule: ChannelSchedule, paths: tuple[PathSwee
     return tuple(held for held in made if held.loads or held.opened)
 
 
-def _make_register_segment(view: View, paths: list[PathSweep], positions: list[int]) -> RegisterSegment:
+def _make_register_segment(view: SegmentView, paths: list[PathSweep], positions: list[int]) -> RegisterSegment:
     key = (view.operand, view.segment)
     touching = (s for path in paths for s in path.stages[0].statements if isinstance(s, Load | Accumulate))
     mine = [s for s in touching if (s.target.operand, s.target.segment) == key]

@@ -104,8 +104,8 @@ class CudaPolynomialPlacement(PolynomialPlacement, KernelOnChip):
             f"  shared memory: {self.shared} bytes; of a lane {self.block_coefficients} coefficients, and of each warp "
             f"{self.warp_gradients} gradients of them and {self.transpose_size} to turn segments",
         ]
-        parts += [f"  {slot}: {self._describe_reading(slot)}" for slot in self.given]
-        return "\n".join([*parts, *(f"  -> {slot}: {self._describe_writing(slot)}" for slot in self.opened)])
+        parts += [f"  {slot}: {self._describe_slot_reads(slot)}" for slot in self.given]
+        return "\n".join([*parts, *(f"  -> {slot}: {self._describe_slot_writes(slot)}" for slot in self.opened)])
 
 
 def split_by_size(items: Sequence[Item], sizes: Sequence[int], parts: int) -> list[list[Item]]:

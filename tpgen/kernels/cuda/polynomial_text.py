@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tpgen.kernels.cpp.polynomial import RowText, TargetTemplates
+from tpgen.kernels.cpp.polynomial import PolynomialRowWriter, TargetTemplates
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.polynomial_placement import ComponentSum, CudaPolynomialPlacement
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY, cuda_header, write_cuda_prelude
-from tpgen.kernels.placement.polynomial import slot_name
+from tpgen.kernels.placement.polynomial import polynomial_slot_name
 from tpgen.kernels.sweep.statements import Component
 from tpgen.planner.polynomial_plan import format_terms
 
@@ -35,7 +35,7 @@ class PolynomialKernelWriter:
 
     def __init__(self, placement: CudaPolynomialPlacement, w: Writer) -> None:
         self.at, self.sweep, self.w = placement, placement.sweep, w
-        self.row = RowText(placement, w, _LANES)
+        self.row = PolynomialRowWriter(placement, w, _LANES)
 
     def write_kernel_source(self) -> None:
         """Write prelude, device functions and kernels."""
@@ -60,12 +60,12 @@ class PolynomialKernelWriter:
         write_cuda_prelude(w, at.target.dtype, f"WARPS = {at.warps}, TILE = {at.transpose_size * LANES}", tables)
         with w.block("struct Call", "};"):
             for s in at.given:
-                w.line(f"const real* p_{slot_name(s)};")
+                w.line(f"const real* p_{polynomial_slot_name(s)};")
             for s in at.opened:
-                w.line(f"real* o_{slot_name(s)};")
+                w.line(f"real* o_{polynomial_slot_name(s)};")
             w.line("num* sums;  // of gradients of coefficients, by task")
             for s in at.channel_sums:
-                w.line(f"num* s_{slot_name(s)};  // sums over some channels")
+                w.line(f"num* s_{polynomial_slot_name(s)};  // sums over some channels")
             w.line("const i64 *first, *order;  // rows by element")
             w.line(f"i64 {', '.join(COUNT_ARGUMENTS)};")
         w.raw(cuda_header("polynomial"))
@@ -85,16 +85,16 @@ class PolynomialKernelWriter:
             "i64 r",
             "i64 chunk",
         ]
-        arguments += [f"const num* {slot_name(s)}" for s in at.coefficients]
-        arguments += [f"num* {slot_name(s)}" for s in at.adjoints]
+        arguments += [f"const num* {polynomial_slot_name(s)}" for s in at.coefficients]
+        arguments += [f"num* {polynomial_slot_name(s)}" for s in at.adjoints]
         kind = "static __device__ __noinline__" if self._is_row_code_called_function else "DEVICE"
         with w.part("function row"), w.block(f"{kind} void row({', '.join(arguments)})"):
             for slot in at.inputs:
                 self._write_pointer_to_row("const real*", "p", slot)
                 self.row.write_loads(slot)
-            self.row.write_declarations_of_sums()
+            self.row.write_declarations_of_zero_sums()
             for statement in self.sweep.rows:
-                self.row.write_statement(statement)
+                self.row.write_cpp_statement(statement)
             for slot in at.stored:
                 self._write_pointer_to_row("real*", "o", slot)
                 self.row.write_stores(slot)
@@ -102,11 +102,11 @@ class PolynomialKernelWriter:
                 self._write_sum_over_channels(slot)
 
     def _write_pointer_to_row(self, pointer_type: str, prefix: str, slot: str) -> None:
-        name = f"{prefix}_{slot_name(slot)}"
-        self.w.line(f"{pointer_type} const {name} = call.{name} + r * {self.at.row_of(slot, 'call.channels')};")
+        name = f"{prefix}_{polynomial_slot_name(slot)}"
+        self.w.line(f"{pointer_type} const {name} = call.{name} + r * {self.at.row_size_text(slot, 'call.channels')};")
 
     def _write_sum_over_channels(self, slot: str) -> None:
-        name, dim = slot_name(slot), self.at.operands[slot].dim
+        name, dim = polynomial_slot_name(slot), self.at.operands[slot].dim
         with self.w.block(f"for (int i = 0; i < {dim}; ++i)"):
             self.w.line(f"const num sum = over_channels(d_{name}[i], l, (int)call.width);")
             self.w.line(
@@ -116,22 +116,22 @@ class PolynomialKernelWriter:
     # -- one element --
 
     def _write_coefficient_function(self) -> None:
-        arguments = [f"num* {slot_name(s)}" for s in self.at.coefficients]
+        arguments = [f"num* {polynomial_slot_name(s)}" for s in self.at.coefficients]
         self._write_function_with_sums_by_warp(
             "prologue", arguments, self.at.coefficient_sums_by_warp, self._template_that_stores_coefficient
         )
 
     def _template_that_stores_coefficient(self, place: Component) -> str:
-        return f"{slot_name(place.operand)}[{place.index} * {LANES}] = {{}};"
+        return f"{polynomial_slot_name(place.operand)}[{place.index} * {LANES}] = {{}};"
 
     def _write_weight_gradient_function(self) -> None:
-        arguments = [f"const num* {slot_name(s)}" for s in self.at.adjoints]
+        arguments = [f"const num* {polynomial_slot_name(s)}" for s in self.at.adjoints]
         self._write_function_with_sums_by_warp(
             "epilogue", arguments, self.at.weight_gradient_sums_by_warp, self._template_that_stores_weight_gradient
         )
 
     def _template_that_stores_weight_gradient(self, place: Component) -> str:
-        name, dim = slot_name(place.operand), self.at.operands[place.operand].dim
+        name, dim = polynomial_slot_name(place.operand), self.at.operands[place.operand].dim
         return f"call.o_{name}[(e * {dim} + {place.index}) * call.channels + c] = narrow({{}});"
 
     def _write_function_with_sums_by_warp(
@@ -152,12 +152,12 @@ class PolynomialKernelWriter:
         self, sums: list[ComponentSum], make_store_template: Callable[[Component], str]
     ) -> None:
         for slot, used in _list_weight_indices_by_operand(self.at, sums):
-            name, dim = slot_name(slot), self.at.operands[slot].dim
+            name, dim = polynomial_slot_name(slot), self.at.operands[slot].dim
             self.w.line(f"num t_{name}[{dim}];")
             for i in used:
                 self.w.line(f"t_{name}[{i}] = widen(call.p_{name}[(e * {dim} + {i}) * call.channels + c]);")
         for place, terms in sums:
-            self.w.line(make_store_template(place).format(self.row.spelling.sum_text(terms) or "0"))
+            self.w.line(make_store_template(place).format(self.row.expressions.sum_expression(terms) or "0"))
 
     # -- the kernels --
 
@@ -242,7 +242,7 @@ class PolynomialKernelWriter:
             w.line("const i64 chunks = (call.channels + call.width - 1) / call.width;")
             w.line("const i64 place = blockIdx.x * (i64)blockDim.x + threadIdx.x;")
             for slot in self.at.channel_sums:
-                name, dim = slot_name(slot), self.at.operands[slot].dim
+                name, dim = polynomial_slot_name(slot), self.at.operands[slot].dim
                 with w.block(f"if (place < call.rows * {dim})"):
                     w.line("num sum = 0;")
                     w.line(f"for (i64 n = 0; n < chunks; ++n) sum += call.s_{name}[n * call.rows * {dim} + place];")

@@ -10,7 +10,7 @@ from tpgen.base.errors import EmitError
 from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import KIB, LANES, KernelOnChip
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
-from tpgen.kernels.placement.slots import OpenedSlots
+from tpgen.kernels.placement.slots import PlacementBase
 from tpgen.kernels.sweep.terms import SLOTS
 
 SLOTS_AREA = "slots"  # of the edges of steps to come
@@ -24,7 +24,7 @@ _BATCH = 2_000  # rows that are to reach every multiprocessor
 _NUMBERS = 128  # that a thread has in registers, at least
 
 
-class SharedMemoryPlacement(KernelOnChip, OpenedSlots):
+class SharedMemoryPlacement(KernelOnChip, PlacementBase):
     """Base of placements of products: rows that a block computes together, laid out in shared memory."""
 
     held: str | None = None  # the given operand whose row stays, while edges of one node come
@@ -113,7 +113,7 @@ class SharedMemoryPlacement(KernelOnChip, OpenedSlots):
     @cached_property
     def results(self) -> tuple[str, ...]:
         """Opened slots written row by row."""
-        return tuple(o for o in self.opened if not self.summed_over_rows(o) and self.dim[o])
+        return tuple(o for o in self.opened if not self.is_summed_over_rows(o) and self.dim[o])
 
     @cached_property
     def default_rows(self) -> int:
@@ -189,7 +189,7 @@ class SharedMemoryPlacement(KernelOnChip, OpenedSlots):
         areas |= {name: size * self.rows * number for name, size in self.intermediate_dims.items()}
         for o in self.opened:
             if self.needs_accumulation_buffer(o) and not self.has_shared_weights(o):
-                areas[f"d_{o}"] = self.dim[o] * (1 if self.summed_over_rows(o) else self.rows) * number
+                areas[f"d_{o}"] = self.dim[o] * (1 if self.is_summed_over_rows(o) else self.rows) * number
             elif o in self.results and not self.may_overwrite_operand(o):
                 areas[f"d_{o}"] = self.row_bytes(o) * self.rows
         return {name: size for name, size in areas.items() if size}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tpgen.base.errors import TpgenError
-from tpgen.kernels.arguments import CallSizes, KernelSpec, choose_by_form
+from tpgen.kernels.arguments import CallSizes, KernelSpec, dispatch_by_form
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
@@ -104,10 +104,10 @@ def select_supported_row_rules(description: Any, rules: RowRules) -> RowRules:
     return EDGES if set(EDGES) <= set(rules) else ()
 
 
-load_gpu_kernel = choose_by_form(ProductKernel, PolynomialKernel)
-place_kernel = choose_by_form(ProductKernel.place_on_chip, PolynomialKernel.place_on_chip)
-kernel_obstacle = choose_by_form(_why_product_does_not_fit, _why_polynomial_does_not_fit)
-kernel_text = choose_by_form(
+load_gpu_kernel = dispatch_by_form(ProductKernel, PolynomialKernel)
+place_kernel = dispatch_by_form(ProductKernel.place_on_chip, PolynomialKernel.place_on_chip)
+kernel_obstacle = dispatch_by_form(_why_product_does_not_fit, _why_polynomial_does_not_fit)
+kernel_text = dispatch_by_form(
     _cuda_text_of_product, lambda spec, chip: generate_cuda(PolynomialKernel.place_on_chip(spec, chip)).text
 )
-slower = choose_by_form(_why_kernel_is_slower_than_torch, lambda *_: None)
+slower = dispatch_by_form(_why_kernel_is_slower_than_torch, lambda *_: None)

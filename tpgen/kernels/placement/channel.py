@@ -9,8 +9,8 @@ from itertools import groupby
 from tpgen.base.locks import cached_property
 from tpgen.form.call import Slot
 from tpgen.form.form import Term
-from tpgen.kernels.placement.slots import OpenedSlots
-from tpgen.kernels.placement.values import Blocks, ChannelSchedule, PlacedTable, View, areas_text
+from tpgen.kernels.placement.slots import PlacementBase
+from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, RowBlockSizes, SegmentView, areas_text
 from tpgen.kernels.rows import EDGE_PAIRS
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, cotangents_text, make_sweep
@@ -23,8 +23,8 @@ _GROUP, _GROUP_STAGED = 8, 6400
 
 
 @dataclass(frozen=True)
-class ChannelPlacement(OpenedSlots):
-    """Layout of a kernel that computes slots ``opened``, with vectors over channels."""
+class ChannelPlacement(PlacementBase):
+    """Layout of a CPU kernel with SIMD vectors over channels."""
 
     schedule: ChannelSchedule
 
@@ -34,19 +34,19 @@ class ChannelPlacement(OpenedSlots):
 
     @cached_property
     def given(self) -> tuple[str, ...]:
-        """Slots that the kernel reads."""
+        """Names of tensors that the kernel reads."""
         if not self.raised:
             return given_slots(self.opened)
         read = {s.target.operand for s in self.sweep.statements if isinstance(s, Load)}
-        return tuple(slot for slot in self.call_slots if slot in read or self.is_tabulated(slot))
+        return tuple(slot for slot in self.call_slots if slot in read or self.has_coupling_tables(slot))
 
     @property
     def transposed_segments(self) -> set[tuple[int, int]]:
         return {(v.inner, v.channels) for v in self.schedule.views}
 
     @property
-    def blocks(self) -> Blocks:
-        return Blocks(self.schedule.target.lanes, sum(self.dim.values()), self.scratch_size_of_shared_weights)
+    def row_block_sizes(self) -> RowBlockSizes:
+        return RowBlockSizes(self.schedule.target.lanes, sum(self.dim.values()), self.scratch_size_of_shared_weights)
 
     @property
     def in_parts(self) -> bool:
@@ -54,31 +54,28 @@ class ChannelPlacement(OpenedSlots):
         return len(self.sweep.paths) > _MANY
 
     @property
-    def parts(self) -> list[tuple[PathSweep, ...]]:
-        """Paths of each part."""
+    def paths_of_each_function(self) -> list[tuple[PathSweep, ...]]:
+        """Paths grouped by C++ function."""
         paths = self.sweep.paths
         return [paths[n : n + _TOGETHER] for n in range(0, len(paths), _TOGETHER)]
 
     # -- what lives where --
 
-    def goes_through_scratch(self, view: View) -> bool:
-        """Whether a segment goes through scratch."""
-        return view.staged or self.summed_over_rows(view.operand)
+    def goes_through_scratch(self, view: SegmentView) -> bool:
+        return view.is_staged or self.is_summed_over_rows(view.operand)
 
-    def is_tabulated(self, slot: str) -> bool:
-        """Whether the kernel needs tables of a slot."""
-        return any(self.statements_that_fill(placed, slot) for placed in self.schedule.tables)
+    def has_coupling_tables(self, slot: str) -> bool:
+        return any(self.statements_that_fill_table(placed, slot) for placed in self.schedule.tables)
 
     @cached_property
     def tabulated_slots(self) -> list[str]:
-        return [slot for slot in self.call_slots if self.is_tabulated(slot)]
+        return [slot for slot in self.call_slots if self.has_coupling_tables(slot)]
 
-    def statements_that_fill(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
-        """Statements that fill a table from a slot."""
-        return self._statements_by_table_and_slot.get((placed.table.number, slot), ())
+    def statements_that_fill_table(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
+        return self._filling_statements_by_table_and_slot.get((placed.table.number, slot), ())
 
     @cached_property
-    def _statements_by_table_and_slot(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
+    def _filling_statements_by_table_and_slot(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
         found: dict[tuple[int, str], tuple[Tabulate, ...]] = {}
         for placed in self.schedule.tables:
             number = placed.table.number
@@ -87,7 +84,7 @@ class ChannelPlacement(OpenedSlots):
         return found
 
     def tabulated_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """(start, size) of an operand's tabulated segments."""
+        """(start, size) of segments that coupling tables are computed from."""
         letter = INDEX[operand]
         found = {
             t.start: t.copies * (1 + max(e.at(letter) for e in t.table.terms[0].entries))
@@ -99,10 +96,10 @@ class ChannelPlacement(OpenedSlots):
     def reads_scratch(self, slot: str) -> bool:
         return slot in self.given and any(map(self.goes_through_scratch, self.schedule.views_of(operand_of(slot))))
 
-    def segments_to_stage(self, slot: str) -> list[View]:
+    def segments_to_stage(self, slot: str) -> list[SegmentView]:
         """Segments that each row copies into scratch."""
         operand = operand_of(slot)
-        if slot not in self.given or (self.summed_over_rows(slot) and operand != self.owner):
+        if slot not in self.given or (self.is_summed_over_rows(slot) and operand != self.owner):
             return []
         return [v for v in self.schedule.views_of(operand) if self.goes_through_scratch(v)]
 
@@ -118,7 +115,7 @@ class ChannelPlacement(OpenedSlots):
     @cached_property
     def scratch(self) -> dict[str, int]:
         """Sizes of a thread's scratch areas."""
-        rows = self.group if self.in_parts else 1
+        rows = self.rows_per_group if self.in_parts else 1
         sizes = self._scratch_sizes_of_row.items()
         return {name: size * (rows if self.has_area_per_row(name) else 1) for name, size in sizes}
 
@@ -130,28 +127,28 @@ class ChannelPlacement(OpenedSlots):
             if operand_of(slot) == "w" and s.shared_weights:
                 continue
             if self.reads_scratch(slot):
-                areas[f"s_{cpp_name(slot)}"] = s.scratch_size(operand_of(slot))
+                areas[f"s_{cpp_slot_name(slot)}"] = s.scratch_size(operand_of(slot))
             if slot in self.opened and any(map(self.goes_through_scratch, s.views_of(slot))):
                 areas[f"a_{slot}"] = s.scratch_size(slot)
         for slot in self.call_slots:
-            if self.is_tabulated(slot):
-                areas[f"t_{cpp_name(slot)}"] = self.dim[slot] * lanes
+            if self.has_coupling_tables(slot):
+                areas[f"t_{cpp_slot_name(slot)}"] = self.dim[slot] * lanes
             if slot in self.opened and slot in s.scalar_operands:
                 areas[f"r_{slot}"] = self.dim[slot] * lanes
         for name in self.table_areas:
             areas[name] = sum(t.size for t in s.tables) * lanes
-        return {name: s.target.round_up(size) for name, size in areas.items() if size}
+        return {name: s.target.round_up_to_whole_vectors(size) for name, size in areas.items() if size}
 
     @property
     def pair_gradient_size(self) -> int:
-        """Size of the gradients that a pair's second edge adds."""
+        """Scratch size of weight gradients that the second edge of each pair adds."""
         shared = self.rule("w") is EDGE_PAIRS and "w" in self.opened
-        return shared * self.dim["w"] * (self.group if self.in_parts else 1)
+        return shared * self.dim["w"] * (self.rows_per_group if self.in_parts else 1)
 
     @property
     def table_areas(self) -> list[str]:
         # one for each level; without levels there is always one
-        return list(dict.fromkeys(map(table_area, self.tabulated_slots if self.raised else SLOTS)))
+        return list(dict.fromkeys(map(table_area_name, self.tabulated_slots if self.raised else SLOTS)))
 
     @property
     def owner_sums(self) -> list[str]:
@@ -161,14 +158,14 @@ class ChannelPlacement(OpenedSlots):
     # -- groups of rows --
 
     @cached_property
-    def group(self) -> int:
-        """Number of rows that take a path together."""
+    def rows_per_group(self) -> int:
+        """Number of rows that a function computes together."""
         staged = sum(size for name, size in self._scratch_sizes_of_row.items() if name.startswith("s_"))
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
-    def views_to_prefetch(self, term: Term) -> list[View]:
+    def views_to_prefetch(self, term: Term) -> list[SegmentView]:
         """Segments of the path after ``term`` to prefetch; none for single rows."""
-        if self.group == 1:
+        if self.rows_per_group == 1:
             return []
         terms = [path.term for path in self.sweep.paths]
         behind = terms[terms.index(term) + 1 :][:1]
@@ -176,24 +173,23 @@ class ChannelPlacement(OpenedSlots):
         return [view for view in seen if view and not self.goes_through_scratch(view)]
 
     def has_area_per_row(self, name: str) -> bool:
-        """Whether each row of a group has a scratch area ``name``."""
         return name in self._scratch_sizes_of_row and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
 
-    def row_stride(self, name: str) -> int:
-        """Distance of a group's rows in scratch area ``name``."""
+    def row_stride(self, area: str) -> int:
+        """Distance of a group's rows in a scratch area."""
         # tables have a row in each lane
-        return self._scratch_sizes_of_row[name] if self.has_area_per_row(name) else int(name in self.table_areas)
+        return self._scratch_sizes_of_row[area] if self.has_area_per_row(area) else int(area in self.table_areas)
 
     # -- who writes first --
 
-    def writes_once(self, view: View, term: Term) -> bool:
+    def writes_each_vector_once(self, view: SegmentView, term: Term) -> bool:
         """Whether a path writes each vector of a view once."""
         letter, size = self.schedule.copy_loop(term)
-        return not self.summed_over_rows(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
+        return not self.is_summed_over_rows(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
 
     @cached_property
-    def _first_path_to_write_each_view(self) -> dict[View, Term]:
-        first: dict[View, Term] = {}
+    def _first_path_to_write_each_view(self) -> dict[SegmentView, Term]:
+        first: dict[SegmentView, Term] = {}
         for term in self.schedule.terms:
             for leg in term.legs:
                 view = self.schedule.view(term, leg.operand)
@@ -201,25 +197,26 @@ class ChannelPlacement(OpenedSlots):
                     first.setdefault(view, term)
         return first
 
-    def writes_first(self, view: View, term: Term) -> bool:
-        """Whether a path writes a view first, and stores instead of adding."""
-        return self._first_path_to_write_each_view[view] is term and self.writes_once(view, term)
+    def stores_instead_of_adding(self, view: SegmentView, term: Term) -> bool:
+        return self._first_path_to_write_each_view[view] is term and self.writes_each_vector_once(view, term)
 
     @property
-    def views_to_clear(self) -> list[View]:
-        """Views that a row clears before paths add."""
+    def views_to_clear(self) -> list[SegmentView]:
+        """Scratch segments set to zero before paths add."""
         return [
             view
             for view, term in self._first_path_to_write_each_view.items()
-            if view.operand in self.opened and not (self.summed_over_rows(view.operand) or self.writes_once(view, term))
+            if view.operand in self.opened
+            and not (self.is_summed_over_rows(view.operand) or self.writes_each_vector_once(view, term))
         ]
 
-    def ranges_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
+    def starts_and_sizes_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
         tabulated = self.tabulated_ranges(operand) if operand in self.schedule.scalar_operands else []
         return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         yield (
@@ -227,7 +224,7 @@ class ChannelPlacement(OpenedSlots):
             f"{t.lanes} lanes of {t.dtype}",
             (),
         )
-        yield f"  {self.blocks}" + f", groups of {self.group} rows" * self.in_parts, ()
+        yield f"  {self.row_block_sizes}" + f", groups of {self.rows_per_group} rows" * self.in_parts, ()
         yield f"  scratch: {areas_text(self.scratch)}", ()
         for table in self.schedule.tables:
             text = f"  T{table.table.number} of {table.operand}: {table.copies} x {table.entries} entries"
@@ -238,13 +235,15 @@ class ChannelPlacement(OpenedSlots):
         letter, size = self.schedule.copy_loop(term)
         seen = [v for leg in term.legs if (v := self.schedule.view(term, leg.operand))]
         parts = [
-            f"{v.operand}[{v.segment}] {self._describe_access(v, term)}" for v in seen if self._describe_access(v, term)
+            f"{v.operand}[{v.segment}] {self._describe_path_access_to_segment(v, term)}"
+            for v in seen
+            if self._describe_path_access_to_segment(v, term)
         ]
         loop = f"{size} x " if letter else ""
         vectors = self.schedule.count_padded_channels(term) // self.schedule.target.lanes
         return f"  path {term.path}: {loop}{vectors} vectors; {', '.join(parts)}"
 
-    def _describe_access(self, view: View, term: Term) -> str:
+    def _describe_path_access_to_segment(self, view: SegmentView, term: Term) -> str:
         # text of a path's access to a segment: reads, then writes
         place = (
             "in scratch"
@@ -255,32 +254,36 @@ class ChannelPlacement(OpenedSlots):
         )
         verbs = ["read"] * (view.operand in self.given and self.opened != (view.operand,))
         if view.operand in self.opened:
-            verbs.append("stored" if not self.goes_through_scratch(view) or self.writes_first(view, term) else "added")
+            verbs.append(
+                "stored"
+                if not self.goes_through_scratch(view) or self.stores_instead_of_adding(view, term)
+                else "added"
+            )
         return f"{' and '.join(verbs)} {place}" if verbs else ""
 
 
-def cpp_name(slot: str) -> str:
-    """C++ name of a slot.
+def cpp_slot_name(slot: str) -> str:
+    """C++ name of a tensor.
 
-    >>> cpp_name("x1.1")
+    >>> cpp_slot_name("x1.1")
     'x1_1'
     """
     return slot.replace(".", "_")
 
 
-def weights_area(slot: str) -> str:
-    """C++ name of a slot's shared weights.
+def weights_area_name(slot: str) -> str:
+    """C++ name of the scratch area of shared weights.
 
-    >>> weights_area("w"), weights_area("w.1")
+    >>> weights_area_name("w"), weights_area_name("w.1")
     ('weights', 'weights_1')
     """
-    return cpp_name("weights" + slot[1:])
+    return cpp_slot_name("weights" + slot[1:])
 
 
-def table_area(slot: str) -> str:
-    """C++ name of a slot's tables.
+def table_area_name(slot: str) -> str:
+    """C++ name of the scratch area of coupling tables.
 
-    >>> table_area("x2"), table_area("x2.1")
+    >>> table_area_name("x2"), table_area_name("x2.1")
     ('T', 'T_1')
     """
-    return cpp_name("T" + slot[len(operand_of(slot)) :])
+    return cpp_slot_name("T" + slot[len(operand_of(slot)) :])

@@ -11,8 +11,15 @@ from tpgen.base.remember import remembered
 from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.channel import ChannelPlacement
-from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement, MatrixSchedule, is_linear, matrix_schedule
-from tpgen.kernels.placement.values import BatchSchedule, ChannelSchedule, PlacedTable, Target, View, touched_segments
+from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement, MatrixSchedule, is_linear, make_matrix_schedule
+from tpgen.kernels.placement.values import (
+    BatchSchedule,
+    ChannelSchedule,
+    PlacedTable,
+    SegmentView,
+    Target,
+    touched_segments,
+)
 from tpgen.kernels.rows import EDGE_PAIRS, EDGES, RowRules, select_summed_operands
 from tpgen.kernels.sweep.tables import Table, make_tables
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, path_terms, row_lengths
@@ -28,14 +35,14 @@ _LARGE = 256  # weights of a path from which on a tile has four vectors of rows
 
 @remembered("schedules of kernels", entries=64)
 def plan_schedule(form: Form, target: Target) -> AnySchedule:
-    """Choose one schedule for every direction of a form.
+    """Choose one loop order for the kernels of a product and its gradients.
 
-    Matrices without a second input; channels if all paths have channels, and the most fill a quarter of a vector; else
-    rows.
+    Matrix products without a second input; vectors over channels if all paths have channels, and the most fill a
+    quarter of a vector; else vectors over rows.
     Raises `EmitError` for too long kernels.
     """
     if is_linear(form) and target.lanes > 1:
-        return matrix_schedule(form, target)
+        return make_matrix_schedule(form, target)
     terms = path_terms(form)
     nonzeros = sum(len(t.entries) for t in terms)
     if nonzeros > MAX_ENTRIES:
@@ -54,29 +61,29 @@ def _make_channel_schedule_if_it_fits(form: Form, terms: tuple[Term, ...], targe
     # the channel schedule, or None where it does not fit: see `plan_schedule`
     if not terms or any(t.mode.name not in CHANNEL_LETTER for t in terms):
         return None
-    channels = tuple(_choose_channel_letter(t, terms) for t in terms)
+    channels = tuple(_choose_letter_to_vectorise(t, terms) for t in terms)
     widest = max(t.size(a) for t, a in zip(terms, channels, strict=True))
     if _FILLED * widest < target.lanes:  # measured: from there on, rows as vectors need twice as long
         return None
-    views = _channel_views_unless_ambiguous(form, terms, channels, target.lanes)
+    views = _make_segment_views_unless_paths_disagree(form, terms, channels, target.lanes)
     if views is None:
         return None
-    tables = _place_tables_end_to_end(form, make_tables(terms, channels))
+    tables = _place_coupling_tables_end_to_end(form, make_tables(terms, channels))
     return ChannelSchedule(target, row_lengths(form), not form.operand("w").row, terms, channels, views, tables)
 
 
-def _choose_channel_letter(term: Term, terms: tuple[Term, ...]) -> str:
+def _choose_letter_to_vectorise(term: Term, all_terms: tuple[Term, ...]) -> str:
     letters = CHANNEL_LETTER[term.mode.name]
     if len(letters) == 1:
         return letters
     # one choice for the whole form, so that an input is either vectorised or tabulated
-    full = [dict(t.sizes) for t in terms if t.mode.name == "uvuv"]
+    full = [dict(t.sizes) for t in all_terms if t.mode.name == "uvuv"]
     return max(letters, key=lambda a: (min(sizes[a] for sizes in full), a == "u"))
 
 
-def _count_visits_of_segments(terms: tuple[Term, ...], channels: tuple[str, ...]) -> Counter[tuple[str, int]]:
+def _count_accesses_of_segments(terms: tuple[Term, ...], channel_letters: tuple[str, ...]) -> Counter[tuple[str, int]]:
     touches: Counter[tuple[str, int]] = Counter()
-    for term, channel in zip(terms, channels, strict=True):
+    for term, channel in zip(terms, channel_letters, strict=True):
         loop = [(a, n) for a, n in term.copies if a != channel]
         for leg in (leg for leg in term.legs if channel in leg.letters):
             others = max(prod(n for a, n in loop if a in leg.letters), 1)
@@ -84,15 +91,15 @@ def _count_visits_of_segments(terms: tuple[Term, ...], channels: tuple[str, ...]
     return touches
 
 
-def _channel_views_unless_ambiguous(
-    form: Form, terms: tuple[Term, ...], channels: tuple[str, ...], lanes: int
-) -> tuple[View, ...] | None:
+def _make_segment_views_unless_paths_disagree(
+    form: Form, terms: tuple[Term, ...], channel_letters: tuple[str, ...], lanes: int
+) -> tuple[SegmentView, ...] | None:
     # one view for each vectorised segment; None if two paths see a segment in different ways
-    touches = _count_visits_of_segments(terms, channels)
-    views: dict[tuple[str, int], View] = {}
+    touches = _count_accesses_of_segments(terms, channel_letters)
+    views: dict[tuple[str, int], SegmentView] = {}
     roles: dict[tuple[str, int], tuple[int, int, int] | None] = {}
     offsets = dict.fromkeys(SLOTS, 0)
-    for term, channel in zip(terms, channels, strict=True):
+    for term, channel in zip(terms, channel_letters, strict=True):
         for leg in term.legs:
             key = (leg.operand, leg.segment)
             before, along, after = leg.letters.partition(channel)
@@ -104,20 +111,20 @@ def _channel_views_unless_ambiguous(
                 continue
             axes = tuple((a, term.size(a)) for a in before + after)
             start = form.operand(leg.operand).segments[leg.segment][0]
-            view = View(*key, start, axes, after, *role, lanes, offsets[leg.operand], touches[key])
+            view = SegmentView(*key, start, axes, after, *role, lanes, offsets[leg.operand], touches[key])
             offsets[leg.operand] += view.size
             views[key] = view
     return tuple(views.values())
 
 
-def _place_tables_end_to_end(form: Form, tables: tuple[Table, ...]) -> tuple[PlacedTable, ...]:
-    shapes = [_start_copies_and_strides_of_table(form, table) for table in tables]
+def _place_coupling_tables_end_to_end(form: Form, tables: tuple[Table, ...]) -> tuple[PlacedTable, ...]:
+    shapes = [_source_start_copies_and_strides_of_table(form, table) for table in tables]
     sizes = [copies * len(table.places) for table, (_, copies, *_) in zip(tables, shapes, strict=True)]
     offsets = accumulate([0, *sizes[:-1]])
     return tuple(PlacedTable(table, *shape, at) for table, shape, at in zip(tables, shapes, offsets, strict=False))
 
 
-def _start_copies_and_strides_of_table(form: Form, table: Table) -> tuple[int, int, int, int]:
+def _source_start_copies_and_strides_of_table(form: Form, table: Table) -> tuple[int, int, int, int]:
     # start of the tabulated segment, its copies, and the strides of copies and components
     term = table.terms[0]
     leg = term.leg(table.operand)
@@ -143,11 +150,11 @@ Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
 def place(
     schedule: AnySchedule, opened: tuple[str, ...], rules: RowRules = (), raised: tuple[str, ...] = ()
 ) -> Placement:
-    """Place a kernel that computes the slots ``opened``.
+    """Lay out a CPU kernel that computes the tensors ``opened``, of x1, x2, w, out.
 
-    At most one open operand may have an index.  Only channel kernels take cotangents of operands ``raised``, or edge
-    pairs that share weights.
-    Raises `EmitError` for other combinations, unknown slots, or none.
+    At most one may have an index.  Only channel kernels take cotangents of the gradients of ``raised``, or edge pairs
+    that share weights.
+    Raises `EmitError` for other combinations, unknown names, or none.
     """
     for slot in opened:
         if slot not in SLOTS:

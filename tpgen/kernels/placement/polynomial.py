@@ -22,7 +22,7 @@ _Segment = tuple[int, int]  # first component, components
 
 @dataclass(frozen=True)
 class PolynomialPlacement(TextOfPaths):
-    """A polynomial sweep placed on a target."""
+    """Layout of a polynomial's CPU kernel."""
 
     plan: Plan
     sweep: PolynomialSweep
@@ -34,8 +34,8 @@ class PolynomialPlacement(TextOfPaths):
         return {str(s): self.plan.operand(s.operand) for s in (*call.given, *call.opened)}
 
     @cached_property
-    def read(self) -> dict[str, list[int]]:
-        """Components that statements read, by slot."""
+    def read_components(self) -> dict[str, list[int]]:
+        """Components that statements read, by tensor name."""
         values = {v for v in values_read(self.sweep.statements) if isinstance(v, Component)}
         found: dict[str, list[int]] = {}
         for value in sorted(values, key=lambda v: (v.operand, v.index)):
@@ -43,7 +43,7 @@ class PolynomialPlacement(TextOfPaths):
         return found
 
     def segments_read(self, slot: str) -> list[_Segment]:
-        used = set(self.read[slot])
+        used = set(self.read_components[slot])
         return [(i, size) for i, size in component_runs(self.operands[slot]) if used.intersection(range(i, i + size))]
 
     @cached_property
@@ -57,12 +57,12 @@ class PolynomialPlacement(TextOfPaths):
     @cached_property
     def inputs(self) -> list[str]:
         """Slots read row by row."""
-        return [s for s in self.given if s in self.read and not self.operands[s].weights]
+        return [s for s in self.given if s in self.read_components and not self.operands[s].weights]
 
     @cached_property
     def weights(self) -> list[str]:
         """Slots read once per task."""
-        return [s for s in self.given if s in self.read and self.operands[s].weights]
+        return [s for s in self.given if s in self.read_components and self.operands[s].weights]
 
     @cached_property
     def row_slots(self) -> list[str]:
@@ -86,17 +86,15 @@ class PolynomialPlacement(TextOfPaths):
 
     @cached_property
     def coefficients(self) -> list[str]:
-        """Slots of coefficients, one for each set of levels."""
-        return [s for s in self.read if s.startswith(COEFFICIENTS)]
+        return [s for s in self.read_components if s.startswith(COEFFICIENTS)]
 
     @cached_property
     def adjoints(self) -> list[str]:
-        """Slots of gradients of coefficients."""
-        return [s for s in self.read if s.startswith(ADJOINTS)]
+        return [s for s in self.read_components if s.startswith(ADJOINTS)]
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Vectors in a thread's scratch, by slot."""
+        """Number of vectors in a thread's scratch, by tensor name."""
         sizes = {s: self.operands[s].dim for s in self.weights}
         return sizes | dict.fromkeys((*self.coefficients, *self.adjoints), self.sweep.coefficients)
 
@@ -107,27 +105,27 @@ class PolynomialPlacement(TextOfPaths):
         return 0 if self.open_weights else _SPAN
 
     @property
-    def whole_rows(self) -> bool:
-        """Whether a task has all channels of its rows."""
+    def has_all_channels_per_task(self) -> bool:
         return bool(self.channel_sums)
 
-    def row_of(self, slot: str, channels: str = "C") -> str:
-        """C++ size of a slot's row."""
+    def row_size_text(self, slot: str, channels: str = "C") -> str:
+        """C++ size of a tensor's row."""
         operand = self.operands[slot]
         return f"{operand.dim}" + f" * {channels}" * operand.channels
 
     @property
     def transposed_segments(self) -> set[tuple[int, int]]:
-        """(width, items) of segments transposed into vectors, of whole vectors."""
+        """(components, channels) of segments transposed into vectors."""
         sizes = {size for o in self.operands.values() if o.channels for _, size in component_runs(o)}
         return {(size, self.target.lanes) for size in sizes if size < self.target.lanes}
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         lanes, areas = self.target.lanes, sum(self.scratch.values())
         number = max(4, self.target.itemsize)  # what is computed with
         rows = f"up to {self.span}" if self.span else "all"
-        channels = "all channels" if self.whole_rows else f"one vector of {lanes} channels"
+        channels = "all channels" if self.has_all_channels_per_task else f"one vector of {lanes} channels"
         parts = [
             f"{self.sweep.call}: {self.target.dtype}, vectors of {lanes} over channels",
             f"a task: {rows} rows of one element, {channels}",
@@ -135,33 +133,33 @@ class PolynomialPlacement(TextOfPaths):
             + (f" ({', '.join(f'{s} {n}' for s, n in self.scratch.items())})" if self.scratch else ""),
         ]
         for slot in self.given:
-            parts.append(f"  {slot}: {self._describe_reading(slot)}")
+            parts.append(f"  {slot}: {self._describe_slot_reads(slot)}")
         for slot in self.opened:
-            parts.append(f"  -> {slot}: {self._describe_writing(slot)}")
+            parts.append(f"  -> {slot}: {self._describe_slot_writes(slot)}")
         return ((text, ()) for text in parts)
 
-    def _describe_reading(self, slot: str) -> str:
-        if slot not in self.read:
+    def _describe_slot_reads(self, slot: str) -> str:
+        if slot not in self.read_components:
             return "not read"
         if slot in self.weights:
             return "read once per task"
         operand = self.operands[slot]
         return "read row by row, " + (
-            _components_text(operand) if operand.channels else "one copy spread over the channels"
+            _describe_components(operand) if operand.channels else "one copy spread over the channels"
         )
 
-    def _describe_writing(self, slot: str) -> str:
+    def _describe_slot_writes(self, slot: str) -> str:
         if slot in self.open_weights:
             return "summed over the rows of an element, stored once per task"
         if slot in self.channel_sums:
             return "summed over channels, stored when all tasks are done"
-        return f"stored row by row, {_components_text(self.operands[slot])}"
+        return f"stored row by row, {_describe_components(self.operands[slot])}"
 
 
-def slot_name(slot: Slot | str) -> str:
-    """C++ name of a slot, levels first.
+def polynomial_slot_name(slot: Slot | str) -> str:
+    """C++ name of a tensor, derivative levels first.
 
-    >>> slot_name("x.12"), slot_name("@a")
+    >>> polynomial_slot_name("x.12"), polynomial_slot_name("@a")
     ('x12_x', 'a')
     """
     # no operand's name begins where levels end
@@ -179,11 +177,11 @@ def component_runs(operand: Operand) -> Sequence[_Segment]:
     return tuple((s.start, s.stop - s.start) for s in operand.irreps.slices() if s.stop > s.start)
 
 
-def _components_text(operand: Operand) -> str:
-    """Describe the components of a vector.
+def _describe_components(operand: Operand) -> str:
+    """Describe an operand's runs of components.
 
     >>> from e3nn.o3 import Irreps
-    >>> _components_text(Operand("x", Irreps("0e+1o")))
+    >>> _describe_components(Operand("x", Irreps("0e+1o")))
     'components 0, 1:4 transposed'
     """
     found = [

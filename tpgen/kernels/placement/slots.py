@@ -13,8 +13,8 @@ from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_cal
 
 
 @dataclass(frozen=True)
-class OpenedSlots(TextOfPaths):
-    """Base of placements: slots, row lengths, ranges."""
+class PlacementBase(TextOfPaths):
+    """Base of kernel layouts: tensors, row lengths, used ranges."""
 
     schedule: Any
     opened: tuple[str, ...]
@@ -32,7 +32,7 @@ class OpenedSlots(TextOfPaths):
 
     @cached_property
     def call_slots(self) -> tuple[str, ...]:
-        """Slots in the order of a call's tensors."""
+        """Names of tensors in the order of a call."""
         if not self.raised:
             return SLOTS
         return tuple(str(slot) for slot in raised_call(self.opened, self.raised).given)
@@ -61,20 +61,19 @@ class OpenedSlots(TextOfPaths):
         """Numbers that a block of rows sums for shared weights."""
         return max(self.scratch_size_of_shared_weights, self.schedule.target.lanes)
 
-    def summed_over_rows(self, slot: str) -> bool:
-        """Whether a slot's operand, if open, is summed over rows."""
+    def is_summed_over_rows(self, slot: str) -> bool:
+        """Whether the kernel's result for an operand is summed over rows."""
         operand = operand_of(slot)
         return operand == self.owner or (operand == "w" and self.schedule.shared_weights)
 
     @cached_property
     def dim(self) -> dict[str, int]:
-        """Row lengths by slot."""
+        """Row lengths by tensor name."""
         dims = dict(zip(SLOTS, self.schedule.dims, strict=True))
         return {slot: dims[operand_of(slot)] for slot in self.call_slots}
 
     @property
     def pair_gradient_size(self) -> int:
-        """Size of the gradients that a pair's second edge adds."""
         return 0
 
     @property
@@ -83,12 +82,11 @@ class OpenedSlots(TextOfPaths):
         return set()
 
     @abstractmethod
-    def ranges_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
+    def starts_and_sizes_used_by_paths(self, operand: str) -> list[tuple[int, int]]:
         """(start, size) of each segment that paths use."""
 
-    def ranges_that_no_path_uses(self, operand: str) -> list[tuple[int, int]]:
-        """(start, size) of each range that no path uses."""
-        return unreached_ranges(self.ranges_used_by_paths(operand), self.dim[operand])
+    def starts_and_sizes_that_no_path_uses(self, operand: str) -> list[tuple[int, int]]:
+        return unreached_ranges(self.starts_and_sizes_used_by_paths(operand), self.dim[operand])
 
 
 def unreached_ranges(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:

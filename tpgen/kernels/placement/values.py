@@ -19,8 +19,8 @@ WORTH_THREADS = 65536  # numbers that a call touches
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Sizes of a CPU's blocks of rows; up to ``most_blocks`` if each sums over rows."""
+class RowBlockSizes:
+    """Sizes of blocks and tiles of rows that a CPU's threads take."""
 
     tile: int  # rows taken at a time
     touched: int  # numbers that one row touches
@@ -61,14 +61,13 @@ class Target:
     def itemsize(self) -> int:
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
-    def round_up(self, size: int) -> int:
-        """Round up to whole vectors."""
+    def round_up_to_whole_vectors(self, size: int) -> int:
         return -(-size // self.lanes) * self.lanes
 
 
 @dataclass(frozen=True)
-class View:
-    """A segment: ``[outer][channels][inner]`` in memory, ``[outer][inner][padded channels]`` in scratch."""
+class SegmentView:
+    """Layout of a segment: ``[outer][channels][inner]`` in memory, ``[outer][inner][padded channels]`` in scratch."""
 
     operand: str
     segment: int
@@ -87,8 +86,8 @@ class View:
         return -(-self.channels // self.lanes) * self.lanes
 
     @property
-    def staged(self) -> bool:
-        """Whether the segment goes through scratch."""
+    def is_staged(self) -> bool:
+        """Whether the segment is copied into scratch."""
         a_tile = self.inner == 1 or self.behind == INDEX.get(self.operand)
         return self.touches > 1 or self.channels % self.lanes != 0 or not a_tile
 
@@ -97,7 +96,7 @@ class View:
         """Components of the irrep."""
         return dict(self.axes).get(INDEX.get(self.operand, ""), 1)
 
-    def strides(self) -> dict[str, int]:
+    def scratch_strides(self) -> dict[str, int]:
         """Distance of neighbours along each axis, in scratch."""
         sizes = [n for _, n in self.axes]
         return {a: prod(sizes[n + 1 :]) * self.padded for n, (a, _) in enumerate(self.axes)}
@@ -115,7 +114,7 @@ class View:
 
 @dataclass(frozen=True)
 class PlacedTable:
-    """A table and its source in memory; entry n of copy v is at ``offset + v * entries + n``."""
+    """A coupling table and its source in memory; entry n of copy v is at ``offset + v * entries + n``."""
 
     table: Table
     start: int
@@ -140,22 +139,22 @@ class PlacedTable:
 
 @dataclass(frozen=True)
 class ChannelSchedule(TextOfPaths):
-    """Layout with vectors over channels: copies of a segment, row by row."""
+    """Layout of a product's kernels with SIMD vectors over channels, row by row."""
 
     target: Target
     dims: tuple[int, int, int, int]
     shared_weights: bool
     terms: tuple[Term, ...]
     channels: tuple[str, ...]  # the letter that vectors run over, of each term
-    views: tuple[View, ...]  # every vectorised segment
+    views: tuple[SegmentView, ...]  # every vectorised segment
     tables: tuple[PlacedTable, ...]
     name: str = "channel"
 
     @cached_property
-    def _view_of_segment(self) -> dict[tuple[str, int], View]:
+    def _view_of_segment(self) -> dict[tuple[str, int], SegmentView]:
         return {(v.operand, v.segment): v for v in self.views}
 
-    def view(self, term: Term, operand: str) -> View | None:
+    def view(self, term: Term, operand: str) -> SegmentView | None:
         """Segment of an operand that a path vectorises, or None."""
         leg = term.leg(operand)
         return self._view_of_segment.get((operand, leg.segment)) if leg else None
@@ -180,15 +179,14 @@ class ChannelSchedule(TextOfPaths):
         return next(((a, n) for a, n in term.copies if a != self.channel(term)), ("", 1))
 
     def count_padded_channels(self, term: Term) -> int:
-        """Channels of a path, in whole vectors."""
-        return self.target.round_up(term.size(self.channel(term)))
+        return self.target.round_up_to_whole_vectors(term.size(self.channel(term)))
 
-    def paths_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
-        found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == start]
-        tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, start))
+    def path_numbers_of_segment(self, operand: str, segment_start: int) -> tuple[int, ...]:
+        found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == segment_start]
+        tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, segment_start))
         return tuple(sorted({*found, *(path for table in tables for path in table.paths)}))
 
-    def views_of(self, operand: str) -> list[View]:
+    def views_of(self, operand: str) -> list[SegmentView]:
         return [v for v in self.views if v.operand == operand]
 
     def scratch_size(self, operand: str) -> int:
@@ -201,10 +199,11 @@ class ChannelSchedule(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         yield f"channel schedule: {self.target.lanes} lanes of {self.target.dtype}, {len(self.tables)} tables", ()
         for t in self.terms:
             seen = [v for leg in t.legs if (v := self.view(t, leg.operand))]
-            views = ", ".join(f"{v.operand}[{v.channels}]{' staged' if v.staged else ''}" for v in seen)
+            views = ", ".join(f"{v.operand}[{v.channels}]{' staged' if v.is_staged else ''}" for v in seen)
             yield f"  path {t.path}: {t.text}; {views}; {len(t.entries)} non-zeros", (t.path,)
 
 
@@ -231,7 +230,7 @@ def touched_segments(form: Form, terms: Iterable[Term], operand: str) -> dict[in
 
 @dataclass(frozen=True)
 class BatchSchedule(TextOfPaths):
-    """Layout with vectors over rows; scratch is ``[copy][irrep axis][rows]``."""
+    """Layout of a product's kernels with SIMD vectors over rows; scratch is ``[copy][irrep axis][rows]``."""
 
     target: Target
     dims: tuple[int, int, int, int]
@@ -246,15 +245,15 @@ class BatchSchedule(TextOfPaths):
     def _start_of_segment(self) -> dict[tuple[str, int], int]:
         return dict(self.starts)
 
-    def start(self, term: Term, operand: str) -> int:
-        """Start of a path's segment in an operand's row."""
+    def segment_start(self, term: Term, operand: str) -> int:
         return self._start_of_segment[operand, term.segment(operand)]
 
-    def paths_of_segment(self, operand: str, start: int) -> tuple[int, ...]:
-        return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
+    def path_numbers_of_segment(self, operand: str, segment_start: int) -> tuple[int, ...]:
+        return tuple(t.path for t in self.terms if t.leg(operand) and self.segment_start(t, operand) == segment_start)
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of description, with path numbers."""
         yield f"batch schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}", ()
         for t in self.terms:
             products = "matrix products, " if t.mode.mixing else ""

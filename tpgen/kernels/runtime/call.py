@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.base.errors import InputError
 from tpgen.form.call import Call as Slots
 from tpgen.form.call import Slot
-from tpgen.kernels.rows import ROWS, RowIndex, RowRules, names_of_rules, rules_of
+from tpgen.kernels.rows import ROWS, RowIndex, RowRules, join_rule_names, parse_row_rules
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import OUT
 
@@ -74,7 +74,7 @@ class FormCall(NamedTuple):
     def to_arguments(self) -> tuple[Any, ...]:
         """The operator's arguments, with rules by name."""
         tensors, at, description, call, rules, nodes, ordered = self
-        return list(tensors), list(at), description, call, names_of_rules(rules), nodes, names_of_rules(ordered)
+        return list(tensors), list(at), description, call, join_rule_names(rules), nodes, join_rule_names(ordered)
 
     @staticmethod
     def from_arguments(
@@ -90,7 +90,11 @@ class FormCall(NamedTuple):
 
         Raises `PlanError` for unknown rules, `InputError` for a wrong number of indices.
         """
-        at, rules, sorts = at or (), rules_of(rows), rules_of(ordered)  # packages of AOTInductor give None for no list
+        at, rules, sorts = (
+            at or (),
+            parse_row_rules(rows),
+            parse_row_rules(ordered),
+        )  # packages of AOTInductor give None for no list
         more = len(at) - len(sorts) - sum(rule.takes_index for rule in rules)
         if more > 0 or len(at) < len(sorts):
             raise InputError(f"rows {rows!r}, ordered {ordered!r}: {len(at)} indices and orders are not one for each")

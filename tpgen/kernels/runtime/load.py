@@ -63,7 +63,7 @@ def source_of(spec: KernelSpec) -> Any:
 def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Scratch bytes of a product kernel."""
     placed = spec.description.placement(spec.call, spec.dtype, spec.rules)
-    rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
+    rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.count_rows_summed_into(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
     if placed.by_element:
         order = _task_list_bytes(sizes, _rows_per_block(placed, rows))
@@ -77,8 +77,8 @@ def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
 
 def _rows_per_block(placed: Placement, rows: int) -> int:
     if not placed.sums_weights:
-        return placed.blocks.rows_of_block
-    most, tile = min(placed.blocks.most_blocks, MOST_BLOCKS), placed.blocks.tile
+        return placed.row_block_sizes.rows_of_block
+    most, tile = min(placed.row_block_sizes.most_blocks, MOST_BLOCKS), placed.row_block_sizes.tile
     return ((rows + most - 1) // most + tile) // tile * tile
 
 

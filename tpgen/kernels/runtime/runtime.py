@@ -29,9 +29,9 @@ from tpgen.kernels.rows import (
     ROWS,
     RowIndex,
     RowRules,
-    find_fault,
+    find_index_fault,
+    join_rule_names,
     make_fault_error,
-    names_of_rules,
 )
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
@@ -95,7 +95,7 @@ class Kernels:
         return self._native.form([*tensors, *at], entered[0][0], nodes)
 
     def _key_of_call_in_cpp(self, call: str, dtype: torch.dtype, rules: RowRules) -> str:
-        return f"{self._text} {call} {dtype} {names_of_rules(rules)}"
+        return f"{self._text} {call} {dtype} {join_rule_names(rules)}"
 
     def _enter_in_cpp_table(self, native: Runtime, spec: KernelSpec, enter: Callable[[int], None]) -> None:
         # ``enter`` enters the kernel by its number
@@ -354,7 +354,7 @@ class Kernels:
         self, call: FormCall, signature: CallSignature, counts: Counts, unsupported: RowRules
     ) -> list[Tensor]:
         indices = [index for index in self.indices(call, counts) if index.rule in unsupported]
-        if fault := find_fault(indices):
+        if fault := find_index_fault(indices):
             raise make_fault_error(fault, indices)
         own = {index.rule.into: index for index in indices}
         tensors = [

@@ -15,8 +15,8 @@ from tpgen.form.contraction import Contraction, Factor
 from tpgen.form.derivative import list_call_parts, sum_call_parts
 from tpgen.form.form import ROW, Form, Term
 from tpgen.form.polynomial import flatten_operand, unflatten_operand
-from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, choose_by_form
-from tpgen.kernels.rows import find_fault
+from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, dispatch_by_form
+from tpgen.kernels.rows import find_index_fault
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.sweep.monomials import PolynomialSweep, values_read
 from tpgen.kernels.sweep.statements import Component, ValueMemory, run_statements
@@ -34,7 +34,7 @@ def _make_product_standin(spec: KernelSpec) -> Kernel:
 
     def run_in_pytorch(call: KernelCall) -> int:
         """Compute opened tensors in place; return a fault, or 0."""
-        if fault := find_fault(call.indices):
+        if fault := find_index_fault(call.indices):
             return fault
         own = {index.rule.operand: index for index in call.indices}
         # nothing reads one without numbers, and it may have no rows
@@ -105,7 +105,7 @@ def _make_polynomial_standin(spec: KernelSpec) -> Kernel:
     def run_in_pytorch(call: KernelCall) -> int:
         """Compute opened tensors in place; return a fault, or 0."""
         index, like = call.indices[0].tensor, call.given[0]
-        if fault := find_fault(call.indices):
+        if fault := find_index_fault(call.indices):
             return fault
         if index is None:
             every = torch.arange(call.rows, device=like.device)
@@ -166,4 +166,4 @@ def _slot_extent(operand: Operand, call: KernelCall) -> _Extent:
     return call.sizes.elements if operand.weights else call.rows, operand.dim, call.channels if operand.channels else 1
 
 
-make_standin = choose_by_form(_make_product_standin, _make_polynomial_standin)
+make_standin = dispatch_by_form(_make_product_standin, _make_polynomial_standin)

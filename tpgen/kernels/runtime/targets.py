@@ -13,7 +13,7 @@ from torch import Tensor
 from tpgen.base.errors import BackendError, TpgenError
 from tpgen.base.remember import remembered
 from tpgen.form.form import Layout
-from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, choose_by_form
+from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, dispatch_by_form
 from tpgen.kernels.build.compiler import COMPILERS, COMPUTED, DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
@@ -139,7 +139,7 @@ def _why_too_large(spec: KernelSpec) -> str | None:
     return f"a row takes {operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
 
 
-_TOO_LARGE = choose_by_form(lambda _spec: None, _why_too_large)
+_TOO_LARGE = dispatch_by_form(lambda _spec: None, _why_too_large)
 
 
 # -- C++ on the CPU ----------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _why_no_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
     return None
 
 
-_cpp_obstacle = choose_by_form(_why_no_product_kernel, lambda *_: None)
+_cpp_obstacle = dispatch_by_form(_why_no_product_kernel, lambda *_: None)
 
 
 def _cpp_text_of_kernel(spec: KernelSpec, _chip: None) -> str:
@@ -183,7 +183,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         remedy=f"Install {COMPILERS}, or 'pip install ziglang', or name one in TPGEN_CXX",
         language="C++",
         text=_cpp_text_of_kernel,
-        workspace=choose_by_form(load.product_bytes, load.polynomial_bytes),
+        workspace=dispatch_by_form(load.product_bytes, load.polynomial_bytes),
         rounds_sums=True,
     ),
     "cuda": KernelTarget(

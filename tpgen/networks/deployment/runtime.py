@@ -21,7 +21,7 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.build.compiler import DTYPES, need_compiler
 from tpgen.kernels.build.processor import cpu_features
-from tpgen.kernels.rows import RULES, names_of_rules, rules_of
+from tpgen.kernels.rows import RULES, join_rule_names, parse_row_rules
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.failures import failures_seen
@@ -53,12 +53,12 @@ class NeededKernel:
 
     def build(self) -> None:
         """Build the kernel unless cached.  Raises `KernelError` on failure."""
-        kernels_of(self.description).build_or_raise(self.part, self.dtype, rules_of(self.rows))
+        kernels_of(self.description).build_or_raise(self.part, self.dtype, parse_row_rules(self.rows))
 
     def library_file(self) -> Path:
         """Path of the compiled kernel."""
         spec = KernelSpec(
-            kernels_of(self.description).description, Call.parse(self.part), self.dtype, rules_of(self.rows)
+            kernels_of(self.description).description, Call.parse(self.part), self.dtype, parse_row_rules(self.rows)
         )
         return Path(load_library(LibraryRequest(source_of(spec).text))._name)
 
@@ -106,7 +106,7 @@ def _list_kernels_that_call_needs(call: FormCall) -> Iterator[NeededKernel]:
             "the network with .float(), or deploy tpgen.portable(network)"
         )
     for part in kernels.signature(call.call, rules).parts:
-        yield NeededKernel(call.description, dtype, call.call, str(part), names_of_rules(rules))
+        yield NeededKernel(call.description, dtype, call.call, str(part), join_rule_names(rules))
 
 
 def write_runtime(kernels: Sequence[NeededKernel], folder: Path) -> None:
@@ -157,7 +157,7 @@ def _kernel_entries_as_cpp(kernels: Sequence[NeededKernel], files: Sequence[File
     rows = []
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)
-        signature = form.signature(needed.part, rules_of(needed.rows))
+        signature = form.signature(needed.part, parse_row_rules(needed.rows))
         fields = native_fields(signature, form.description.check_index)
         for name, parts in zip(_STRUCTS, fields, strict=True):
             # a list of none has room for one that nobody reads

@@ -36,7 +36,7 @@ def by_kernel(a: Tensor, b: Tensor, y: Tensor) -> Tensor:
     return run_harmonics([a, b], [y], PLAN.out.dim, PLAN.to_json(), str(forward_call(PLAN)))
 
 
-def choose_by_form(a: Tensor, b: Tensor, y: Tensor) -> Tensor:
+def dispatch_by_form(a: Tensor, b: Tensor, y: Tensor) -> Tensor:
     gradient = make_scalar_form(PLAN).gradient(OUT)
     values = {"a": a.unbind(-1), "b": b.unbind(-1), "y": y.expand(*a.shape[:-1], 1).unbind(-1)}
     return torch.stack([gradient[k].at(values) for k in range(PLAN.out.dim)], -1)
@@ -49,7 +49,7 @@ def operands(*rows: int) -> list[Tensor]:
 @pytest.mark.parametrize("rows", [(0,), (1,), (63,), (64,), (65,), (1000,), (), (3, 5), (2, 0, 3)])
 def test_values_and_two_orders_of_derivatives(rows: tuple[int, ...]) -> None:
     given = operands(*rows)
-    found, wanted = by_kernel(*given), choose_by_form(*given)
+    found, wanted = by_kernel(*given), dispatch_by_form(*given)
     assert found.shape == (*rows, 9)
     weights, again = torch.randn_like(wanted), [torch.randn_like(x) for x in given]
     for _ in range(2):
@@ -70,13 +70,13 @@ def _slope(x: Tensor, given: list[Tensor], weights: Tensor, again: list[Tensor])
 def test_rows_may_lie_apart_in_memory() -> None:
     a, b, y = (x.detach() for x in operands(6, 2))
     torch.testing.assert_close(
-        by_kernel(a.mT.contiguous().mT, b.transpose(0, 1).contiguous().transpose(0, 1), y), choose_by_form(a, b, y)
+        by_kernel(a.mT.contiguous().mT, b.transpose(0, 1).contiguous().transpose(0, 1), y), dispatch_by_form(a, b, y)
     )
 
 
 def test_functional_transforms() -> None:
     a, b, y = (x.detach() for x in operands(4, 5))
-    torch.testing.assert_close(torch.func.vmap(by_kernel, (0, 0, None))(a, b, y), choose_by_form(a, b, y))
+    torch.testing.assert_close(torch.func.vmap(by_kernel, (0, 0, None))(a, b, y), dispatch_by_form(a, b, y))
     tangents = [torch.randn_like(x) for x in (a, b, y)]
-    found, wanted = (torch.func.jvp(f, (a, b, y), tuple(tangents))[1] for f in (by_kernel, choose_by_form))
+    found, wanted = (torch.func.jvp(f, (a, b, y), tuple(tangents))[1] for f in (by_kernel, dispatch_by_form))
     torch.testing.assert_close(found, wanted)
