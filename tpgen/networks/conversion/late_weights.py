@@ -32,7 +32,7 @@ from tpgen.planner.product import make_plan
 # fewer then, measured: the kernels take a node's edges at a time, and few of these fill no vectors.
 WORTH_LATE = 10_000_000
 _FEWER = 2.2
-MOST_SUMS = 2**22  # numbers of sums at a time: more of them are memory that is new, which the system clears first
+MOST_SUMS = 2**26  # numbers of sums at a time: fewer columns of h fill fewer vectors
 
 
 @dataclass(frozen=True)
