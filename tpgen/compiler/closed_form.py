@@ -18,7 +18,7 @@ from tpgen.base._torch import (
     is_legacy_batchedtensor,
     is_tracing,
     transform_level,
-    without_modes,
+    without_dispatch_modes,
 )
 from tpgen.emitter.emit import Emission, emit_form
 from tpgen.form.derivative import pull_back
@@ -132,7 +132,7 @@ class ClosedForm(Differentiable[Any]):
         # the program as a graph of torch's operators, which every transform knows
         key = (opened, read)
         if key not in self._graphs:
-            with without_modes():  # its constants have values, also where a call has none
+            with without_dispatch_modes():  # its constants have values, also where a call has none
                 module = self.emission(opened, read).module()
                 self._graphs[key] = module.to(device=self._like.device, dtype=self._like.dtype)
         return self._graphs[key]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from tpgen.base._torch import DispatchMode, FakeTensorMode, pytree, without_modes
+from tpgen.base._torch import DispatchMode, FakeTensorMode, pytree, without_dispatch_modes
 
 _T = TypeVar("_T")
 Workspace = Callable[..., int]
@@ -63,5 +63,5 @@ def run_on_fake_tensors(run: Callable[[Footprint], _T]) -> _T:
     >>> run_on_fake_tensors(double)
     (4000, 12000)
     """
-    with without_modes(), FakeTensorMode(allow_non_fake_inputs=True), Footprint() as taken:
+    with without_dispatch_modes(), FakeTensorMode(allow_non_fake_inputs=True), Footprint() as taken:
         return run(taken)

@@ -18,7 +18,7 @@ from torch import fx
 from torch.fx.graph import PythonCode
 
 from tpgen.base import _torch
-from tpgen.base.drawing.graphs import graph_picture
+from tpgen.base.drawing.graphs import draw_node_graph
 from tpgen.base.errors import EmitError, unknown
 from tpgen.base.notebook import Shown, collapsible, div_lines, html_table
 from tpgen.base.remember import remembered
@@ -63,7 +63,7 @@ class Emission(Shown):
 
     def _repr_html_(self) -> str:
         rows = [tuple(cell[:_WIDEST] for cell in row) for row in list_graph_rows(self.graph)]
-        shown = html_table(rows, left=range(6)) + graph_picture(list_graph_dots(self.graph))
+        shown = html_table(rows, left=range(6)) + draw_node_graph(list_graph_dots(self.graph))
         return div_lines(self.title) + shown + collapsible("code", self.code.strip())
 
 

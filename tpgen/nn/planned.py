@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from tpgen.base._torch import without_modes
+from tpgen.base._torch import without_dispatch_modes
 from tpgen.base.errors import TpgenError
 from tpgen.base.public import load_public
 from tpgen.compiler.autotune import choose_strategy
@@ -84,7 +84,7 @@ class PlannedModule(Constants):
             return
         self._failures = failures_seen()
         if self._choose_strategy() != self._choice:
-            with without_modes():  # constants have values, also where a call has none
+            with without_dispatch_modes():  # constants have values, also where a call has none
                 self._choose_and_write_programs()
 
     def _choose_and_write_programs(self) -> None:

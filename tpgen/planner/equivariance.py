@@ -9,7 +9,7 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
-from tpgen.base._torch import without_modes
+from tpgen.base._torch import without_dispatch_modes
 from tpgen.base.errors import PlanError
 from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.generalized import Entries
@@ -41,7 +41,7 @@ def equivariance_violation(inputs: Sequence[Irreps], output: Irreps, path: Entri
     >>> equivariance_violation([Irreps("1o"), Irreps("1o")], Irreps("0o"), {(0, i, i): 1.0 for i in range(3)}) > 0.1
     True
     """
-    with without_modes():  # a number is wanted, also while shapes alone are computed
+    with without_dispatch_modes():  # a number is wanted, also while shapes alone are computed
         normal = np.random.default_rng(0).standard_normal  # torch's random numbers are refused under vmap
         keys = torch.tensor(list(path), dtype=torch.int64)
         values = torch.tensor(list(path.values()), dtype=torch.float64)

@@ -11,7 +11,7 @@ import numpy as np
 from torch import fx
 
 from tpgen.base.drawing.colors import path_color, text_color
-from tpgen.base.drawing.graphs import PictureNode, lay_out_ranks
+from tpgen.base.drawing.graphs import PictureNode, lay_out_graph_in_ranks
 from tpgen.base.text import quantity
 from tpgen.emitter.graph_writer import list_graph_dots
 from tpgen.planner.coupling import wigner_3j
@@ -198,7 +198,7 @@ def _draw_dots(
     # dots in ranks, each in the colour of its path, or with its number too; a legend says what paths are
     reads = {name: [source for source in dot.reads if source in dots] for name, dot in dots.items()}
     inputs = [name for name, dot in dots.items() if dot.is_end and not reads[name]]
-    place, lines = lay_out_ranks(reads, inputs)
+    place, lines = lay_out_graph_in_ranks(reads, inputs)
     xs = [x for x, _ in place.values()]
     wide, tall = max(xs) - min(xs), -min(y for _, y in place.values())
     rows = min(len(names), 40)
