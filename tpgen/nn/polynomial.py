@@ -271,7 +271,7 @@ def _parse_term(n: int, term: Any, operands: Sequence[Operand], weighted: bool) 
         return [term]
     if isinstance(term, (list, tuple)) and len(term) == 2 and not isinstance(term[1], str):
         names, table = term
-        _check_table(n, names, table)
+        _check_types_of_table_term(n, names, table)
         if not table:
             raise PlanError(f"term {n}: its table is empty: leave the term out")
         return [PolynomialTerm(tuple(names), weight=f"w{n}" if weighted else None, table=(sort_entries(table),))]
@@ -286,7 +286,7 @@ def _parse_term(n: int, term: Any, operands: Sequence[Operand], weighted: bool) 
     ]
 
 
-def _check_table(n: int, names: Any, table: Any) -> None:
+def _check_types_of_table_term(n: int, names: Any, table: Any) -> None:
     if not isinstance(table, Mapping):
         raise PlanError(
             f"term {n}: a table is a mapping {{(k, i, ..., j): value}}, got {type(table).__name__}: give the entries "

@@ -234,7 +234,7 @@ def average_over_orders(couplings: Tensor) -> Tensor:
 def make_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
     """Float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
     one = [drop_multiplicities(irreps_in)] * degree
-    return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
+    return torch.from_numpy(generalized_couplings(one, output, natural_parity=degree == MAX_DEGREE))
 
 
 def find_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
