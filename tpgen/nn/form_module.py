@@ -57,13 +57,13 @@ class FormModule(PlannedModule):
         if self.internal_weights and shape[-1] > 0:
             self.register_parameter(name, nn.Parameter(make(*shape)))
         else:  # TorchScript needs a tensor
-            self._register_exact({name: np.zeros(0)}, persistent=True)
+            self._register_exact_constants({name: np.zeros(0)}, persistent=True)
 
     def _set_config_and_write_programs(self, config: Config) -> None:
         self._set_config(config)
         reached = np.array(self.plan.reached, dtype=float)  # by some path
         mask = np.repeat(reached, [mul_ir.dim for mul_ir in self.plan.out.irreps])
-        self._register_exact({"output_mask": mask}, persistent=True)
+        self._register_exact_constants({"output_mask": mask}, persistent=True)
         self._choose_and_write_programs()
         self.register_state_dict_post_hook(without_programs)
 

@@ -182,7 +182,7 @@ class Linear(FormModule):
         self._add_parameter_or_empty_buffer("weight", torch.randn, *elements, *pair, self.weight_numel)
         self._add_parameter_or_empty_buffer("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
         biased = [np.arange(s.start, s.stop) for s in list_segments(plan.irreps_out) if plan.biases[s.index]]
-        self._register_exact({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
+        self._register_exact_constants({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
     # --- programs -----------------------------------------------------------------------------------------------
 

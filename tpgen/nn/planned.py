@@ -162,19 +162,19 @@ class PlannedModule(Constants):
         mask = holder.get_buffer("output_mask")
         return self.to(device=mask.device, dtype=mask.dtype).train(holder.training)
 
-    def _find_anchor_of_dtype_and_device(self) -> Tensor:
+    def _find_reference_of_dtype_and_device(self) -> Tensor:
         of, name = (self._holder[0], "output_mask") if self._holder else (self, self._place)
         return next((p for p in of.parameters() if p.is_floating_point()), of.get_buffer(name))
 
-    def _adapt_constants_to_anchor(self, anchor: Tensor | None) -> None:
+    def _adapt_constants_to_dtype_and_device(self, reference: Tensor | None) -> None:
         self._runners.clear()  # a scripted program holds the constants it was made with
-        super()._adapt_constants_to_anchor(anchor)
+        super()._adapt_constants_to_dtype_and_device(reference)
         if self._choose_strategy() != self._choice:  # where another strategy is better, or the only one
             self._choose_and_write_programs()
         for name in self._programs:
             program = self._modules.get(name)
-            if anchor is not None and isinstance(program, Constants):
-                program._adapt_constants_to_anchor(anchor)
+            if reference is not None and isinstance(program, Constants):
+                program._adapt_constants_to_dtype_and_device(reference)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
@@ -199,4 +199,4 @@ class _CallOnOperands(nn.Module):
 
 def adapt_programs(module: PlannedModule, _keys: Any = None) -> None:
     """Load_state_dict post-hook: adapt programs to a loaded dtype or device."""
-    module._adapt_constants_to_anchor(module._find_anchor_of_dtype_and_device())
+    module._adapt_constants_to_dtype_and_device(module._find_reference_of_dtype_and_device())

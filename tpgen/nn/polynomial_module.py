@@ -18,7 +18,7 @@ from tpgen.compiler.config import RUN_FIELDS, Config, RunOptions
 from tpgen.compiler.run import make_row_runner
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import EDGE_ARGUMENTS, NODES, Ends, emit_polynomial
-from tpgen.emitter.scripted import scripted_call
+from tpgen.emitter.scripted import make_scriptable_caller
 from tpgen.form.polynomial import PolynomialForm
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
@@ -71,7 +71,7 @@ class PolynomialModule(PlannedModule):
         self.weight_shapes = [(o.dim, channels) for o in plan.weights]
         self.internal_weights = internal_weights
         self._set_config(Config(**options))
-        self._register_exact({"_like": np.zeros(0)})
+        self._register_exact_constants({"_like": np.zeros(0)})
         self._choose_and_write_programs()
 
     # -- stages --
@@ -218,7 +218,9 @@ class PolynomialModule(PlannedModule):
     def __prepare_scriptable__(self) -> nn.Module:
         names = {id(p): name for name, p in self.named_parameters()}
         own = [names[id(w)] for w in self._own_weights()] if self.internal_weights else None
-        return scripted_call(self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own)
+        return make_scriptable_caller(
+            self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own
+        )
 
     def _own_weights(self) -> list[Tensor]:
         raise NotImplementedError
@@ -229,7 +231,7 @@ class PolynomialModule(PlannedModule):
     def _check_dtype(self, name: str, x: Any) -> Tensor:
         x = given_numbers(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
-            self._adapt_constants_to_anchor(x)  # left there by a load, as no state says anything of it
+            self._adapt_constants_to_dtype_and_device(x)  # left there by a load, as no state says anything of it
         like = self._like
         if is_autocasting(like.device) and torch.promote_types(x.dtype, like.dtype) == like.dtype:
             x = x.to(like.dtype)

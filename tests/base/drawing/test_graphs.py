@@ -7,14 +7,14 @@ from xml.etree import ElementTree
 from tpgen.base.drawing.colors import path_color, to_css
 from tpgen.base.drawing.graphs import PictureNode, draw_node_graph
 from tpgen.emitter.emit import emit_plan
-from tpgen.emitter.graph_writer import list_graph_dots
+from tpgen.emitter.graph_writer import list_picture_nodes
 from tpgen.planner.presets import channelwise
 
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
 
 
 def test_a_program_is_drawn_from_its_inputs_to_its_output() -> None:
-    dots = list_graph_dots(emit_plan(PLAN, strategy="einsum").graph)
+    dots = list_picture_nodes(emit_plan(PLAN, strategy="einsum").graph)
     drawn = ElementTree.fromstring(draw_node_graph(dots))
     assert len(list(drawn.iter("circle"))) == len(dots)
     lines = sum(len({source for source in dot.reads if source in dots}) for dot in dots.values())

@@ -13,7 +13,7 @@ from torch import fx
 from tpgen.base.drawing.colors import path_color, text_color
 from tpgen.base.drawing.graphs import PictureNode, lay_out_graph_in_ranks
 from tpgen.base.text import quantity
-from tpgen.emitter.graph_writer import list_graph_dots
+from tpgen.emitter.graph_writer import list_picture_nodes
 from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Plan
 from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
@@ -163,7 +163,9 @@ def draw_graph(request: Request, path: str | Path) -> None:
     """Draw an fx graph into a file: a dot per node, coloured by path (grey: several)."""
     names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
     colors = {index: path_color(index) for index in names}
-    _draw_dots(list_graph_dots(request.emission().graph), names, colors, "several paths, or all", path, numbered=True)
+    _draw_dots(
+        list_picture_nodes(request.emission().graph), names, colors, "several paths, or all", path, numbered=True
+    )
 
 
 def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
@@ -172,7 +174,7 @@ def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
     modules = sorted(filter(None, dict.fromkeys(homes.values())), key=lambda home: home == _SHARED)
     numbers = {home: n for n, home in enumerate(modules)}
     colors = {n: "black" if home == _SHARED else path_color(n) for n, home in enumerate(modules)}
-    found = list_graph_dots(graph_module.graph).items()
+    found = list_picture_nodes(graph_module.graph).items()
     dots = {name: replace(dot, path=numbers.get(homes[name] or "")) for name, dot in found}
     _draw_dots(dots, dict(enumerate(modules)), colors, "the network's own code", path)
 
