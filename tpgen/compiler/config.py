@@ -12,7 +12,7 @@ from tpgen.form.form import Layout
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy, with the reason."""
+    """A chosen strategy, with the reason."""
 
     strategy: str
     reason: str
