@@ -13,7 +13,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
 from tpgen.compiler.tuning import _find_choice_file, read_measured_choice
 from tpgen.kernels.build import cache
-from tpgen.nn.modules import build_module, list_open_sizes
+from tpgen.nn.modules import build_module, list_size_keywords
 from tpgen.planner.harmonics import make_harmonics_plan
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
@@ -39,7 +39,7 @@ def test_modules_of_any_plan_take_what_was_measured(plan: Plan, config: Config) 
     cache.write_atomically(
         _find_choice_file(plan.flat, config, cache.current_directory()), json.dumps(_entry("unrolled"))
     )
-    module = build_module(plan, **list_open_sizes(plan))
+    module = build_module(plan, **list_size_keywords(plan))
     assert module.choice.strategy == "unrolled"
     assert "measured" not in module.double().choice.reason
 

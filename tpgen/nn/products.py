@@ -54,7 +54,7 @@ def _split_planning_options(
     return planning, options
 
 
-class _Preset(TensorProduct):
+class _PresetProduct(TensorProduct):
     """Base of preset products."""
 
     @classmethod
@@ -66,7 +66,7 @@ class _Preset(TensorProduct):
 
 
 @compile_mode("script")
-class FullyConnectedTensorProduct(_Preset):
+class FullyConnectedTensorProduct(_PresetProduct):
     r"""Every allowed path, every copy with every copy: :math:`z_w = \sum_{uv} w_{uvw}\, x_u \otimes y_v + \dots`
 
     Parameters are those of `TensorProduct` without ``instructions``.
@@ -90,7 +90,9 @@ class FullyConnectedTensorProduct(_Preset):
         self._set_up_from_plan(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
 
 
-class _PresetWithFilter(_Preset):
+class _PresetWithIrrepFilter(_PresetProduct):
+    """Base of unweighted preset products, with ``filter_ir_out``."""
+
     _preset: ClassVar[Callable[..., Plan]]
 
     def __init__(
@@ -106,7 +108,7 @@ class _PresetWithFilter(_Preset):
 
 
 @compile_mode("script")
-class ElementwiseTensorProduct(_PresetWithFilter):
+class ElementwiseTensorProduct(_PresetWithIrrepFilter):
     r"""Copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
 
     >>> ElementwiseTensorProduct("5x1o + 5x1e", "10x1e", ["0e", "0o"])
@@ -117,7 +119,7 @@ class ElementwiseTensorProduct(_PresetWithFilter):
 
 
 @compile_mode("script")
-class FullTensorProduct(_PresetWithFilter):
+class FullTensorProduct(_PresetWithIrrepFilter):
     r"""Every copy with every copy, without weights: :math:`z_{uv} = x_u \otimes y_v`.
 
     >>> FullTensorProduct("2x1o", "3x0e")
@@ -128,7 +130,7 @@ class FullTensorProduct(_PresetWithFilter):
 
 
 @compile_mode("script")
-class TensorSquare(_Preset):
+class TensorSquare(_PresetProduct):
     """The product of a tensor with itself, each symmetric pair once.
 
     Without ``irreps_out``, outputs stay separate and unweighted; else the square is fully connected.
