@@ -17,7 +17,7 @@ class ConstantsOfE3nn(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Spec of e3nn's module of constants, with an adapted loader; None for other modules."""
+        """Spec of e3nn's module of constants, with an adapted loader; else None."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname == _READER else None
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader

@@ -56,13 +56,11 @@ class ForkedLock:
 
 
 class _GarbageCollectorPauses:
-    """Counter of nested pauses of Python's garbage collector."""
-
     def __init__(self) -> None:
         """Begin without pauses, in forked processes too."""
         self._guard, self._asked, self._enabled = ForkedLock(), 0, False
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.end_all_pauses)
+            os.register_at_fork(after_in_child=self.end_garbage_collection_pauses)
 
     def pause_garbage_collection(self) -> None:
         with self._guard.lock:
@@ -75,9 +73,9 @@ class _GarbageCollectorPauses:
         with self._guard.lock:
             self._asked -= 1
             if self._asked <= 0:
-                self.end_all_pauses()
+                self.end_garbage_collection_pauses()
 
-    def end_all_pauses(self) -> None:
+    def end_garbage_collection_pauses(self) -> None:
         # also in a forked process, which has none of the threads that paused
         self._asked = 0
         if self._enabled:

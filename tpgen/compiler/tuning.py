@@ -33,7 +33,7 @@ def list_strategies(plan: Plan) -> tuple[str, ...]:
 def read_measured_choice(plan: Plan, config: Config) -> Choice | None:
     """A plan's fastest measured strategy on disk, or None."""
     try:
-        fields = json.loads(read_own(_find_choice_file(plan, config, cache.default_directory())))
+        fields = json.loads(read_own(_find_file_of_measured_choice(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -49,7 +49,7 @@ def read_measured_choice(plan: Plan, config: Config) -> Choice | None:
 def save_measured_choice(plan: Plan, config: Config, strategy: str, milliseconds: float, rows: int) -> None:
     """Save a plan's fastest strategy on disk."""
     fields = {"strategy": strategy, "milliseconds": milliseconds, "rows": rows}
-    cache.write_atomically(_find_choice_file(plan, config, cache.current_directory()), json.dumps(fields))
+    cache.write_atomically(_find_file_of_measured_choice(plan, config, cache.current_directory()), json.dumps(fields))
 
 
 def why_strategy_cannot_run(plan: Plan, config: Config, strategy: str) -> str | None:
@@ -59,7 +59,7 @@ def why_strategy_cannot_run(plan: Plan, config: Config, strategy: str) -> str | 
     return None
 
 
-def _find_choice_file(plan: Plan, config: Config, directory: Path) -> Path:
+def _find_file_of_measured_choice(plan: Plan, config: Config, directory: Path) -> Path:
     parts = (
         plan.digest, *expand_layout(plan, config.layout), str(config.dtype), config.backend,
         _find_processor_name(config), cpu_features(), instruction_set().name, find_compiler() is not None, __version__,

@@ -17,7 +17,6 @@ class Constants(nn.Module):
     __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
     def _register_exact_constants(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
-        """Register exact constants as buffers."""
         self.__dict__["_exact"] = {**self.__dict__.get("_exact", {}), **exact}
         for name, values in exact.items():
             there = self._buffers.get(name)
@@ -26,11 +25,10 @@ class Constants(nn.Module):
         return self
 
     def _find_reference_of_dtype_and_device(self) -> Tensor | None:
-        """First floating-point parameter, or None."""
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
     def _adapt_constants_to_dtype_and_device(self, reference: Tensor | None) -> None:
-        """Round exact constants to a tensor's dtype and device (None: unchanged)."""
+        """Round exact constants to a reference's dtype and device (None: own)."""
         exact: dict[str, np.ndarray] = self.__dict__.get("_exact", {})
         for name, values in exact.items():
             held = self._buffers[name]

@@ -79,7 +79,7 @@ class GraphWriter:
         return fx.Proxy(node, self._recorder)
 
     def constant(self, name: str, values: np.ndarray) -> Traced:
-        """Add a buffer read to the graph; the name gets a number if taken by other values."""
+        """Add a named buffer to the graph, numbered if the name is taken."""
         wanted, number = name, 0
         while not np.array_equal(self.constants.setdefault(name, values), values):
             number += 1

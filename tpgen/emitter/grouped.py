@@ -40,7 +40,7 @@ def grouped(writer: GraphWriter, form: Form, inputs: FlatOperands) -> list[Segme
             prepared.append((term, *write_cross_product(writer, *read_term(writer, form, term, inputs))))
     prepared = _couple_second_input_for_all_paths_at_once(writer, form, inputs, prepared)
     opened, prepared = _write_second_input_gradient_as_one_product(writer, form, inputs, prepared)
-    groups, rest = _group_by_output(form, prepared)
+    groups, rest = _group_terms_with_weights_last_by_output_segment(form, prepared)
     results = [*opened, *(_write_product_with_stacked_weights(writer, form, inputs, group) for group in groups)]
     for term, c, given in rest:
         with writer.serving(term.path, "contraction"):
@@ -78,7 +78,6 @@ def _couple_second_input_for_all_paths_at_once(
 def _write_second_input_gradient_as_one_product(
     writer: GraphWriter, form: Form, inputs: FlatOperands, terms: list[PreparedTerm]
 ) -> tuple[list[SegmentResult], list[PreparedTerm]]:
-    """Write results of input 2's gradient; also return the terms that remain."""
     if form.opened != ("x2",):
         return [], terms
     keyed: dict[_SecondInputTableKey, list[PreparedTerm]] = {}
@@ -142,8 +141,9 @@ def _make_coupling_matrix_on_second_input(
     return block
 
 
-def _group_by_output(form: Form, terms: list[PreparedTerm]) -> tuple[list[list[PreparedTerm]], list[PreparedTerm]]:
-    """Group terms that contract weights last, by output segment; also return other terms."""
+def _group_terms_with_weights_last_by_output_segment(
+    form: Form, terms: list[PreparedTerm]
+) -> tuple[list[list[PreparedTerm]], list[PreparedTerm]]:
     if form.opened != ("out",) or form.row(("w",)):
         return [], terms
     by_output: dict[int, list[PreparedTerm]] = {}
@@ -166,7 +166,7 @@ def _is_contracting_weights_last_cheapest(contraction: Contraction) -> bool:
         for a in w.letters
     ):
         return False
-    coupled, summed = _split_off_weight_contraction(contraction)
+    coupled, summed = _find_contraction_before_weights_and_summed_letters(contraction)
     operations = 2 if contraction.size(summed) > 1 else 1  # opt_einsum counts the additions of a sum
     last = (
         operations * PLANNING_ROWS * contraction.size(coupled.output) * contraction.size(set(w.letters) - set(summed))
@@ -174,7 +174,7 @@ def _is_contracting_weights_last_cheapest(contraction: Contraction) -> bool:
     return count_flops(coupled) + last <= 1.05 * count_flops(contraction)
 
 
-def _split_off_weight_contraction(contraction: Contraction) -> tuple[Contraction, str]:
+def _find_contraction_before_weights_and_summed_letters(contraction: Contraction) -> tuple[Contraction, str]:
     # also returns the copies that the weights sum; components come ahead of copies
     w = next(f for f in contraction.factors if f.source == "w")
     summed = "".join(a for a in w.letters if a not in contraction.output)
@@ -188,7 +188,7 @@ def _write_product_with_stacked_weights(
     features, weights = [], []
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):
-            coupled, summed = _split_off_weight_contraction(c)
+            coupled, summed = _find_contraction_before_weights_and_summed_letters(c)
             tensor = write_contraction(writer, coupled, given).tensor
         components, copies = c.size(coupled.output) // c.size(summed), c.size(summed)
         with writer.serving(term.path, "reshape"):

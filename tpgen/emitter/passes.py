@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import fx
 
@@ -12,7 +13,7 @@ from tpgen.emitter.graph_writer import NodeOrigin
 
 
 def name_nodes(graph: fx.Graph) -> fx.Graph:
-    """Name nodes after segment or path."""
+    """Copy a graph; name nodes after segment or path."""
     new = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -92,7 +93,7 @@ def _rewrite_graph_on_streams(
         for node in nodes:
             copies[node] = new.node_copy(node, lambda n: copies[n])
 
-    def add_call_node(function, *args, instructions: tuple[int, ...] = ()) -> fx.Node:
+    def add_call_node(function: Callable[..., Any], *args: Any, instructions: tuple[int, ...] = ()) -> fx.Node:
         node = new.call_function(function, args)
         node.meta["tpgen"] = NodeOrigin(instructions, "stream")
         return node

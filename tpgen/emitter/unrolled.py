@@ -33,13 +33,13 @@ def write_unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Fla
         closed = [f for f in c.factors if f is not coupling and set(f.letters) & set(letters)]
         # the three letters of the coupling stand in three places: the output and two operands
         if coupling and sum(a in c.output for a in letters) == 1 and len(closed) == 2:
-            result = _UnrolledTerm(writer, c, given, coupling, closed).write()
+            result = _UnrolledTermWriter(writer, c, given, coupling, closed).write_term()
         else:
             result = write_contraction(writer, c, given, elementwise=True)
         return flatten_term_result(form, term, inputs, result)
 
 
-class _UnrolledTerm:
+class _UnrolledTermWriter:
     def __init__(
         self,
         writer: GraphWriter,
@@ -62,7 +62,7 @@ class _UnrolledTerm:
             self.table.letters
         )
 
-    def write(self) -> Labelled:
+    def write_term(self) -> Labelled:
         return (
             self._multiply_components_then_couple()
             if self.table_is_open

@@ -89,7 +89,7 @@ def check_edge_index(name: str, index: object) -> None:
     _check_is_dense(name, index)
 
 
-def check_edge_indices(
+def check_edge_index_fits(
     name: str, index: Tensor, like: Tensor, num_edges: int, num_rows: int, limit_name: str, check_values: bool
 ) -> None:
     """Raise `InputError` for an edge index of wrong device, shape or, with ``check_values``, range."""

@@ -15,7 +15,7 @@ from tpgen.kernels.runtime.batched import run_product
 from tpgen.kernels.runtime.description import describe, takes_pairs
 from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.kernels.runtime.pairs import rows_of_edges
-from tpgen.nn.checks import check_edge_index, check_edge_indices
+from tpgen.nn.checks import check_edge_index, check_edge_index_fits
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.tensor_product import TensorProduct
 
@@ -234,4 +234,4 @@ class TensorProductConv(TensorProduct):
             ("edge_dst", dst, nodes, "num_nodes"),
         ):
             look = check_index and self.choice.strategy != "kernel"
-            check_edge_indices(name, index, x, y.shape[0], limit, what, look)
+            check_edge_index_fits(name, index, x, y.shape[0], limit, what, look)

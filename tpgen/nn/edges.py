@@ -18,8 +18,7 @@ from tpgen.nn.checks import can_read_values, check_edge_index, check_range
 class EdgeOrder:
     """Edges sorted by receiver, stably: convolutions of large graphs run much faster.
 
-    Compute edge attributes from `senders` and `receivers`, or `sort` existing ones, and pass the `EdgeOrder` to every
-    convolution.
+    Compute edge attributes from `senders` and `receivers`, or `sort` existing ones; pass the order to convolutions.
 
     >>> edges = EdgeOrder.of(torch.tensor([0, 1, 2]), torch.tensor([2, 0, 2]), num_nodes=4)
     >>> edges.senders, edges.receivers, edges.first

@@ -132,7 +132,6 @@ class FormModule(PlannedModule):
     # --- weights ------------------------------------------------------------------------------------------------
 
     def _choose_given_or_own_value(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
-        """``value`` unchecked in shape, else ``own``; `InputError` for missing weights."""
         if value is None and numel > 0 and not self.internal_weights:
             raise InputError(self._missing_weights_message())
         if value is not None and not isinstance(value, Tensor):

@@ -20,7 +20,7 @@ MODULES: dict[Maker, Any] = {PRODUCT: TensorProduct, LINEAR: Linear, POLYNOMIAL:
 def build_module(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModule:
     """Build the module of a plan, without internal weights; with ``edges``, a convolution.
 
-    ``options`` are those of the class, and `list_size_keywords` the plan.
+    ``options``: the class's, with `list_size_keywords`.
 
     >>> from tpgen.planner.harmonics import make_harmonics_plan
     >>> plan = make_harmonics_plan("1o", [1], "norm")

@@ -76,21 +76,21 @@ class Polynomial(PolynomialModule):
 
     Example
     -------
-    Features squared and coupled with harmonics:
+    Features squared, coupled with harmonics:
 
     >>> tensors = {"x": "8x0e+8x1o", "y": "0e+1o"}
     >>> product = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y"), ("x",)], strategy="einsum")
     >>> product(torch.randn(5, 32), torch.randn(5, 4)).shape
     torch.Size([5, 32])
 
-    A table, the dot product:
+    A dot product:
 
     >>> dot = Polynomial({"a": "4x1o", "b": "4x1o"}, "4x0e", [(("a", "b"), {(0, i, i): 1.0 for i in range(3)})],
     ...                  weights="none", strategy="einsum")
     >>> dot(torch.ones(1, 12), torch.ones(1, 12))
     tensor([[3., 3., 3., 3.]])
 
-    A convolution of squared source features with edge harmonics:
+    A convolution over edges:
 
     >>> conv = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y")], edges={"x": "src", "out": "dst"}, strategy="einsum")
     >>> src, dst = torch.randint(5, (2, 12))

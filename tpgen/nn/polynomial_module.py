@@ -28,7 +28,7 @@ from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import is_autocasting, run_without_autocast
 from tpgen.nn.checks import (
     check_edge_index,
-    check_edge_indices,
+    check_edge_index_fits,
     check_num_elements,
     check_range,
     parse_element_index,
@@ -170,7 +170,7 @@ class PolynomialModule(PlannedModule):
                 f"{self._index}: this module has no elements: leave it out, or construct it with num_elements (and a "
                 "Polynomial with weights='element')"
             )
-        return self._run_program([*given.values(), *self._weights_of_call(weights, rows)], index, ends)
+        return self._run_program([*given.values(), *self._choose_given_or_own_weights(weights, rows)], index, ends)
 
     def _check_shape_of_input(self, name: str, row_shape: tuple[int, ...], x: Tensor, rows: int, rows_of: str) -> None:
         if x.dim() != len(row_shape) + 1 or x.shape[1:] != row_shape:
@@ -225,7 +225,7 @@ class PolynomialModule(PlannedModule):
     def _own_weights(self) -> list[Tensor]:
         raise NotImplementedError
 
-    def _weights_of_call(self, given: Any, rows: int) -> list[Tensor]:
+    def _choose_given_or_own_weights(self, given: Any, rows: int) -> list[Tensor]:
         return (
             self._own_weights() if given is None and self.internal_weights else self._check_given_weights(given, rows)
         )
@@ -298,10 +298,7 @@ def parse_edge_ends(edges: Any, plan: Plan) -> Ends:
 def _find_edge_indices_of_call(
     ends: Ends, operands: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
 ) -> list[Any]:
-    """Edge indices of a program, then the number of result rows if edges are summed.
-
-    Raises `InputError` for edges that do not fit.
-    """
+    """Checked edge indices of a program, then the number of result rows if edges are summed."""
     if not ends:
         if src is not None or dst is not None or num_nodes is not None:
             raise InputError(
@@ -328,5 +325,5 @@ def _find_edge_indices_of_call(
             limits[NODES] = num_nodes or 0
         what = min(limits, key=limits.__getitem__) if check_index else ""
         like, limit = next(iter(operands.values())), limits.get(what, 0)
-        check_edge_indices(EDGE_ARGUMENTS[end], index, like, first.numel(), limit, what, check_index)
+        check_edge_index_fits(EDGE_ARGUMENTS[end], index, like, first.numel(), limit, what, check_index)
     return [*(index.long() for index in used.values()), *([num_nodes] if into else [])]

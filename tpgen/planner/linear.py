@@ -1,7 +1,4 @@
-r"""Plan a linear layer between copies of equal irreps.
-
-.. math:: z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} \; (+\, b_w)
-"""
+"""Plan a linear layer between copies of equal irreps."""
 
 from __future__ import annotations
 

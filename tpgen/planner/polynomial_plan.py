@@ -1,10 +1,4 @@
-r"""Plan an equivariant polynomial
-
-.. math::
-    z_k = \sum_p w_p \sum U^p_{k, i \ldots j}\, x_i \cdots y_j
-
-over paths p of terms, per row and channel.  Constants U are generated or given.
-"""
+"""Plan an equivariant polynomial from terms with generated or given couplings."""
 
 from __future__ import annotations
 

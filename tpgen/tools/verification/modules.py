@@ -242,7 +242,7 @@ def _parameter_name_of_each_weight(module: PolynomialModule) -> list[str]:
     names = {id(p): name for name, p in module.named_parameters()}
     if not names:
         return [""] * len(module.plan.weights)
-    return [names[id(p)] for p in module._weights_of_call(None, 0)]
+    return [names[id(p)] for p in module._choose_given_or_own_weights(None, 0)]
 
 
 def _polynomial_frame(o: Operand) -> Frame:
