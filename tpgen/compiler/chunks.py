@@ -90,7 +90,6 @@ class ChunkedProgram(Differentiable[Any]):
     """Program run in chunks of rows, within ``max_bytes`` beside operands and result (None: no limit).
 
     ``run`` is differentiable to ``max_orders``, ``run_plain`` to any order.  Depths: numbers of axes behind the batch.
-    ``clone_results``: if the next run overwrites results.
     """
 
     def __init__(
@@ -134,7 +133,6 @@ class ChunkedProgram(Differentiable[Any]):
         return record_call(self, made, (function,), *arguments)
 
     def call(self, arguments: Sequence[Any], rest: tuple) -> tuple:
-        """Join row arguments and a `_FunctionOfRows` to a call."""
         return arguments, *rest
 
     def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:

@@ -33,7 +33,7 @@ _Positions = tuple[int, ...]  # positions among the slots of the form
 class ClosedForm(Differentiable[Any]):
     """Differentiable form: a program per set of computed operands, compiled at first use.
 
-    ``like`` gives dtype and device.  ``clone_results``: if the next run overwrites results.
+    ``like`` gives dtype and device.
     """
 
     def __init__(
@@ -76,7 +76,6 @@ class ClosedForm(Differentiable[Any]):
         return record_call(self, made, (targets, required, rows), *operands)
 
     def call(self, point: Sequence[Any], rest: tuple) -> tuple:
-        """Join operands and other arguments to a call."""
         return point, *rest
 
     def asks_for_used_gradients(self, call: Any) -> bool:

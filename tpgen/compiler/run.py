@@ -15,7 +15,7 @@ from tpgen.form.form import Form, SlotNames
 
 
 def make_form_runner(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
-    """Callable of a form's ``program``, compiled and chunked as ``config`` says; ``like`` gives dtype and device."""
+    """Callable of a form's ``program``, compiled and chunked as ``config`` says."""
 
     def compiled(program: nn.Module) -> Runner:
         return compile_program(program, config)

@@ -26,7 +26,7 @@ class EdgeOrder:
     >>> edges.sort(torch.tensor([10.0, 11.0, 12.0]))
     tensor([11., 10., 12.])
 
-    Replacing both ends and the number of nodes:
+    As ``edge_src``:
 
     >>> from tpgen.nn.conv import TensorProductConv
     >>> from tpgen.planner.presets import channelwise
@@ -35,8 +35,8 @@ class EdgeOrder:
     >>> conv(x, edges.sort(y), edges.sort(w), edges).shape
     torch.Size([4, 64])
 
-    `of` checks indices, and a convolution does at each call unless ``check_index=False``.  An `EdgeOrder` can be
-    compiled, exported and pickled.
+    `of` checks indices; so do convolutions, unless ``check_index=False``.  An `EdgeOrder` can be compiled, exported and
+    pickled.
     """
 
     senders: Tensor  # node that each edge comes from

@@ -113,7 +113,6 @@ class FormModule(PlannedModule):
     # --- inspection ---------------------------------------------------------------------------------------------
 
     def inspection_options(self) -> dict[str, Any]:
-        """Inspection keywords, layout included."""
         return {"layout": self.layout, **super().inspection_options()}
 
     def count_rows_and_nodes(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:

@@ -67,7 +67,7 @@ class Linear(FormModule):
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, for a wrong tensor.
+        for a wrong tensor.
 
     Example
     -------
@@ -203,7 +203,6 @@ class Linear(FormModule):
         return [*(self._meta_tensor_of_own_dtype(*shape) for shape in shapes), *index]
 
     def inspection_options(self) -> dict[str, Any]:
-        """Inspection keywords, elements included."""
         return {**super().inspection_options(), **({"elements": self.num_elements or 1} if self._by_element else {})}
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class Polynomial(PolynomialModule):
     OptionError
         for an unknown option.
     InputError
-        at a call, for a wrong tensor.
+        for a wrong tensor.
 
     Example
     -------

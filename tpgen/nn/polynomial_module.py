@@ -101,7 +101,6 @@ class PolynomialModule(PlannedModule):
     # -- inspection --
 
     def inspection_options(self) -> dict[str, Any]:
-        """Inspection keywords, sizes included."""
         return {"channels": self.channels, "elements": self.num_elements or 1, **super().inspection_options()}
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
@@ -123,7 +122,6 @@ class PolynomialModule(PlannedModule):
         return [name for end, name in EDGE_ARGUMENTS.items() if end in dict(self._ends).values()]
 
     def count_rows_and_nodes(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
-        """Number of rows, and None for nodes."""
         return (args[0] if args else kwargs["x"]).shape[0], None
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:

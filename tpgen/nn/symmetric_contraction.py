@@ -56,7 +56,7 @@ class SymmetricContraction(PolynomialModule):
     OptionError
         for an unknown option.
     InputError
-        at a call, for a wrong tensor.
+        for a wrong tensor.
 
     Example
     -------

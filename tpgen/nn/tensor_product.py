@@ -79,7 +79,7 @@ class TensorProduct(FormModule):
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, for a wrong tensor.
+        for a wrong tensor.
 
     Example
     -------
