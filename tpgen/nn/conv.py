@@ -148,7 +148,7 @@ class TensorProductConv(TensorProduct):
         nodes = x.shape[0] if num_nodes is None else num_nodes
         self._check_edges(x, y, w, src, dst, nodes, check_index)
         if self.choice.strategy == "kernel" and torch.jit.is_tracing():
-            return self._convolve_in_trace(x, y, w, src, dst, nodes)
+            return self._convolve_in_jit_trace(x, y, w, src, dst, nodes)
         if self.choice.strategy == "kernel":
             return kernel_conv(x, y, w, src, dst, nodes, self._checked if check_index else self._trusting)
         return self._run_program("forward", x, y, w, src, dst, nodes)
@@ -180,7 +180,7 @@ class TensorProductConv(TensorProduct):
     def __prepare_scriptable__(self) -> "TensorProductConv":
         return self  # without `right`, which a convolution has not
 
-    def _convolve_in_trace(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
+    def _convolve_in_jit_trace(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
         # a trace records `nodes` as a constant argument of the convolution's operator, and keeps new_zeros symbolic
         messages = run_product(x.index_select(0, src), y, w, [], self._checked)
         return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)

@@ -197,7 +197,7 @@ class Polynomial(PolynomialModule):
         `weight_shapes` preceded by the number of elements, 1 (shared by all rows) or rows.  Edge arguments are those of
         `TensorProductConv`.
         """
-        tensors = self._tensors_in_order_of_inputs(tensors, named) if named else tensors
+        tensors = self._order_tensors_as_inputs(tensors, named) if named else tensors
         if len(tensors) != len(self.irreps_in):
             raise InputError(
                 f"a call takes {len(self.irreps_in)} tensors ({', '.join(self.irreps_in)}), got {len(tensors)}"
@@ -209,9 +209,7 @@ class Polynomial(PolynomialModule):
                 return node
         return self._check_operands_and_run(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
 
-    def _tensors_in_order_of_inputs(
-        self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]
-    ) -> tuple[Tensor, ...]:
+    def _order_tensors_as_inputs(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         rest = [*self.irreps_in][len(tensors) :]
         if sorted(rest) != sorted(named):
             raise InputError(

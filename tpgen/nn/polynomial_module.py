@@ -278,7 +278,7 @@ def check_checkpoint_shape(key: str, stored: Any, own: Tensor) -> None:
 
 
 def parse_edge_ends(edges: Any, plan: Plan) -> Ends:
-    """Convert ``edges`` into pairs of operand and end; raises `PlanError` for wrong names."""
+    """Pairs (operand name, ``src`` or ``dst``) from ``edges``; `PlanError` for wrong names."""
     names = [o.name for o in plan.operands if not o.weights]
     if not isinstance(edges, Mapping):
         raise PlanError(f"edges: must map names of tensors to ends, such as {{'x': 'src'}}, got {str(edges)[:60]}")

@@ -41,7 +41,7 @@ class FilteringOptions(PresetOptions, total=False):
     path_normalization: str | None
 
 
-def _split_planning_options(
+def _split_into_plan_and_module_options(
     options: Mapping[str, Any], irrep_normalization: str | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: value for name, value in options.items() if name not in _E3NN_FLAGS}
@@ -84,7 +84,7 @@ class FullyConnectedTensorProduct(_PresetProduct):
         path_normalization: str | None = None,
         **options: Unpack[PresetOptions],
     ) -> None:
-        planning, told = _split_planning_options(
+        planning, told = _split_into_plan_and_module_options(
             {**options, "path_normalization": path_normalization}, irrep_normalization
         )
         self._set_up_from_plan(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
@@ -103,7 +103,7 @@ class _PresetWithIrrepFilter(_PresetProduct):
         irrep_normalization: str | None = None,
         **options: Unpack[FilteringOptions],
     ) -> None:
-        planning, told = _split_planning_options(options, irrep_normalization)
+        planning, told = _split_into_plan_and_module_options(options, irrep_normalization)
         self._set_up_from_plan(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), **told)
 
 
@@ -147,7 +147,7 @@ class TensorSquare(_PresetProduct):
         irrep_normalization: str | None = None,
         **options: Unpack[FilteringOptions],
     ) -> None:
-        planning, told = _split_planning_options(options, irrep_normalization)
+        planning, told = _split_into_plan_and_module_options(options, irrep_normalization)
         self._set_up_from_plan(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), **told)
 
     def _set_up_from_plan(self, plan: Plan, internal_weights: bool | None, **options: Any) -> None:

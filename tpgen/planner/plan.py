@@ -328,9 +328,9 @@ class Plan(Shown):
 
     def rows(self, itemsize: int = 4) -> list[PlanRow]:
         """Table rows, one per instruction with paths."""
-        return [PlanRow(n, self._table_cells_of_paths(paths, itemsize)) for n, paths in self.by_instruction.items()]
+        return [PlanRow(n, self._make_table_cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
 
-    def _table_cells_of_paths(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
+    def _make_table_cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
         path, slices = paths[0], [p.weight for p in paths if p.weight]
         numbers = sum({leg.operand: leg.numbers for leg in path.legs}.values())
         if slices and self.operand(slices[0].operand).rows == ROW:

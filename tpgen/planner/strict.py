@@ -71,7 +71,7 @@ def make_json_name_reader(known: Collection[str]) -> Reader:
 
 
 def read_json_irreps(name: str, value: Any) -> str:
-    """Read irreps as text, of bounded dimension."""
+    """Validate irreps as text, of bounded dimension."""
     check_field(isinstance(value, str) and len(value) < 2**16, name, "must be irreps as text, like '8x0e+4x1o'", value)
     dim = 0
     for part in value.split("+") if value.strip() else []:
@@ -90,13 +90,13 @@ def _is_short_number(text: str) -> bool:
 
 
 def read_json_index(name: str, value: Any) -> int:
-    """Read a non-negative position."""
+    """Validate a non-negative index."""
     check_field(type(value) is int and 0 <= value < MAX_DIM, name, "indices must be small integers", value)
     return value
 
 
 def read_json_number(name: str, value: Any, least: float = 0.0, most: float = 1e12) -> float:
-    """Read a number from ``least`` to ``most``."""
+    """Validate a number from ``least`` to ``most``."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     rule = f"must be a number from {least:g} to {most:g}".replace("+", "")
     check_field(is_number and least <= value <= most, name, rule, value)
@@ -107,19 +107,19 @@ real = partial(read_json_number, least=-1e300, most=1e300)  # a finite number of
 
 
 def read_json_boolean(name: str, value: Any) -> bool:
-    """Read true or false."""
+    """Validate true or false."""
     check_field(type(value) is bool, name, "must be true or false", value)
     return value
 
 
 def read_json_weight_sharing(name: str, value: Any) -> bool | str:
-    """Read true, false or ``element``."""
+    """Validate true, false or ``element``."""
     check_field(type(value) is bool or value == "element", name, "must be true, false or 'element'", value)
     return value
 
 
 def read_json_text(name: str, value: Any) -> str:
-    """Read any text."""
+    """Validate text."""
     check_field(isinstance(value, str), name, "must be text", value)
     return value
 
