@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tpgen.base.errors import TpgenError, unknown
-from tpgen.base.progress import Progress, bar
+from tpgen.base.progress import Progress, progress_bar
 from tpgen.tools.bench.records import Environment, build_dataclass_from_json, read_environment
 
 SCHEMA = 1
@@ -135,14 +135,14 @@ def measure_goals(
     """
     folder.mkdir(parents=True, exist_ok=True)
     units = [Unit(goal, subject, seconds, inductor) for goal in goals for subject in goal.subjects]
-    with bar(len(units)) if progress else nullcontext(Progress()) as show:
+    with progress_bar(len(units)) if progress else nullcontext(Progress()) as show:
         for unit in units:
             if not _measured_before(folder / unit.file):
                 title = f"{unit.goal.name}: {unit.subject}"
-                show.say(title)
+                show.begin_activity(title)
                 findings = _measured(Unit(unit.goal, unit.subject, seconds, inductor, _Part(show, unit.goal.name)))
                 save_outcome(Outcome(unit.goal.name, unit.subject, read_environment(), seconds, findings), folder)
-            show.step()
+            show.finish_step()
 
 
 def _measured_before(path: Path) -> bool:
@@ -163,8 +163,8 @@ class _Part(Progress):
     def __init__(self, whole: Progress, name: str) -> None:
         self._whole, self._name = whole, name
 
-    def say(self, what: str) -> None:
-        self._whole.say(f"{self._name}: {what}")
+    def begin_activity(self, what: str) -> None:
+        self._whole.begin_activity(f"{self._name}: {what}")
 
 
 def record_name(goal: str, subject: str) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from tpgen.base.errors import TpgenError
-from tpgen.base.progress import bar
+from tpgen.base.progress import progress_bar
 from tpgen.form.form import form_of
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.chips import chip_of
@@ -69,11 +69,11 @@ def build_all(wanted: Iterable[Wanted], arch: int, seconds: float) -> int:
     pool = ProcessPoolExecutor(max(1, workers), get_context("spawn"))  # CUDA does not outlive a fork
     ready = 0
     try:
-        with bar(len(kernels)) as shown:
-            shown.say("compile kernels")
+        with progress_bar(len(kernels)) as shown:
+            shown.begin_activity("compile kernels")
             for done in as_completed([pool.submit(build, one, arch) for one in kernels], seconds):
                 ready += done.result() is None
-                shown.step()
+                shown.finish_step()
     except TimeoutError:
         pass
     finally:

@@ -269,7 +269,7 @@ def convolution(unit: Unit) -> Findings:
     """`TensorProductConv` against e3nn's product between a gather and `index_add`; the parts are the tasks."""
     plan, figures = problem_named(unit.subject).plan, []
     for name in unit.goal.targets:
-        unit.show.say(f"{unit.subject}, {name}: build and check")
+        unit.show.begin_activity(f"{unit.subject}, {name}: build and check")
         task, makers = TASKS[name], _conv_makers(plan, rivals(unit))
         check_convolutions(plan, task, makers)
         operands = conv_operands(plan, GRAPH, torch.float32)
@@ -278,7 +278,7 @@ def convolution(unit: Unit) -> Findings:
         for who, call in calls.items():
             require_right(plan, task, who, call(), expected)
         del expected
-        unit.show.say(f"{unit.subject}, {name}: time {len(calls)} in turn")
+        unit.show.begin_activity(f"{unit.subject}, {name}: time {len(calls)} in turn")
         figures.append(_conv_figure(unit, name, time_in_turns(calls, CPU, unit.seconds, _CONV_ROUNDS)))
     return Findings(tuple(figures))
 

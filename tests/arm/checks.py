@@ -20,7 +20,7 @@ from tests.networks.deployment.test_runtime import (
 )
 from tpgen.networks.deployment.deploy import deploy
 from tpgen.networks.deployment.runtime import list_processor_features
-from tpgen.nn.modules import build_module, list_open_sizes
+from tpgen.nn.modules import build_module, list_size_keywords
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 from tpgen.tools.demo.potential import convert_potential, make_pair_energy_example
 from tpgen.tools.verification.verify import verify
@@ -34,7 +34,7 @@ NAMES = ("tetris-1", "nequip-aspirin", "mace-readout", "nequip-linear", "small-c
 @pytest.mark.parametrize("name", NAMES)
 def test_every_law_holds(name: str, dtype: torch.dtype) -> None:
     problem = {**PROBLEMS, **LINEARS, **POLYNOMIALS}[name]
-    sizes = list_open_sizes(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
+    sizes = list_size_keywords(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
     report = verify(build_module(problem.plan, **sizes, strategy="kernel").to(dtype), rows=4)
     assert report.passed, str(report)
 

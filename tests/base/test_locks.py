@@ -16,7 +16,7 @@ import pytest
 import tpgen
 from tests.cases import run_python
 from tests.machine import needs_compiler
-from tpgen.base.locks import ForkedLock, cached_property, no_collection
+from tpgen.base.locks import ForkedLock, cached_property, without_garbage_collection
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 GUARD = ForkedLock()
@@ -41,7 +41,7 @@ def ends_well(act: Callable[[], object]) -> bool:
     entered, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with GUARD.lock, RECURSIVE.lock, no_collection():
+        with GUARD.lock, RECURSIVE.lock, without_garbage_collection():
             assert Held(entered, go).value == 1
 
     thread = threading.Thread(target=hold)
@@ -86,7 +86,7 @@ def test_a_process_that_waits_is_found() -> None:
 
 
 def test_garbage_is_collected_again_when_the_last_thread_is_done() -> None:
-    first, second = no_collection(), no_collection()
+    first, second = without_garbage_collection(), without_garbage_collection()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -95,7 +95,7 @@ def test_garbage_is_collected_again_when_the_last_thread_is_done() -> None:
     assert gc.isenabled()
     gc.disable()
     try:
-        with no_collection():
+        with without_garbage_collection():
             pass
         assert not gc.isenabled()
     finally:

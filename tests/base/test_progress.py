@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tpgen
-from tpgen.base.progress import announce, bar, step_reporter
+from tpgen.base.progress import announce, progress_bar, step_reporter
 from tpgen.tools.bench.contenders import select_contenders
 from tpgen.tools.bench.run import run_benchmarks, select_problems
 
@@ -48,13 +48,13 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
 
 
 def test_a_cell_is_drawn_at_every_step(notebook: Notebook, capfd: pytest.CaptureFixture[str]) -> None:
-    with bar(2) as shown:
-        shown.say("<first>")
-        shown.within(0.05)  # too little to be drawn
-        shown.within(0.5)
-        shown.step()
-        shown.say("second")
-        shown.step()
+    with progress_bar(2) as shown:
+        shown.begin_activity("<first>")
+        shown.report_share_of_step(0.05)  # too little to be drawn
+        shown.report_share_of_step(0.5)
+        shown.finish_step()
+        shown.begin_activity("second")
+        shown.finish_step()
     assert notebook.texts == [" 0/2", "<first> 0/2", "<first> 0/2", "<first> 1/2", "second 1/2", "second 2/2"]
     assert 'max="2" value="0.5"' in notebook.drawn[2]._repr_html_()
     assert "&lt;first&gt;" in notebook.drawn[2]._repr_html_()

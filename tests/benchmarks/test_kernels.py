@@ -123,7 +123,7 @@ def test_run_tells_a_given_progress(small: Problem):
     said: list[str] = []
 
     class Ear(type(unit(TIMES_FASTER).show)):  # type: ignore[misc]
-        def say(self, what: str) -> None:
+        def begin_activity(self, what: str) -> None:
             said.append(what)
 
     run_benchmarks([small], [], ["forward"], seconds=0, progress=Ear())

@@ -15,7 +15,7 @@ import tpgen
 from tests.cases import derivatives
 from tpgen.base.errors import BackendError, InputError
 from tpgen.compiler import chunks
-from tpgen.compiler.chunks import Chunked
+from tpgen.compiler.chunks import ChunkedProgram
 from tpgen.compiler.footprint import run_on_fake_tensors
 from tpgen.networks.program import network_program
 from tpgen.planner.coupling import wigner_3j
@@ -46,7 +46,7 @@ def chunked(module: torch.nn.Module, name: str = "forward") -> bool:
     return bool(measured(module._runners[name]))
 
 
-def measured(runner: Chunked) -> list[tuple]:
+def measured(runner: ChunkedProgram) -> list[tuple]:
     return [key for key in chunks._measured if key[0] == runner._number]
 
 

@@ -138,7 +138,7 @@ def test_results_are_copied_where_the_next_run_overwrites_them() -> None:
 
     plan = small_plan(shared=True)
     like = torch.empty(0, dtype=torch.float64)
-    product = ClosedForm(form_of(plan), "einsum", like, compile_program, copies=True)
+    product = ClosedForm(form_of(plan), "einsum", like, compile_program, clone_results=True)
     x1, x2, w = operands(plan).values()
     first, kept = product(x1, x2, w), reference_product(plan, x1, x2, w)
     product(2.0 * x1, x2, w)

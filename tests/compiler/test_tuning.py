@@ -11,9 +11,9 @@ import torch
 from tpgen.compiler import tuning
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
-from tpgen.compiler.tuning import _choice_file, read_choice
+from tpgen.compiler.tuning import _find_file_of_measured_choice, read_measured_choice
 from tpgen.kernels.build import cache
-from tpgen.nn.modules import build_module, list_open_sizes
+from tpgen.nn.modules import build_module, list_size_keywords
 from tpgen.planner.harmonics import make_harmonics_plan
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
@@ -36,40 +36,48 @@ def config(tmp_path, monkeypatch) -> Config:
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
 def test_modules_of_any_plan_take_what_was_measured(plan: Plan, config: Config) -> None:
-    cache.write_atomically(_choice_file(plan.flat, config, cache.current_directory()), json.dumps(_entry("unrolled")))
-    module = build_module(plan, **list_open_sizes(plan))
+    cache.write_atomically(
+        _find_file_of_measured_choice(plan.flat, config, cache.current_directory()), json.dumps(_entry("unrolled"))
+    )
+    module = build_module(plan, **list_size_keywords(plan))
     assert module.choice.strategy == "unrolled"
     assert "measured" not in module.double().choice.reason
 
 
 def test_a_choice_is_for_one_layout_dtype_and_backend(config: Config) -> None:
-    cache.write_atomically(_choice_file(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum")))
+    cache.write_atomically(
+        _find_file_of_measured_choice(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum"))
+    )
     assert choose_strategy(PLAN, config).strategy == "einsum"
     for other in ({"layout": "ir_mul"}, {"dtype": torch.float64}, {"backend": "aot_eager"}):
-        assert read_choice(PLAN, replace(config, **other)) is None
+        assert read_measured_choice(PLAN, replace(config, **other)) is None
 
 
 def test_a_choice_is_for_one_kind_of_gpu(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["H200", "A40"]
     monkeypatch.setattr(tuning, "gpu_name", lambda device: names[device.index])
     one, other = (replace(config, device=f"cuda:{n}") for n in range(2))
-    cache.write_atomically(_choice_file(PLAN, one, cache.current_directory()), json.dumps(_entry("einsum")))
-    assert read_choice(PLAN, one).strategy == "einsum"
-    assert read_choice(PLAN, other) is None
+    cache.write_atomically(
+        _find_file_of_measured_choice(PLAN, one, cache.current_directory()), json.dumps(_entry("einsum"))
+    )
+    assert read_measured_choice(PLAN, one).strategy == "einsum"
+    assert read_measured_choice(PLAN, other) is None
     names[1] = "H200"
-    assert read_choice(PLAN, other).strategy == "einsum"
+    assert read_measured_choice(PLAN, other).strategy == "einsum"
 
 
 def test_a_name_that_is_asked_for_is_kept(config: Config) -> None:
-    cache.write_atomically(_choice_file(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum")))
+    cache.write_atomically(
+        _find_file_of_measured_choice(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum"))
+    )
     assert choose_strategy(PLAN, replace(config, strategy="unrolled")).strategy == "unrolled"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"strategy": "gone", "milliseconds": 1, "rows": 2}),
                                   json.dumps({"strategy": ["einsum"], "milliseconds": 1})])  # fmt: skip
 def test_a_damaged_file_is_passed_over(config: Config, text: str) -> None:
-    cache.write_atomically(_choice_file(PLAN, config, cache.current_directory()), text)
-    assert read_choice(PLAN, config) is None
+    cache.write_atomically(_find_file_of_measured_choice(PLAN, config, cache.current_directory()), text)
+    assert read_measured_choice(PLAN, config) is None
 
 
 def _entry(strategy: str) -> dict:

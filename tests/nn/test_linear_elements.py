@@ -138,7 +138,7 @@ def test_a_usual_call_goes_by_the_shortest_way(monkeypatch: pytest.MonkeyPatch) 
     layer = layer_of(strategy="kernel")
     x = features(layer, ROWS)
     wanted = layer(x, index=INDEX)  # builds the kernel
-    monkeypatch.setattr(type(layer), "_check_operands", None)
+    monkeypatch.setattr(type(layer), "_check_and_convert_operands", None)
     torch.testing.assert_close(layer(x, index=INDEX), wanted)
 
 

@@ -44,7 +44,7 @@ def test_weights_by_element_are_as_many_as_elements(strategy: str, first: tuple[
 @ALL
 def test_weights_by_element_from_outside_are_those_of_the_module(strategy: str) -> None:
     own, outside, x = contraction(strategy, internal_weights=True), contraction(strategy), features()
-    given = [p.detach() for p in own._weights_of_call(None, 3)]
+    given = [p.detach() for p in own._choose_given_or_own_weights(None, 3)]
     torch.testing.assert_close(outside(x, INDEX, weights=given), own(x, INDEX))
 
 

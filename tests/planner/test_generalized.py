@@ -77,8 +77,8 @@ def test_independent_paths_span_all_symmetric_maps() -> None:
 
 
 def test_factors_of_different_tensors_are_not_exchanged() -> None:
-    assert symmetrized_couplings(["1o", "1o"], "1e", same="ab") != [{}]
-    assert symmetrized_couplings(["1o", "1o"], "1e", same="aa") == [{}]
+    assert symmetrized_couplings(["1o", "1o"], "1e", tensor_names="ab") != [{}]
+    assert symmetrized_couplings(["1o", "1o"], "1e", tensor_names="aa") == [{}]
 
 
 @pytest.mark.parametrize("degree", [0, 5])

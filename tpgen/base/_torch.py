@@ -18,7 +18,7 @@ _FLOOR = "2.10"  # the oldest torch that has them all, but for those with anothe
 
 
 class Private(NamedTuple):
-    """Private name of torch: module, name, use, fallback (empty: error)."""
+    """Private name of torch: module, name, tpgen's use, fallback if missing (empty: error)."""
 
     module: str
     name: str
@@ -160,15 +160,15 @@ def has_tangents() -> bool:
     return forward_ad._current_level >= 0
 
 
-def call_backward_alone(function: type[torch.autograd.Function]) -> None:
-    """Let autograd call ``function.backward`` without torch's wrapping frames."""
-    made = getattr(function, "_backward_cls", None)
+def bypass_backward_wrapper(autograd_function: type[torch.autograd.Function]) -> None:
+    """Let autograd call a function's ``backward`` without torch's wrapping frames."""
+    made = getattr(autograd_function, "_backward_cls", None)
     if made is not None:
-        made.apply = function.backward
+        made.apply = autograd_function.backward
 
 
-def without_modes() -> AbstractContextManager[Any]:
-    """Disable dispatch modes inside the block: traces compute constants."""
+def without_dispatch_modes() -> AbstractContextManager[Any]:
+    """Disable dispatch modes inside the block: constants get values while tracing."""
     # without an entered mode do not import torch's modules for modes: most of a second, and a lock that forks inherit
     entered = __getattr__("dispatch_modes")() or __getattr__("early_modes")()
     return __getattr__("disabled_modes")() if entered else nullcontext()
@@ -201,29 +201,29 @@ def without_stack_traces() -> Any:
 
 
 @contextmanager
-def with_small_sizes(assume_nonzero: bool = False) -> Iterator[None]:
+def trace_for_sizes_zero_and_one(assume_nonzero: bool = False) -> Iterator[None]:
     """Inside the block, traced programs also hold for sizes 0 and 1.
 
-    A remaining test for size 1, or for 0 unless ``assume_nonzero``, becomes a program's condition.
+    Remaining tests for size 1, and for 0 unless ``assume_nonzero``, become guards.
     """
     shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
     # by such questions torch looks for memory that overlaps, of which a network that has been called has none
     unasked = replaced_attribute(torch, "_debug_has_internal_overlap", lambda _: lambda _: 0)
-    views = replaced_attribute(fakes, "_compute_stride", _prefer_strides_for_all_sizes)
+    views = replaced_attribute(fakes, "_compute_stride", _make_stride_function_size_oblivious)
     symbols = replaced_attribute(
-        __getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if assume_nonzero else _let_symbols_be_zero
+        __getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if assume_nonzero else _let_size_symbols_be_zero
     )
     with (
         replaced_attribute(shapes, "backed_size_oblivious", lambda _: True),
         symbols,
         unasked,
         views,
-        _replace_reshape_by_one_for_all_sizes(fakes),
+        _use_size_oblivious_reshape(fakes),
     ):
         yield
 
 
-def _prefer_strides_for_all_sizes(compute_strides: Callable[..., Any]) -> Callable[..., Any]:
+def _make_stride_function_size_oblivious(compute_strides: Callable[..., Any]) -> Callable[..., Any]:
     # strides for all sizes; without any, strides for the sizes of the example
     def strides_of_shapes(*shapes: Any, size_oblivious: bool = False) -> Any:
         of_all = compute_strides(*shapes, size_oblivious=True)
@@ -233,10 +233,10 @@ def _prefer_strides_for_all_sizes(compute_strides: Callable[..., Any]) -> Callab
 
 
 @contextmanager
-def _replace_reshape_by_one_for_all_sizes(fake_impls: Any) -> Iterator[None]:
+def _use_size_oblivious_reshape(fake_impls: Any) -> Iterator[None]:
     # write a reshape down as a view for all sizes, or as a copy; torch's, in C++, asks for sizes of 1
 
-    def reshape(x: torch.Tensor, shape: Any) -> torch.Tensor:
+    def reshape_as_view_or_copy(x: torch.Tensor, shape: Any) -> torch.Tensor:
         sizes = __getattr__("infer_size")(tuple(shape), x.numel())
         if fake_impls._compute_stride(x.shape, x.stride(), sizes, size_oblivious=True) is not None:
             return x.view(sizes)
@@ -247,7 +247,7 @@ def _replace_reshape_by_one_for_all_sizes(fake_impls: Any) -> Iterator[None]:
         yield
         return
     with _PATCHING.lock:
-        operator.py_impl(key)(reshape)
+        operator.py_impl(key)(reshape_as_view_or_copy)
         try:
             yield
         finally:
@@ -255,6 +255,6 @@ def _replace_reshape_by_one_for_all_sizes(fake_impls: Any) -> Iterator[None]:
             operator._dispatch_cache.clear()
 
 
-def _let_symbols_be_zero(make_symbol: Callable[..., Any]) -> Callable[..., Any]:
+def _let_size_symbols_be_zero(make_symbol: Callable[..., Any]) -> Callable[..., Any]:
     # torch takes dynamic sizes to be positive; so a test for size 0 becomes a condition
     return lambda *kind, positive=None, **rest: make_symbol(*kind, nonnegative=positive, **rest)

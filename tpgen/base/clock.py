@@ -20,7 +20,7 @@ except ImportError:  # on Windows
     resource = None  # type: ignore[assignment]
 
 from tpgen.base._torch import pytree
-from tpgen.base.locks import no_collection
+from tpgen.base.locks import without_garbage_collection
 
 TimedCall = Callable[[], object]
 Clock = Callable[[str | torch.device], float]
@@ -44,7 +44,7 @@ def _processor_time(_device: str | torch.device = "cpu") -> float:
 
 
 def choose_clock(device: str | torch.device) -> Clock:
-    """`_processor_time` for a single CPU thread, else `now`."""
+    """Processor time for a single CPU thread, else wall time."""
     # other programs add nothing to processor time; but several threads wait for each other, and so for other programs
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     return _processor_time if alone else now
@@ -63,7 +63,7 @@ def with_threads(number: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call, in samples of ``calls`` calls; ``preemptions`` per second."""
+    """Seconds per call, one sample per ``calls`` calls; ``preemptions`` per second."""
 
     samples: tuple[float, ...]
     calls: int
@@ -133,8 +133,8 @@ def time_in_turns(
     order, shuffled = list(calls), random.Random(0)
     gc.collect()
     start, before = time.perf_counter(), _count_preemptions_of_process()
-    with no_collection():  # of cycles of earlier work, which would fall on one call
-        for done in _yield_share_done_after_each_round(start, seconds, rounds, repeats):
+    with without_garbage_collection():  # of cycles of earlier work, which would fall on one call
+        for done in _run_rounds_and_yield_progress(start, seconds, rounds, repeats):
             shuffled.shuffle(order)
             for name in order:
                 samples[name].append(time_calls(calls[name], device, count[name], clock))
@@ -150,21 +150,17 @@ def _count_preemptions_of_process() -> int:
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _yield_share_done_after_each_round(
-    start: float, seconds: float, least_rounds: int, exact_rounds: int | None
+def _run_rounds_and_yield_progress(
+    start: float, seconds: float, min_rounds: int, exact_rounds: int | None
 ) -> Iterator[float]:
     # yields once per round, as far as the share can be known
     number = 0
     while True:
         number += 1
         spent = (time.perf_counter() - start) / seconds if seconds > 0 else 1.0
-        share = number / exact_rounds if exact_rounds else min(spent, number / least_rounds)
+        share = number / exact_rounds if exact_rounds else min(spent, number / min_rounds)
         yield min(share, 1.0)
-        if (
-            number >= exact_rounds
-            if exact_rounds
-            else number >= least_rounds and time.perf_counter() - start >= seconds
-        ):
+        if number >= exact_rounds if exact_rounds else number >= min_rounds and time.perf_counter() - start >= seconds:
             return
 
 

@@ -42,7 +42,7 @@ else:
 
 
 class ForkedLock:
-    """Lock that forked processes find unlocked."""
+    """Holds a lock, replaced by an unlocked one in forked processes."""
 
     # a forked worker of a DataLoader has one thread: it would wait forever for a lock of another
     def __init__(self, make_lock: Callable[[], Any] = threading.Lock) -> None:
@@ -55,28 +55,27 @@ class ForkedLock:
         self.lock = self._kind()
 
 
-class _CollectorPauses:
-    """Counts pauses of the garbage collector."""
-
+class _GarbageCollectorPauses:
     def __init__(self) -> None:
+        """Begin without pauses, in forked processes too."""
         self._guard, self._asked, self._enabled = ForkedLock(), 0, False
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.restore_collection)
+            os.register_at_fork(after_in_child=self.end_garbage_collection_pauses)
 
-    def pause_collection(self) -> None:
+    def pause_garbage_collection(self) -> None:
         with self._guard.lock:
             if not self._asked:
                 self._enabled = gc.isenabled()
                 gc.disable()
             self._asked += 1
 
-    def resume_collection(self) -> None:
+    def resume_garbage_collection(self) -> None:
         with self._guard.lock:
             self._asked -= 1
             if self._asked <= 0:
-                self.restore_collection()
+                self.end_garbage_collection_pauses()
 
-    def restore_collection(self) -> None:
+    def end_garbage_collection_pauses(self) -> None:
         # also in a forked process, which has none of the threads that paused
         self._asked = 0
         if self._enabled:
@@ -84,15 +83,15 @@ class _CollectorPauses:
         self._enabled = False
 
 
-_collector_pauses = _CollectorPauses()
+_collector_pauses = _GarbageCollectorPauses()
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Pause garbage collection while any thread is inside the block."""
     # a full collection walks all objects of a process, torch's too
-    _collector_pauses.pause_collection()
+    _collector_pauses.pause_garbage_collection()
     try:
         yield
     finally:
-        _collector_pauses.resume_collection()
+        _collector_pauses.resume_garbage_collection()

@@ -53,7 +53,9 @@ def html_table(
     1
     """
     head, *body = rows
-    shares = {head.index(name): _percent_of_largest(values) for name, values in (bars or {}).items() if name in head}
+    shares = {
+        head.index(name): _find_percent_of_largest(values) for name, values in (bars or {}).items() if name in head
+    }
     lines = [_html_row("th", head, left, {})]
     lines += [
         _html_row("td", cells, left, {c: found[n] for c, found in shares.items()}) for n, cells in enumerate(body)
@@ -61,7 +63,7 @@ def html_table(
     return f'<table style="font-size:90%;border-collapse:collapse">{"".join(lines)}</table>'
 
 
-def _percent_of_largest(values: Sequence[float]) -> list[float]:
+def _find_percent_of_largest(values: Sequence[float]) -> list[float]:
     finite = [value if isfinite(value) else 0.0 for value in values]
     most = max(finite, default=0.0) or 1.0
     return [100 * value / most for value in finite]
@@ -71,9 +73,9 @@ def _html_row(tag: str, cells: Sequence[Any], left: Container[int], shares: Mapp
     return f"<tr>{''.join(_html_cell(tag, str(cell), n in left, shares.get(n)) for n, cell in enumerate(cells))}</tr>"
 
 
-def _html_cell(tag: str, text: str, is_left: bool, share: float | None) -> str:
+def _html_cell(tag: str, text: str, is_left: bool, bar_percent: float | None) -> str:
     style = [_CELL.format(align="left" if is_left else "right"), _STATUS.get(text, "")]
-    style += [_BAR.format(share=share)] if share is not None else []
+    style += [_BAR.format(share=bar_percent)] if bar_percent is not None else []
     return f'<{tag} style="{";".join(filter(None, style))}">{escape(text)}</{tag}>'
 
 

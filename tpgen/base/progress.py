@@ -14,34 +14,34 @@ ProgressOption = bool | Callable[[str], Any] | None  # whether a bar is drawn, o
 
 def announce(what: str) -> None:
     """Print ``what`` on a terminal or in a notebook."""
-    if sys.stderr.isatty() or _in_notebook():
+    if sys.stderr.isatty() or _is_in_notebook():
         print(f"tpgen {what}", file=sys.stderr, flush=True)
 
 
 class Progress:
-    """Passes activity and finished steps to ``draw``."""
+    """Progress of steps, drawn by ``draw(activity, finished_steps)``."""
 
     def __init__(self, draw: Callable[[str, float], None] = lambda what, done: None) -> None:
         self._draw, self._what, self._done, self._shown = draw, "", 0, 0.0
 
-    def say(self, what: str) -> None:
-        """Begin an activity."""
+    def begin_activity(self, what: str) -> None:
+        """Show an activity's name."""
         self._what = what
         self._draw(what, self._done + self._shown)
 
-    def within(self, share: float) -> None:
+    def report_share_of_step(self, share: float) -> None:
         """Report the finished share of the current step."""
         if share - self._shown >= 0.1:  # seldom: drawing costs as much as many small products
             self._shown = share
             self._draw(self._what, self._done + share)
 
-    def step(self) -> None:
+    def finish_step(self) -> None:
         """Finish a step."""
         self._done, self._shown = self._done + 1, 0.0
         self._draw(self._what, self._done)
 
 
-class _NotebookBar:
+class _NotebookProgressBar:
     def __init__(self, what: str, done: float, total: int) -> None:
         self.what, self.done, self.total = what, done, total
 
@@ -54,10 +54,10 @@ class _NotebookBar:
 
 
 @contextmanager
-def bar(total: int) -> Iterator[Progress]:
+def progress_bar(total: int) -> Iterator[Progress]:
     """Progress bar over ``total`` steps."""
     # drawn between steps only: a thread that refreshes would be measured too
-    with (_notebook_bar if _in_notebook() else _terminal_bar)(total) as draw:
+    with (_notebook_bar_drawer if _is_in_notebook() else _terminal_bar_drawer)(total) as draw:
         yield Progress(draw)
 
 
@@ -72,22 +72,22 @@ def step_reporter(progress: ProgressOption, total: int) -> Iterator[Callable[[st
     ['first']
     """
     if progress is True:
-        with bar(total) as shown:
+        with progress_bar(total) as shown:
             begun = count()
 
             def show_step_on_bar(step: str) -> None:
                 if next(begun):
-                    shown.step()
-                shown.say(step)
+                    shown.finish_step()
+                shown.begin_activity(step)
 
             yield show_step_on_bar
-            shown.step()
+            shown.finish_step()
     else:
         yield progress or (lambda step: None)
 
 
 @contextmanager
-def _terminal_bar(total: int) -> Iterator[Callable[[str, float], None]]:
+def _terminal_bar_drawer(total: int) -> Iterator[Callable[[str, float], None]]:
     from rich.console import Console  # where something is drawn, and not wherever a kernel is built
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -99,14 +99,14 @@ def _terminal_bar(total: int) -> Iterator[Callable[[str, float], None]]:
 
 
 @contextmanager
-def _notebook_bar(total: int) -> Iterator[Callable[[str, float], None]]:
-    from IPython.display import display  # it is there: `_in_notebook` has asked
+def _notebook_bar_drawer(total: int) -> Iterator[Callable[[str, float], None]]:
+    from IPython.display import display  # it is there: `_is_in_notebook` has asked
 
-    shown = display(_NotebookBar("", 0, total), display_id=True)
-    yield lambda what, done: shown.update(_NotebookBar(what, done, total))
+    shown = display(_NotebookProgressBar("", 0, total), display_id=True)
+    yield lambda what, done: shown.update(_NotebookProgressBar(what, done, total))
 
 
-def _in_notebook() -> bool:
+def _is_in_notebook() -> bool:
     # whether a kernel runs this: IPython in a terminal has none
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return hasattr(shell, "kernel")

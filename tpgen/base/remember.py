@@ -20,7 +20,7 @@ _ENTRIES = 4096
 
 @dataclass(frozen=True)
 class RegisteredCache:
-    """Registered cache, with functions that count and clear."""
+    """Registered cache: functions that count and clear its entries."""
 
     what: str
     count: Callable[[], int]
@@ -75,7 +75,7 @@ def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T
     ([1, 4, 9], 2)
     >>> _ = _all.pop()
     """
-    most = _entries_within_user_limit(entries)
+    most = _limit_entries_by_user_setting(entries)
 
     def cache_and_register(function: Callable[..., _T]) -> _lru_cache_wrapper[_T]:
         made = lru_cache(most)(function)
@@ -97,8 +97,9 @@ class Shelf(dict[K, V]):
     """
 
     def __init__(self, what: str, entries: int = _ENTRIES) -> None:
+        """Register an empty dict of at most ``entries`` entries under the name ``what``."""
         super().__init__()
-        self._most, self._guard = _entries_within_user_limit(entries), ForkedLock()
+        self._most, self._guard = _limit_entries_by_user_setting(entries), ForkedLock()
         register_cache(RegisteredCache(what, self.__len__, self._most, self.clear))
 
     def __setitem__(self, key: K, value: V) -> None:
@@ -132,6 +133,6 @@ def integer_setting(name: str, unit: str) -> int | None:
     return int(text) if text else None
 
 
-def _entries_within_user_limit(entries: int) -> int:
+def _limit_entries_by_user_setting(entries: int) -> int:
     asked = integer_setting("TPGEN_CACHE_ENTRIES", "entries")
     return entries if asked is None else min(entries, max(asked, 1))

@@ -9,7 +9,7 @@ import torch
 
 from tpgen.base.errors import EmitError, unknown, warn_caller
 from tpgen.compiler.config import Choice, Config
-from tpgen.compiler.tuning import list_strategies, read_choice
+from tpgen.compiler.tuning import list_strategies, read_measured_choice
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.kernels.runtime.failures import failure_of
@@ -87,12 +87,12 @@ _GRAPH_STRATEGIES = {OF_PATHS: "grouped", OF_MONOMIALS: "einsum"}  # in the plac
 _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
     OF_PATHS: (
         _choose_grouped_if_streams,
-        read_choice,
+        read_measured_choice,
         _choose_kernel_if_possible,
         _choose_graph_for_inductor,
         _choose_grouped_without_kernel,
     ),
-    OF_MONOMIALS: (read_choice, _choose_kernel_if_possible, _choose_einsum_without_kernel),
+    OF_MONOMIALS: (read_measured_choice, _choose_kernel_if_possible, _choose_einsum_without_kernel),
 }
 
 

@@ -37,31 +37,33 @@ class BatchShape(NamedTuple):
         """Size of the chunked axis."""
         return self.shape[self.axis]
 
-    def axis_of(self, x: Tensor, depth: Depth) -> int | None:
-        """Tensor's chunked axis, or None if shared or broadcast."""
-        axis = -1 if depth is None else self.axis - len(self.shape) + x.dim() - depth
+    def find_chunked_axis(self, x: Tensor, axes_behind_batch: Depth) -> int | None:
+        """A tensor's chunked axis, or None if shared or broadcast."""
+        axis = -1 if axes_behind_batch is None else self.axis - len(self.shape) + x.dim() - axes_behind_batch
         return None if axis < 0 or x.shape[axis] == 1 else axis
 
 
-class _ChunkedResult(NamedTuple):
-    """Axes behind a result's batch; for a gradient, the argument's index."""
+class _ResultAxes(NamedTuple):
+    """A result's number of axes behind the batch; for a gradient, the argument's index."""
 
     depth: Depth
     argument: int | None = None
 
 
 @dataclass(frozen=True)
-class _RowFunction:
+class _FunctionOfRows:
+    """Function of tensors that can run on chunks of rows."""
+
     run: Callable[..., Sequence[Tensor]]  # of the program and the arguments
     given: tuple[Depth, ...]
-    results: tuple[_ChunkedResult, ...]
+    results: tuple[_ResultAxes, ...]
     key: tuple
     order: int = 0  # of derivatives
 
-    def pulled_back(self, has_cotangent: Sequence[bool], wanted: Sequence[int]) -> _RowFunction:
-        """Function (arguments, cotangents of flagged results) -> gradients of ``wanted`` arguments."""
+    def make_gradient_function(self, has_cotangent: Sequence[bool], wanted: Sequence[int]) -> _FunctionOfRows:
+        """Make the function (arguments, cotangents of flagged results) -> gradients of ``wanted`` arguments."""
 
-        def gradients_of_rows(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
+        def compute_gradients_of_rows(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
             """Differentiate ``self.run`` by autograd; ``arguments`` end with cotangents."""
             point, cotangents = list(arguments[: len(self.given)]), arguments[len(self.given) :]
             further = torch.is_grad_enabled()  # inside of gradients of these
@@ -78,56 +80,59 @@ class _RowFunction:
                 return torch.autograd.grad(results, at, along, create_graph=further, materialize_grads=True)
 
         given = self.given + tuple(x.depth for x, yes in zip(self.results, has_cotangent, strict=True) if yes)
-        made = tuple(_ChunkedResult(self.given[n], n) for n in wanted)
-        return _RowFunction(
-            gradients_of_rows, given, made, (*self.key, tuple(has_cotangent), tuple(wanted)), self.order + 1
+        made = tuple(_ResultAxes(self.given[n], n) for n in wanted)
+        return _FunctionOfRows(
+            compute_gradients_of_rows, given, made, (*self.key, tuple(has_cotangent), tuple(wanted)), self.order + 1
         )
 
 
-class Chunked(Differentiable[Any]):
+class ChunkedProgram(Differentiable[Any]):
     """Program run in chunks of rows, within ``max_bytes`` beside operands and result (None: no limit).
 
-    ``run`` is differentiable to ``orders``, ``plain`` to any order.  ``given`` and ``made``: axes of arguments and
-    result behind the batch.  ``copies`` clones results that the next run overwrites.
+    ``run`` is differentiable to ``max_orders``, ``run_plain`` to any order.  Depths: numbers of axes behind the batch.
     """
 
     def __init__(
         self,
         run: Runner,
-        plain: Runner,
-        given: Sequence[Depth],
-        made: Depth,
+        run_plain: Runner,
+        argument_depths: Sequence[Depth],
+        result_depth: Depth,
         max_bytes: int | None,
-        orders: float = inf,
-        copies: bool = False,
+        max_orders: float = inf,
+        clone_results: bool = False,
     ) -> None:
-        self._run, self._plain, self._max_bytes = run, plain, max_bytes
-        self._given, self._made, self._orders, self._copies = tuple(given), made, orders, copies
+        self._run, self._plain, self._max_bytes = run, run_plain, max_bytes
+        self._given, self._made, self._orders, self._copies = (
+            tuple(argument_depths),
+            result_depth,
+            max_orders,
+            clone_results,
+        )
         self._number = next(_numbers)
 
     def __call__(self, *arguments: Any) -> Tensor:
         """Compute the program's result, differentiable."""
         tensors, numbers = arguments[: len(self._given)], arguments[len(self._given) :]
-        function = _RowFunction(
+        function = _FunctionOfRows(
             lambda program, *tensors: (program(*tensors, *numbers),),
             self._given,
-            (_ChunkedResult(self._made),),
+            (_ResultAxes(self._made),),
             numbers,
         )
-        return self.open(function, tensors)[0]
+        return self.evaluate_differentiably(function, tensors)[0]
 
-    def open(self, function: _RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
+    def evaluate_differentiably(self, function: _FunctionOfRows, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
         """Evaluate a function, differentiable to any order."""
         if is_transformed(arguments) or any(map(is_legacy_batchedtensor, arguments)):
             return function.run(self._plain, *arguments)
         if not torch.is_grad_enabled():
-            return self.compute(function, arguments)
+            return self.evaluate_in_chunks(function, arguments)
         with torch.no_grad():
-            made = self.compute(function, arguments)
+            made = self.evaluate_in_chunks(function, arguments)
         return record_call(self, made, (function,), *arguments)
 
     def call(self, arguments: Sequence[Any], rest: tuple) -> tuple:
-        """Join row arguments and a `_RowFunction` to a call."""
         return arguments, *rest
 
     def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
@@ -136,12 +141,12 @@ class Chunked(Differentiable[Any]):
         places = [n for n, yes in enumerate(wanted) if yes]
         found: list[Tensor | None] = [None] * len(arguments)
         if there and places:
-            gradients = function.pulled_back([c is not None for c in cotangents], places)
-            for n, x in zip(places, self.open(gradients, (*arguments, *there)), strict=True):
+            gradients = function.make_gradient_function([c is not None for c in cotangents], places)
+            for n, x in zip(places, self.evaluate_differentiably(gradients, (*arguments, *there)), strict=True):
                 found[n] = x
         return found
 
-    def compute(self, function: _RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
+    def evaluate_in_chunks(self, function: _FunctionOfRows, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
         """Evaluate without autograd, in chunks where the limit asks."""
         arguments = [x.detach() for x in arguments]
         program = self._run if function.order <= self._orders else self._plain
@@ -150,7 +155,7 @@ class Chunked(Differentiable[Any]):
         if batch is None or size >= batch.rows:
             made = function.run(program, *arguments)
             return [x.clone() for x in made] if self._copies else made
-        axes = [batch.axis_of(x, depth) for x, depth in zip(arguments, function.given, strict=True)]
+        axes = [batch.find_chunked_axis(x, depth) for x, depth in zip(arguments, function.given, strict=True)]
         rooms: list[tuple[Tensor, int | None, torch.dtype]] = []
         for start in range(0, batch.rows, size):
             rows = min(size, batch.rows - start)
@@ -172,9 +177,9 @@ class Chunked(Differentiable[Any]):
     # --- how many -----------------------------------------------------------------------------------------------
 
     def _find_largest_rows_per_chunk(
-        self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape
+        self, function: _FunctionOfRows, arguments: Sequence[Tensor], batch: BatchShape
     ) -> int:
-        key = self._number, *function.key, *self._list_shapes_at_row_count(function, arguments, batch, _FEW)
+        key = self._number, *function.key, *self._list_argument_shapes_for_row_count(function, arguments, batch, _FEW)
         taken = _measured.get(key)
         if taken is None:
             few, more = (self._count_peak_bytes_for_rows(function, arguments, batch, rows) for rows in (_FEW, _MORE))
@@ -192,11 +197,11 @@ class Chunked(Differentiable[Any]):
         return size
 
     def _count_peak_bytes_for_rows(
-        self, function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape, rows: int
+        self, function: _FunctionOfRows, arguments: Sequence[Tensor], batch: BatchShape, rows: int
     ) -> int:
         # results among them
         def run_and_measure_peak(footprint: Footprint) -> int:
-            shapes = self._list_shapes_at_row_count(function, arguments, batch, rows)
+            shapes = self._list_argument_shapes_for_row_count(function, arguments, batch, rows)
             given = [
                 torch.empty(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes, arguments, strict=True)
             ]
@@ -207,15 +212,15 @@ class Chunked(Differentiable[Any]):
         return run_on_fake_tensors(run_and_measure_peak)
 
     @staticmethod
-    def _list_shapes_at_row_count(
-        function: _RowFunction, arguments: Sequence[Tensor], batch: BatchShape, rows: int
+    def _list_argument_shapes_for_row_count(
+        function: _FunctionOfRows, arguments: Sequence[Tensor], batch: BatchShape, rows: int
     ) -> Iterator[tuple[int, ...]]:
         for x, depth in zip(arguments, function.given, strict=True):
-            axis = batch.axis_of(x, depth)
+            axis = batch.find_chunked_axis(x, depth)
             yield tuple(rows if n == axis else size for n, size in enumerate(x.shape))
 
 
-def _find_broadcast_batch_shape(function: _RowFunction, arguments: Sequence[Tensor]) -> BatchShape | None:
+def _find_broadcast_batch_shape(function: _FunctionOfRows, arguments: Sequence[Tensor]) -> BatchShape | None:
     given = zip(arguments, function.given, strict=True)
     shape = torch.broadcast_shapes(*(x.shape[: x.dim() - depth] for x, depth in given if depth is not None))
     if not shape or max(shape) < 2:
@@ -224,11 +229,11 @@ def _find_broadcast_batch_shape(function: _RowFunction, arguments: Sequence[Tens
 
 
 def _allocate_result(
-    result: _ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: BatchShape
+    result: _ResultAxes, part: Tensor, arguments: Sequence[Tensor], batch: BatchShape
 ) -> tuple[Tensor, int | None, torch.dtype]:
     """Allocate a result: (buffer, chunked axis or None for sums, final dtype)."""
     like = None if result.argument is None else arguments[result.argument]
-    axis = batch.axis if like is None else batch.axis_of(like, result.depth)
+    axis = batch.axis if like is None else batch.find_chunked_axis(like, result.depth)
     if result.depth is None or axis is None:  # many parts of few digits lose what is small beside their sum
         return torch.zeros_like(part, dtype=torch.promote_types(part.dtype, torch.float32)), None, part.dtype
     shape = (*batch.shape, *part.shape[part.dim() - result.depth :]) if like is None else like.shape

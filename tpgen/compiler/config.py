@@ -12,7 +12,7 @@ from tpgen.form.form import Layout
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy, with the reason."""
+    """A chosen strategy, with the reason."""
 
     strategy: str
     reason: str
@@ -53,7 +53,7 @@ class Config:
 
 
 class RunOptions(TypedDict, total=False):
-    """Optional `Config` keywords that every module accepts."""
+    """`Config` keywords that every module accepts."""
 
     strategy: str
     backend: str
@@ -67,31 +67,31 @@ RUN_FIELDS = tuple(RunOptions.__annotations__)
 
 
 class ConvertOptions(RunOptions, total=False):
-    """Optional keywords that `tpgen.convert` passes to modules."""
+    """Keywords that `tpgen.convert` passes to modules."""
 
     streams: int
 
 
 class ModuleOptions(ConvertOptions, total=False):
-    """Optional keywords of a product."""
+    """Keywords of a product."""
 
     layout: Layout
 
 
 class ProductOptions(ModuleOptions, total=False):
-    """Optional keywords of a product, with compilation of `right`."""
+    """Keywords of a product, with compilation of `right`."""
 
     compile_right: bool
 
 
 class LinearOptions(RunOptions, total=False):
-    """Optional keywords of a linear layer."""
+    """Keywords of a linear layer."""
 
     layout: str | tuple[str, ...]
 
 
 class RequestOptions(ModuleOptions, total=False):
-    """Optional keywords for inspecting a plan."""
+    """Keywords for inspecting a plan."""
 
     dtype: torch.dtype
     device: str
@@ -100,13 +100,13 @@ class RequestOptions(ModuleOptions, total=False):
 
 
 class StageOptions(RequestOptions, total=False):
-    """Optional keywords of a `dump` stage."""
+    """Keywords of a `dump` stage."""
 
     rows: int
 
 
 class DirectionOptions(StageOptions, total=False):
-    """Optional keywords of a `dump` stage of one direction."""
+    """Keywords of a `dump` stage of one direction."""
 
     direction: str
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from tpgen.base._torch import DispatchMode, FakeTensorMode, pytree, without_modes
+from tpgen.base._torch import DispatchMode, FakeTensorMode, pytree, without_dispatch_modes
 
 _T = TypeVar("_T")
 Workspace = Callable[..., int]
@@ -19,6 +19,7 @@ class Footprint(DispatchMode):
     """Dispatch mode that counts bytes of new tensors, ``now`` and at ``peak``."""
 
     def __init__(self) -> None:
+        """Begin at zero bytes."""
         super().__init__()
         self.now = self.peak = 0
         self._seen: set[int] = set()
@@ -29,12 +30,12 @@ class Footprint(DispatchMode):
         made = func(*args, **(kwargs or {}))
         for x in pytree.tree_iter(made):
             if isinstance(x, Tensor) and _storage_key(x) not in given:
-                self._count_storage_once(x)
+                self._count_bytes_of_storage_once(x)
         workspace = WORKSPACE.get(func.name())
         self.peak = max(self.peak, self.now + (workspace(*args, **(kwargs or {})) if workspace else 0))
         return made
 
-    def _count_storage_once(self, x: Tensor) -> None:
+    def _count_bytes_of_storage_once(self, x: Tensor) -> None:
         storage, key = x.untyped_storage(), _storage_key(x)
         if key in self._seen:
             return
@@ -63,5 +64,5 @@ def run_on_fake_tensors(run: Callable[[Footprint], _T]) -> _T:
     >>> run_on_fake_tensors(double)
     (4000, 12000)
     """
-    with without_modes(), FakeTensorMode(allow_non_fake_inputs=True), Footprint() as taken:
+    with without_dispatch_modes(), FakeTensorMode(allow_non_fake_inputs=True), Footprint() as taken:
         return run(taken)

@@ -41,7 +41,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Capture:
-    """Graphs, breaks and guards of one call."""
+    """Dynamo's graphs, graph breaks and guards of one call."""
 
     graphs: tuple[_CountedGraph, ...]
     breaks: tuple[_GraphBreak, ...]
@@ -51,7 +51,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Compilation:
-    """A compilation; ``reason`` is the failed guard, empty at first."""
+    """A compilation by `torch.compile`; ``reason`` is the failed guard, empty at first."""
 
     call: int
     function: str
@@ -98,7 +98,7 @@ def list_recompilations(
         _torch.clear_compilations()
         run(*inputs)
         found += [
-            Compilation(number, f"{m.co_name}", _text_of_failed_guard(m.recompile_reason))
+            Compilation(number, f"{m.co_name}", _extract_failed_guard(m.recompile_reason))
             for m in _torch.compilations()
             if m.co_name is not None and m.is_forward is not False
         ]
@@ -130,7 +130,7 @@ def _cut_advice_from_break_reason(reason: str) -> str:
     return "\n".join(kept)
 
 
-def _text_of_failed_guard(reason: str | None) -> str:
+def _extract_failed_guard(reason: str | None) -> str:
     # Dynamo's text starts with the number of the compilation and ends with advice
     if not reason:
         return ""

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.compiler.backends import Runner, compile_program, overwrites_results
-from tpgen.compiler.chunks import Chunked, Depth
+from tpgen.compiler.chunks import ChunkedProgram, Depth
 from tpgen.compiler.closed_form import ClosedForm
 from tpgen.compiler.config import Config
 from tpgen.form.form import Form, SlotNames
 
 
 def make_form_runner(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
-    """Compile and chunk a form's ``program`` as ``config`` says; ``like`` gives dtype and device."""
+    """Callable of a form's ``program``, compiled and chunked as ``config`` says."""
 
     def compiled(program: nn.Module) -> Runner:
         return compile_program(program, config)
@@ -30,20 +30,24 @@ def make_form_runner(form: Form, program: nn.Module, config: Config, like: Tenso
     if config.max_bytes is None:
         return run
     given = [*(_axes_behind_batch(form, slot) for slot in form.given), *(0 for _ in form.indices)]
-    return Chunked(run, program, given, _axes_behind_batch(form, form.opened), config.max_bytes)
+    return ChunkedProgram(run, program, given, _axes_behind_batch(form, form.opened), config.max_bytes)
 
 
-def make_row_runner(program: nn.Module, config: Config, like: Tensor, given: Sequence[Depth], made: Depth) -> Runner:
-    """As `make_form_runner`, of a program over rows; ``given`` and ``made`` as in `Chunked`."""
+def make_row_runner(
+    program: nn.Module, config: Config, like: Tensor, argument_depths: Sequence[Depth], result_depth: Depth
+) -> Runner:
+    """Callable of a row-wise program, compiled and chunked as ``config`` says; depths as in `ChunkedProgram`."""
     compiles = config.backend not in ("eager", "script") and config.strategy != "kernel"
     if torch.compiler.is_compiling() or config.backend == "script":
         return compile_program(program, config)
     if config.max_bytes is None and not compiles:
         return program
     if not compiles:
-        return Chunked(program, program, given, made, config.max_bytes)
-    copies = overwrites_results(config, like.device)
-    return Chunked(compile_program(program, config), program, given, made, config.max_bytes, 1, copies)
+        return ChunkedProgram(program, program, argument_depths, result_depth, config.max_bytes)
+    clone_results = overwrites_results(config, like.device)
+    return ChunkedProgram(
+        compile_program(program, config), program, argument_depths, result_depth, config.max_bytes, 1, clone_results
+    )
 
 
 def _axes_behind_batch(form: Form, slot: SlotNames) -> Depth:

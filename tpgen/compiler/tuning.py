@@ -30,10 +30,10 @@ def list_strategies(plan: Plan) -> tuple[str, ...]:
     return tuple(_STRATEGIES[plan.maker.form])
 
 
-def read_choice(plan: Plan, config: Config) -> Choice | None:
-    """Valid measured choice for a plan, or None."""
+def read_measured_choice(plan: Plan, config: Config) -> Choice | None:
+    """A plan's fastest measured strategy on disk, or None."""
     try:
-        fields = json.loads(read_own(_choice_file(plan, config, cache.default_directory())))
+        fields = json.loads(read_own(_find_file_of_measured_choice(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -46,10 +46,10 @@ def read_choice(plan: Plan, config: Config) -> Choice | None:
     return Choice(strategy, f"the fastest of those measured here, {milliseconds:.3g} ms for {fields.get('rows')} rows")
 
 
-def remember_choice(plan: Plan, config: Config, strategy: str, milliseconds: float, rows: int) -> None:
-    """Store the fastest strategy for future modules."""
+def save_measured_choice(plan: Plan, config: Config, strategy: str, milliseconds: float, rows: int) -> None:
+    """Save a plan's fastest strategy on disk."""
     fields = {"strategy": strategy, "milliseconds": milliseconds, "rows": rows}
-    cache.write_atomically(_choice_file(plan, config, cache.current_directory()), json.dumps(fields))
+    cache.write_atomically(_find_file_of_measured_choice(plan, config, cache.current_directory()), json.dumps(fields))
 
 
 def why_strategy_cannot_run(plan: Plan, config: Config, strategy: str) -> str | None:
@@ -59,15 +59,15 @@ def why_strategy_cannot_run(plan: Plan, config: Config, strategy: str) -> str | 
     return None
 
 
-def _choice_file(plan: Plan, config: Config, directory: Path) -> Path:
+def _find_file_of_measured_choice(plan: Plan, config: Config, directory: Path) -> Path:
     parts = (
-        plan.digest, *expand_layout(plan, config.layout), str(config.dtype), config.backend, _processor_name(config),
-        cpu_features(), instruction_set().name, find_compiler() is not None, __version__,
+        plan.digest, *expand_layout(plan, config.layout), str(config.dtype), config.backend,
+        _find_processor_name(config), cpu_features(), instruction_set().name, find_compiler() is not None, __version__,
     )  # fmt: skip
     return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")
 
 
-def _processor_name(config: Config) -> str:
+def _find_processor_name(config: Config) -> str:
     # one machine may have GPUs of several kinds
     device = torch.device(config.device)
     return gpu_name(device) if device.type == "cuda" else device.type

@@ -12,12 +12,11 @@ from typing_extensions import Self
 
 
 class Constants(nn.Module):
-    """Module that rounds exact constants anew after `to`, `to_empty` and `load_state_dict`."""
+    """Module whose buffers are rounded anew from exact constants after `to`, `to_empty` and `load_state_dict`."""
 
     __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
-    def _register_exact(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
-        """Register exact constants as buffers."""
+    def _register_exact_constants(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
         self.__dict__["_exact"] = {**self.__dict__.get("_exact", {}), **exact}
         for name, values in exact.items():
             there = self._buffers.get(name)
@@ -25,27 +24,26 @@ class Constants(nn.Module):
             self.register_buffer(name, held, persistent=persistent)
         return self
 
-    def _find_anchor_of_dtype_and_device(self) -> Tensor | None:
-        """Parameter that tells dtype and device, or None."""
+    def _find_reference_of_dtype_and_device(self) -> Tensor | None:
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
-    def _adapt_constants_to_anchor(self, anchor: Tensor | None) -> None:
-        """Round the constants for the anchor's dtype and device (None: their own)."""
+    def _adapt_constants_to_dtype_and_device(self, reference: Tensor | None) -> None:
+        """Round exact constants to a reference's dtype and device (None: own)."""
         exact: dict[str, np.ndarray] = self.__dict__.get("_exact", {})
         for name, values in exact.items():
             held = self._buffers[name]
             assert held is not None
-            self._buffers[name] = make_tensor_like(values, held if anchor is None else anchor)
+            self._buffers[name] = make_tensor_like(values, held if reference is None else reference)
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
         """Apply, then round the exact constants anew."""
         super()._apply(fn, recurse)
-        self._adapt_constants_to_anchor(None)
+        self._adapt_constants_to_dtype_and_device(None)
         return self
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        self._adapt_constants_to_anchor(self._find_anchor_of_dtype_and_device())
+        self._adapt_constants_to_dtype_and_device(self._find_reference_of_dtype_and_device())
 
 
 def make_tensor_like(values: np.ndarray, like: Tensor) -> Tensor:

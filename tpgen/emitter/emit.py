@@ -18,14 +18,14 @@ from torch import fx
 from torch.fx.graph import PythonCode
 
 from tpgen.base import _torch
-from tpgen.base.drawing.graphs import graph_picture
+from tpgen.base.drawing.graphs import draw_node_graph
 from tpgen.base.errors import EmitError, unknown
 from tpgen.base.notebook import Shown, collapsible, div_lines, html_table
 from tpgen.base.remember import remembered
 from tpgen.base.text import table
 from tpgen.emitter.constants import Constants, make_tensor_like
-from tpgen.emitter.frame import GivenOperands
-from tpgen.emitter.graph_writer import GraphWriter, list_graph_dots, list_graph_rows
+from tpgen.emitter.frame import FormPlaceholders
+from tpgen.emitter.graph_writer import GraphWriter, list_graph_rows, list_picture_nodes
 from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import Form, Layout, conv_form, form_of, right_form
@@ -38,7 +38,7 @@ _WIDEST = 60  # characters of a cell
 
 @dataclass(frozen=True)
 class Emission(Shown):
-    """A program: graph, and constants in float64 or int64."""
+    """Emitted program: fx graph, and constants in float64 or int64."""
 
     graph: fx.Graph
     constants: dict[str, np.ndarray]
@@ -63,12 +63,12 @@ class Emission(Shown):
 
     def _repr_html_(self) -> str:
         rows = [tuple(cell[:_WIDEST] for cell in row) for row in list_graph_rows(self.graph)]
-        shown = html_table(rows, left=range(6)) + graph_picture(list_graph_dots(self.graph))
+        shown = html_table(rows, left=range(6)) + draw_node_graph(list_picture_nodes(self.graph))
         return div_lines(self.title) + shown + collapsible("code", self.code.strip())
 
 
 class EmittedModule(Constants, fx.GraphModule):
-    """GraphModule whose constants stay exact after ``.double()``, and out of a state_dict."""
+    """GraphModule with constants exact after ``.double()`` and absent from the state_dict."""
 
     @classmethod
     def from_emission(cls, emission: Emission) -> EmittedModule:
@@ -76,19 +76,19 @@ class EmittedModule(Constants, fx.GraphModule):
         like = torch.empty(0, device="cpu")
         held: dict[str, Any] = {name: make_tensor_like(values, like) for name, values in emission.constants.items()}
         made = cls(held, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])
-        return made._register_exact(emission.constants)
+        return made._register_exact_constants(emission.constants)
 
     def recompile(self) -> PythonCode:
         """Recompile; free the source text with the code."""
         written = super().recompile()
-        forget_text_with(type(self).forward.__code__)
+        free_source_text_with_code(type(self).forward.__code__)
         return written
 
     def __deepcopy__(self, memo: dict) -> EmittedModule:
         """Copy, with exact constants."""
         copied = super().__deepcopy__(memo)
         assert isinstance(copied, EmittedModule)
-        return copied._register_exact(
+        return copied._register_exact_constants(
             self.__dict__["_exact"]
         )  # fx forgets exact values, and that buffers are not persistent
 
@@ -96,18 +96,18 @@ class EmittedModule(Constants, fx.GraphModule):
 _SHARED = "fx_generated_"  # names that torch makes of the text, where profilers ask for it: others may have the same
 
 
-def forget_text_with(code: CodeType) -> None:
+def free_source_text_with_code(code: CodeType) -> None:
     """Free a graph's source text with its code."""
     # torch would keep the text of every graph ever made
     if not code.co_filename.startswith(_SHARED):
         weakref.finalize(code, _drop_cached_source_text, code.co_filename).atexit = False
 
 
-def _drop_cached_source_text(name: str) -> None:
+def _drop_cached_source_text(file_name: str) -> None:
     # from linecache and from torch's own cache
-    linecache.cache.pop(name, None)
+    linecache.cache.pop(file_name, None)
     if (texts := getattr(_torch, "graph_texts", None)) is not None:
-        texts.eval_cache.pop(name, None)
+        texts.eval_cache.pop(file_name, None)
 
 
 # Directions of a product by name: which form, and which of its operands is open.
@@ -123,7 +123,7 @@ _OF_TWO_INPUTS = ("right", "grad_x2", "conv")
 
 
 def list_directions(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
-    """Directions of a plan; one input lacks ``right``, ``grad_x2`` and ``conv``."""
+    """Functions that make a plan's form, by direction; one input lacks ``right``, ``grad_x2`` and ``conv``."""
     lacking = _OF_TWO_INPUTS if len(plan.inputs) < 2 else ()
     return {name: form for name, form in DIRECTIONS.items() if name not in lacking}
 
@@ -131,7 +131,7 @@ def list_directions(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
 def emit_plan(
     plan: Plan, direction: str = "forward", strategy: str = "einsum", layout: Layout = "mul_ir", streams: int = 0
 ) -> Emission:
-    """Write one direction of a product or linear layer, cached.
+    """Write the program of one direction of a product or linear layer, cached.
 
     >>> from tpgen.planner.presets import channelwise
     >>> emission = emit_plan(channelwise("4x0e", "0e", "0e"))
@@ -174,11 +174,11 @@ def emit_form(
     return Emission(graph, writer.constants, title)
 
 
-def _add_placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> GivenOperands:
+def _add_placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> FormPlaceholders:
     form = forms[0]
     names = {slot: "*".join(slot) for slot in form.slots if any(slot in each.given for each in forms)}
     operands = {slot: writer.placeholder(PLACEHOLDERS.get(name, name)) for slot, name in names.items()}
     indices = {name: writer.placeholder(name) for name in form.indices}
     opened = dict.fromkeys(index for each in forms if (index := each.index(each.opened)))
     sizes = {index: writer.placeholder(f"num_{index}", int) for index in opened}
-    return GivenOperands(operands, indices, sizes)
+    return FormPlaceholders(operands, indices, sizes)

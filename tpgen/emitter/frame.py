@@ -12,32 +12,32 @@ from typing import Any
 import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
-from tpgen.emitter.lowering import Inputs, Result
+from tpgen.emitter.lowering import FlatOperands, SegmentResult
 from tpgen.form.form import Form, SlotNames
 from tpgen.planner.plan import ELEMENT
 
 
 @dataclass(frozen=True)
-class GivenOperands:
-    """Placeholders: operands by slot, indices by name, output row counts."""
+class FormPlaceholders:
+    """Placeholders of a form's graph: operands, row indices, row counts of results."""
 
     operands: dict[SlotNames, Traced]
     indices: dict[str, Traced] = field(default_factory=dict)
     sizes: dict[str, Traced] = field(default_factory=dict)  # by the index that points into those rows
 
 
-Body = Callable[[GraphWriter, Form, Inputs], list[Result]]
-Strategy = Callable[[GraphWriter, Form, GivenOperands], Traced]
+Body = Callable[[GraphWriter, Form, FlatOperands], list[SegmentResult]]
+Strategy = Callable[[GraphWriter, Form, FormPlaceholders], Traced]
 
 
-def make_strategy(body: Body) -> Strategy:
-    """Make a strategy from a function that writes terms for flat rows."""
+def make_strategy(write_terms: Body) -> Strategy:
+    """Add gathers, broadcasting and scatter to a function that writes terms of flat rows."""
 
-    @wraps(body)
-    def write_framed_form(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
-        batch, flat, rows = _flatten_batch(form, _gather_indexed_operands(writer, form, given))
-        results = body(writer, form, Inputs(writer, form, flat, rows)) if form.live_terms else []
-        out = _assemble_segments(writer, form, results, next(iter(flat.values())), rows)
+    @wraps(write_terms)
+    def write_form_of_any_batch(writer: GraphWriter, form: Form, placeholders: FormPlaceholders) -> Traced:
+        batch, flat, rows = _flatten_batch(form, _gather_indexed_operands(writer, form, placeholders))
+        results = write_terms(writer, form, FlatOperands(writer, form, flat, rows)) if form.live_terms else []
+        out = _sum_and_concatenate_segments(writer, form, results, next(iter(flat.values())), rows)
         if not form.live_terms:
             # weights that a product has not may be anywhere, on another device too
             held = [x for name, x in flat.items() if all(form.operand(part).dim > 0 for part in name.split("*"))]
@@ -47,26 +47,32 @@ def make_strategy(body: Body) -> Strategy:
             return out
         with writer.serving((), "reshape"):
             out = out.unflatten(0, batch.shape[:-1]).squeeze(0)
-        return _scatter_open_slot(writer, form, given, out)
+        return _scatter_result_by_row_index(writer, form, placeholders, out)
 
-    return write_framed_form
+    return write_form_of_any_batch
 
 
-def _gather_indexed_operands(writer: GraphWriter, form: Form, given: GivenOperands) -> dict[SlotNames, Traced]:
-    found = dict(given.operands)
+def _gather_indexed_operands(
+    writer: GraphWriter, form: Form, placeholders: FormPlaceholders
+) -> dict[SlotNames, Traced]:
+    found = dict(placeholders.operands)
     for slot, x in found.items():
         index = form.index(slot)
         if index is not None and (index != ELEMENT or any(form.shape(slot))):  # no weights may have any shape
-            found[slot] = gather_rows(writer, x, given.indices[index])
+            found[slot] = gather_rows(writer, x, placeholders.indices[index])
     return found
 
 
-def _scatter_open_slot(writer: GraphWriter, form: Form, given: GivenOperands, out: Traced) -> Traced:
+def _scatter_result_by_row_index(
+    writer: GraphWriter, form: Form, placeholders: FormPlaceholders, result: Traced
+) -> Traced:
     # sums rows that an index sends to the same place
     index = form.index(form.opened)
     if index is None:
-        return out
-    return add_rows(writer, out, given.indices[index], (given.sizes[index], *form.shape(form.opened)))
+        return result
+    return scatter_add_rows(
+        writer, result, placeholders.indices[index], (placeholders.sizes[index], *form.shape(form.opened))
+    )
 
 
 def gather_rows(writer: GraphWriter, x: Traced, index: Traced) -> Traced:
@@ -75,16 +81,16 @@ def gather_rows(writer: GraphWriter, x: Traced, index: Traced) -> Traced:
         return x.index_select(0, index)
 
 
-def add_rows(writer: GraphWriter, x: Traced, index: Traced, shape: tuple) -> Traced:
+def scatter_add_rows(writer: GraphWriter, x: Traced, index: Traced, shape: tuple) -> Traced:
     """Scatter-add rows into zeros of a shape."""
     with writer.serving((), "scatter"):
         return x.new_zeros(shape).index_add(0, index, x)
 
 
-def _flatten_batch(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
-    """Broadcast and flatten batch dimensions; return (batch probe, flat operands, row count)."""
+def _flatten_batch(form: Form, operands: dict[SlotNames, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
+    """Broadcast and flatten batch dimensions: (tensor of batch shape, flat operands, row count)."""
     probes = []
-    for slot, x in given.items():
+    for slot, x in operands.items():
         if form.row(slot):
             for name in slot[:-1]:  # a matrix operand has two trailing axes
                 x = _narrow_to_one(x, -2, form.operand(name).dim).squeeze(-2)
@@ -92,7 +98,7 @@ def _flatten_batch(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, 
     batch = torch.broadcast_tensors(*probes)[0] if len(probes) > 1 else probes[0]
     batch = batch.unsqueeze(0)
     flat = {}
-    for slot, x in given.items():
+    for slot, x in operands.items():
         name = "*".join(slot)
         if not form.row(slot):
             flat[name] = x
@@ -112,37 +118,41 @@ def _narrow_to_one(x: Traced, axis: int, dim: int) -> Traced:
     return torch.narrow(x, axis, 0, 1) if dim > 0 else x.sum(axis, keepdim=True)
 
 
-def _assemble_segments(writer: GraphWriter, form: Form, results: list[Result], like: Traced, rows: Traced) -> Traced:
+def _sum_and_concatenate_segments(
+    writer: GraphWriter, form: Form, results: list[SegmentResult], like: Traced, rows: Traced
+) -> Traced:
     if results and not results[0].segments:
         return results[0].tensor
     batch = (rows,) if form.row(form.opened) else ()
-    by_segment: dict[tuple[int, ...], list[Result]] = {}
+    by_segment: dict[tuple[int, ...], list[SegmentResult]] = {}
     for result in results:
         by_segment.setdefault(result.segments, []).append(result)
 
-    def join_segments_of_open_operands(chosen: tuple[int, ...], remaining: tuple[str, ...]) -> Any:
-        if not remaining:
-            found = by_segment.get(chosen, ())
+    def concatenate_segments(chosen_segments: tuple[int, ...], remaining_operands: tuple[str, ...]) -> Any:
+        if not remaining_operands:
+            found = by_segment.get(chosen_segments, ())
             served = tuple(sorted({i for r in found for i in r.instructions}))
             with writer.serving(served, "sum"):
                 if not found:
-                    return like.new_zeros((*batch, *_list_dims_of_segments(form, chosen)))
+                    return like.new_zeros((*batch, *_list_dims_of_segments(form, chosen_segments)))
                 return reduce(add, (r.tensor for r in found))
-        segments = range(len(form.operand(remaining[0]).segments))
-        if not any(key[: len(chosen)] == chosen for key in by_segment):
+        segments = range(len(form.operand(remaining_operands[0]).segments))
+        if not any(key[: len(chosen_segments)] == chosen_segments for key in by_segment):
             with writer.serving((), "sum"):
-                return like.new_zeros((*batch, *_list_dims_of_segments(form, chosen), *form.shape(remaining)))
+                return like.new_zeros(
+                    (*batch, *_list_dims_of_segments(form, chosen_segments), *form.shape(remaining_operands))
+                )
         pieces = [
-            join_segments_of_open_operands((*chosen, s), remaining[1:])
+            concatenate_segments((*chosen_segments, s), remaining_operands[1:])
             for s in segments
-            if prod(_list_dims_of_segments(form, (*chosen, s))) > 0
+            if prod(_list_dims_of_segments(form, (*chosen_segments, s))) > 0
         ]
         if len(pieces) == 1:
             return pieces[0]
         with writer.serving((), "reshape"):
-            return torch.cat(pieces, dim=len(chosen) - len(form.opened))
+            return torch.cat(pieces, dim=len(chosen_segments) - len(form.opened))
 
-    return join_segments_of_open_operands((), form.opened)
+    return concatenate_segments((), form.opened)
 
 
 def _list_dims_of_segments(form: Form, segments: Iterable[int]) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ Traced = Any
 
 @dataclass(frozen=True)
 class NodeOrigin:
-    """Role of a node, and instructions that use the node (empty: all)."""
+    """A graph node's role, and instructions that use the node (empty: all)."""
 
     instructions: tuple[int, ...]
     role: str
@@ -40,6 +40,7 @@ class NodeOrigin:
 
 class _DeduplicatingTracer(GraphAppendingTracer):
     def __init__(self, graph: fx.Graph) -> None:
+        """Append nodes to ``graph``, equal ones once."""
         super().__init__(graph)
         self.current = NodeOrigin((), "broadcast")
         self.known: dict[Any, fx.Node] = {}
@@ -66,18 +67,19 @@ class GraphWriter:
     """An fx graph under construction, with its constants."""
 
     def __init__(self) -> None:
+        """Begin an empty graph."""
         self.graph = fx.Graph()
         self.constants: dict[str, np.ndarray] = {}
         self._recorder = _DeduplicatingTracer(self.graph)
 
     def placeholder(self, name: str, kind: type = torch.Tensor) -> Traced:
-        """Add an argument of the program."""
+        """Add a placeholder to the graph."""
         node = self.graph.placeholder(name, kind)
         node.meta["tpgen"] = NodeOrigin((), "broadcast")
         return fx.Proxy(node, self._recorder)
 
     def constant(self, name: str, values: np.ndarray) -> Traced:
-        """Add a named buffer, numbered if the name has other values."""
+        """Add a named buffer to the graph, numbered if the name is taken."""
         wanted, number = name, 0
         while not np.array_equal(self.constants.setdefault(name, values), values):
             number += 1
@@ -90,7 +92,7 @@ class GraphWriter:
 
     @contextmanager
     def serving(self, instructions: int | tuple[int, ...], role: str) -> Iterator[None]:
-        """Tag nodes written inside with instructions and role."""
+        """Tag graph nodes added inside the block with instructions and role."""
         before = self._recorder.current
         served = (instructions,) if isinstance(instructions, int) else instructions
         self._recorder.current = NodeOrigin(served, role)
@@ -101,7 +103,7 @@ class GraphWriter:
 
     @contextmanager
     def role(self, role: str) -> Iterator[None]:
-        """Tag nodes written inside with a role, keeping instructions."""
+        """Tag graph nodes added inside the block with a role, keeping instructions."""
         with self.serving(self._recorder.current.instructions, role):
             yield
 
@@ -149,8 +151,8 @@ def list_graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
     return rows
 
 
-def list_graph_dots(graph: fx.Graph) -> dict[str, PictureNode]:
-    """Nodes and edges of a picture, without constants."""
+def list_picture_nodes(graph: fx.Graph) -> dict[str, PictureNode]:
+    """A graph's nodes for a picture, without constants."""
     dots = {}
     for node in graph.nodes:
         is_end = node.op in ("placeholder", "output")

@@ -20,7 +20,7 @@ _FEW_TERMS, _FEW_PRODUCTS = 8, 256
 
 @dataclass(frozen=True)
 class Labelled:
-    """Graph tensor, with one letter per axis."""
+    """Tensor of an fx graph, with one einsum letter per axis."""
 
     tensor: Traced
     letters: str
@@ -28,16 +28,16 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Given operands, flat ``(row, dim)``, read by segment."""
+class FlatOperands:
+    """A form's operands in the graph, flat ``(row, dim)``, read by segment."""
 
     writer: GraphWriter
     form: Form
     flat: dict[str, Traced]  # by slot
     rows: Traced
 
-    def segment(self, name: str, index: int) -> Traced:
-        """One segment of an operand."""
+    def read_segment(self, name: str, index: int) -> Traced:
+        """Slice one segment of an operand."""
         # the gradient of one split is one concatenation; slices would each cost a zero-filled gradient of the operand
         sizes = [stop - start for start, stop in self.form.operand(name).segments]
         if len(sizes) == 1:
@@ -49,29 +49,29 @@ class Inputs:
             piece.node.meta["name"] = f"{name}_{index}"
             return piece
 
-    def read(self, term: Term, source: str, shape: tuple[int, ...]) -> Traced:
+    def read_term_operand(self, term: Term, source: str, shape: tuple[int, ...]) -> Traced:
         """View a term's segment as ``(rows, *shape)``."""
         slot = tuple(source.split("*"))
         if len(slot) == 1:
-            flat = self.segment(source, term.segment(source))
+            flat = self.read_segment(source, term.segment(source))
             if len(shape) == 1:
                 return flat
         else:
-            flat = self._narrow_to_segments_of_slot(term, slot)
+            flat = self._narrow_to_term_segments(term, slot)
         with self.writer.role("slice"):
             if not shape:
                 return (flat.flatten(-len(slot)) if len(slot) > 1 else flat).squeeze(-1)
             return flat.reshape(((self.rows,) if self.form.row(slot) else ()) + shape)
 
-    def _narrow_to_segments_of_slot(self, term: Term, slot: SlotNames) -> Traced:
-        block = self.flat["*".join(slot)]
+    def _narrow_to_term_segments(self, term: Term, operand_names: SlotNames) -> Traced:
+        block = self.flat["*".join(operand_names)]
         with self.writer.role("slice"):
-            for axis, name in enumerate(slot, start=-len(slot)):
+            for axis, name in enumerate(operand_names, start=-len(operand_names)):
                 start, stop = self.form.operand(name).segments[term.segment(name)]
                 block = torch.narrow(block, axis, start, stop - start)
         return block
 
-    def flatten(self, result: Labelled, dims: tuple[int, ...]) -> Traced:
+    def flatten_result(self, result: Labelled, dims: tuple[int, ...]) -> Traced:
         """Reshape a result to ``(row, *dims)``, or ``dims`` without batch."""
         batch = BATCH in result.letters
         if len(dims) == 1 and len(result.letters) == 1 + batch:
@@ -83,7 +83,7 @@ class Inputs:
 def write_contraction(
     writer: GraphWriter, c: Contraction, given: dict[str, Labelled], elementwise: bool = False
 ) -> Labelled:
-    """Write a contraction to ``c.output``; ``given`` holds the tensors of named factors.
+    """Write a contraction's graph nodes; ``given`` holds the tensors of named factors.
 
     ``elementwise`` prefers product and sum over einsum, for fusing backends.
     """
@@ -93,7 +93,7 @@ def write_contraction(
         remaining = [g for p, g in enumerate(remaining) if p not in step.positions]
         role = next((r for r in ("weight", "coupling") if any(t.role == r for t in taken)), "contraction")
         with writer.role(role):
-            tensor = _contract_step(c, taken, step.letters, elementwise)
+            tensor = _contract_one_or_two_tensors(c, taken, step.letters, elementwise)
         remaining.append(Labelled(tensor, step.letters))
     return remaining[0]
 
@@ -106,7 +106,7 @@ def trace_operand(writer: GraphWriter, given: dict[str, Labelled], factor: Facto
         return Labelled(writer.constant(factor.source.name, factor.source.array()), factor.letters, "coupling")
 
 
-def _replace_pair_constants_by_gathers(
+def _replace_one_hot_pair_factors_by_gathers(
     writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
 ) -> tuple[Contraction, dict[str, Labelled]]:
     for factor in [f for f in c.factors if isinstance(f.source, Pairs)]:
@@ -165,21 +165,21 @@ def _scale_smallest_operand(writer: GraphWriter, c: Contraction, given: list[Lab
     return [*given[:least], scaled, *given[least + 1 :]]
 
 
-def _contract_step(c: Contraction, taken: list[Labelled], output: str, elementwise: bool) -> Traced:
-    if len(taken) == 1 and taken[0].letters == output:
-        return taken[0].tensor
-    if len(taken) == 2:
-        left, right = taken
+def _contract_one_or_two_tensors(c: Contraction, operands: list[Labelled], output: str, elementwise: bool) -> Traced:
+    if len(operands) == 1 and operands[0].letters == output:
+        return operands[0].tensor
+    if len(operands) == 2:
+        left, right = operands
         summed = [a for a in dict.fromkeys(left.letters + right.letters) if a not in output]
-        simple = all(len(set(t.letters)) == len(t.letters) for t in taken) and len(set(output)) == len(output)
+        simple = all(len(set(t.letters)) == len(t.letters) for t in operands) and len(set(output)) == len(output)
         if simple and not summed:
             return multiply_labelled(left, right, output)
         terms, products = c.size(summed), c.size(output) * c.size(summed)
         small = terms <= _FEW_TERMS and products <= _FEW_PRODUCTS
         if simple and elementwise and (small or not _is_matrix_product(left.letters, right.letters, output)):
             return multiply_labelled(left, right, output + "".join(summed)).sum(list(range(-len(summed), 0)))
-    equation = ",".join(t.letters for t in taken) + "->" + output
-    return torch.einsum(equation, *(t.tensor for t in taken))
+    equation = ",".join(t.letters for t in operands) + "->" + output
+    return torch.einsum(equation, *(t.tensor for t in operands))
 
 
 def multiply_labelled(left: Labelled, right: Labelled, output: str) -> Traced:
@@ -208,30 +208,34 @@ def _is_matrix_product(left: str, right: str, output: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Result:
-    """Tensor for one segment of each open operand."""
+class SegmentResult:
+    """Computed tensor of one output segment (of each output operand)."""
 
     segments: tuple[int, ...]
     tensor: Traced  # flat
     instructions: tuple[int, ...]
 
 
-def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tuple[Contraction, dict[str, Labelled]]:
+def read_term(
+    writer: GraphWriter, form: Form, term: Term, inputs: FlatOperands
+) -> tuple[Contraction, dict[str, Labelled]]:
     """Simplified contraction of a term, and operands by name."""
     c = simplify_contraction(form.contraction(term))
     given = {
         f.source: Labelled(
-            inputs.read(term, f.source, c.shape(f.letters)), f.letters, "weight" if f.source == "w" else "contraction"
+            inputs.read_term_operand(term, f.source, c.shape(f.letters)),
+            f.letters,
+            "weight" if f.source == "w" else "contraction",
         )
         for f in c.factors
         if isinstance(f.source, str)
     }
-    return _replace_pair_constants_by_gathers(writer, c, given)
+    return _replace_one_hot_pair_factors_by_gathers(writer, c, given)
 
 
-def write_result(form: Form, term: Term, inputs: Inputs, result: Labelled) -> Result:
+def flatten_term_result(form: Form, term: Term, inputs: FlatOperands, result: Labelled) -> SegmentResult:
     """Flatten a term's result and name its segments."""
     segments = tuple(term.segment(name) for name in form.opened)
     bounds = (form.operand(name).segments[s] for name, s in zip(form.opened, segments, strict=True))
     dims = tuple(stop - start for start, stop in bounds)
-    return Result(segments, inputs.flatten(result, dims), (term.path,))
+    return SegmentResult(segments, inputs.flatten_result(result, dims), (term.path,))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import fx
 
@@ -12,7 +13,7 @@ from tpgen.emitter.graph_writer import NodeOrigin
 
 
 def name_nodes(graph: fx.Graph) -> fx.Graph:
-    """Name nodes after segment or path."""
+    """Copy a graph; name nodes after segment or path."""
     new = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -83,7 +84,7 @@ def _partition_nodes_by_stream(
 
 
 def _rewrite_graph_on_streams(
-    graph: fx.Graph, before: list[fx.Node], groups: dict[int, list[fx.Node]], after: list[fx.Node]
+    graph: fx.Graph, before: list[fx.Node], nodes_of_streams: dict[int, list[fx.Node]], after: list[fx.Node]
 ) -> fx.Graph:
     new = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -92,7 +93,7 @@ def _rewrite_graph_on_streams(
         for node in nodes:
             copies[node] = new.node_copy(node, lambda n: copies[n])
 
-    def add_call_node(function, *args, instructions: tuple[int, ...] = ()) -> fx.Node:
+    def add_call_node(function: Callable[..., Any], *args: Any, instructions: tuple[int, ...] = ()) -> fx.Node:
         node = new.call_function(function, args)
         node.meta["tpgen"] = NodeOrigin(instructions, "stream")
         return node
@@ -101,7 +102,7 @@ def _rewrite_graph_on_streams(
     like = next(node for node in new.nodes if node.op == "placeholder")
     main = add_call_node(cuda.current_stream, like)
     sides = {}
-    for number, nodes in groups.items():
+    for number, nodes in nodes_of_streams.items():
         served = tuple(sorted({i for node in nodes for i in node.meta["tpgen"].instructions}))
         side = sides[number] = add_call_node(cuda.side_stream, like, number, instructions=served)
         add_call_node(cuda.wait, side, main, instructions=served)
@@ -109,7 +110,7 @@ def _rewrite_graph_on_streams(
         copy_nodes(nodes)
         add_call_node(cuda.set_stream, main, instructions=served)
     read_after = {n for node in after for n in node.all_input_nodes}
-    for number, nodes in groups.items():
+    for number, nodes in nodes_of_streams.items():
         add_call_node(cuda.wait, main, sides[number])
         for node in nodes:
             if node in read_after:

@@ -14,7 +14,7 @@ import torch
 from tpgen.base.errors import EmitError, unknown
 from tpgen.base.remember import remembered
 from tpgen.emitter.emit import Emission
-from tpgen.emitter.frame import add_rows, gather_rows
+from tpgen.emitter.frame import gather_rows, scatter_add_rows
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.passes import name_nodes
 from tpgen.form.polynomial import flatten_operand, unflatten_operand
@@ -23,7 +23,7 @@ from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call
 from tpgen.kernels.sweep.statements import Component, Value, run_statements
 from tpgen.planner.plan import OUT, Plan
 
-_Given = Mapping[str, Traced]
+_TensorsByName = Mapping[str, Traced]
 Ends = tuple[tuple[str, str], ...]  # the name of an operand, and the end of edges where its rows are
 EDGE_ARGUMENTS = {"src": "edge_src", "dst": "edge_dst"}  # of edges, and the arguments that say them
 NODES = "num_nodes"
@@ -55,19 +55,19 @@ def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False,
     with writer.serving(tuple(plan.by_instruction), "contraction"):
         output = POLYNOMIAL_STRATEGIES[strategy](writer, plan, given)
     if OUT in found:
-        output = add_rows(writer, output, indices[found[OUT]], (size, output.size(1)))
+        output = scatter_add_rows(writer, output, indices[found[OUT]], (size, output.size(1)))
     title = f"polynomial of {plan.digest}, {strategy}"
     return Emission(name_nodes(writer.finish(output)), writer.constants, title)
 
 
-def _write_kernel_call(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+def _write_kernel_call(writer: GraphWriter, plan: Plan, given: _TensorsByName) -> Traced:
     tensors = [given[o.name] for o in plan.operands if o.name != OUT]
     index = given.get("index")
     with writer.role("kernel"):
         return writer.call(run_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
 
 
-def _write_einsum_strategy(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+def _write_einsum_strategy(writer: GraphWriter, plan: Plan, given: _TensorsByName) -> Traced:
     # for each term: its monomials, a matrix product with its constants, the weights
     flat = _view_operands_by_channel(writer, plan, given)
     total: Traced = None
@@ -81,8 +81,8 @@ def _write_einsum_strategy(writer: GraphWriter, plan: Plan, given: _Given) -> Tr
         return flatten_operand(plan.out, total)
 
 
-def _write_polynomial_term(writer: GraphWriter, plan: Plan, n: int, flat: _Given) -> Traced:
-    term, paths = plan.terms[n], [path.entries or {} for path in plan.by_instruction[n]]
+def _write_polynomial_term(writer: GraphWriter, plan: Plan, term_index: int, operands: _TensorsByName) -> Traced:
+    term, paths = plan.terms[term_index], [path.entries or {} for path in plan.by_instruction[term_index]]
     monomials = sorted({key[1:] for path in paths for key in path})
     constant = np.zeros((len(monomials), plan.out.dim, len(paths)))
     place = {index: m for m, index in enumerate(monomials)}
@@ -91,19 +91,19 @@ def _write_polynomial_term(writer: GraphWriter, plan: Plan, n: int, flat: _Given
             constant[place[tuple(index)], k, p] += value
     values: Traced = None
     for axis, name in enumerate(term.inputs):
-        where = writer.constant(f"_component_{n}_{axis}", np.array([m[axis] for m in monomials]))
-        factor = flat[name].index_select(-1, where)
+        where = writer.constant(f"_component_{term_index}_{axis}", np.array([m[axis] for m in monomials]))
+        factor = operands[name].index_select(-1, where)
         values = factor if values is None else values * factor
     summed = constant if term.weight else constant.sum(-1, keepdims=True)
-    table = writer.constant(f"_coupling_{n}", summed.reshape(len(monomials), -1))
+    table = writer.constant(f"_coupling_{term_index}", summed.reshape(len(monomials), -1))
     values = torch.matmul(values, table)
     if not term.weight:
         return values
     values = values.unflatten(-1, (plan.out.dim, len(paths)))  # [z, c, (k p)] with [z, c, p]
-    return (values * flat[term.weight].unsqueeze(-2)).sum(-1)
+    return (values * operands[term.weight].unsqueeze(-2)).sum(-1)
 
 
-def _write_unrolled_strategy(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+def _write_unrolled_strategy(writer: GraphWriter, plan: Plan, given: _TensorsByName) -> Traced:
     flat = _view_operands_by_channel(writer, plan, given)
     kernels = describe_polynomial(plan)
     components: dict[Value, Traced] = {
@@ -124,18 +124,18 @@ def _has_term_without_channels(plan: Plan) -> bool:
     return any(not (t.weight or any(plan.operand(name).channels for name in t.inputs)) for t in plan.terms)
 
 
-def _make_zero_of_batch_shape(flat: _Given) -> Traced:
+def _make_zero_of_batch_shape(flat: _TensorsByName) -> Traced:
     return sum(x.narrow(-1, 0, 0).sum(-1) for x in flat.values())
 
 
-POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, Plan, _Given], Traced]] = {
+POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, Plan, _TensorsByName], Traced]] = {
     "einsum": _write_einsum_strategy,
     "unrolled": _write_unrolled_strategy,
     "kernel": _write_kernel_call,
 }
 
 
-def _view_operands_by_channel(writer: GraphWriter, plan: Plan, given: _Given) -> dict[str, Traced]:
+def _view_operands_by_channel(writer: GraphWriter, plan: Plan, given: _TensorsByName) -> dict[str, Traced]:
     # [row, channel, component]; one channel if all share it, one row if rows do
     found = {}
     for o in plan.operands:

@@ -9,7 +9,7 @@ from tpgen.emitter.polynomial import EDGE_ARGUMENTS, NODES, Ends
 from tpgen.planner.plan import OUT, Plan
 
 
-def scripted_call(
+def make_scriptable_caller(
     module: nn.Module,
     program: str,
     plan: Plan,
@@ -17,7 +17,7 @@ def scripted_call(
     ends: Ends,
     weights: Optional[Sequence[str]],  # noqa: UP045
 ) -> fx.GraphModule:
-    """Module that calls submodule ``program`` with `forward`'s arguments.
+    """Module for TorchScript that calls submodule ``program`` with `forward`'s arguments.
 
     ``index`` names the argument of elements (empty: none); ``weights`` names parameters (None: an argument).
     """

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from tpgen.emitter.frame import GivenOperands, Strategy, make_strategy
+from tpgen.emitter.frame import FormPlaceholders, Strategy, make_strategy
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped
-from tpgen.emitter.lowering import Inputs, Result, read_term, write_contraction, write_cross_product, write_result
-from tpgen.emitter.unrolled import unrolled_term
+from tpgen.emitter.lowering import (
+    FlatOperands,
+    SegmentResult,
+    flatten_term_result,
+    read_term,
+    write_contraction,
+    write_cross_product,
+)
+from tpgen.emitter.unrolled import write_unrolled_term
 from tpgen.form.form import Form
 from tpgen.kernels.rows import RULES
 from tpgen.kernels.runtime.batched import batched_product
@@ -17,31 +24,31 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.sweep.terms import SLOTS
 
 
-def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+def einsum(writer: GraphWriter, form: Form, inputs: FlatOperands) -> list[SegmentResult]:
     """Write each path separately, in the cheapest order."""
     results = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
             c, given = write_cross_product(writer, *read_term(writer, form, term, inputs))
-            results.append(write_result(form, term, inputs, write_contraction(writer, c, given)))
+            results.append(flatten_term_result(form, term, inputs, write_contraction(writer, c, given)))
     return results
 
 
-def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+def unrolled(writer: GraphWriter, form: Form, inputs: FlatOperands) -> list[SegmentResult]:
     """Write non-zero coupling entries as multiply-adds, for fusing backends."""
-    return [unrolled_term(writer, form, term, inputs) for term in form.live_terms]
+    return [write_unrolled_term(writer, form, term, inputs) for term in form.live_terms]
 
 
-def kernel(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
+def kernel(writer: GraphWriter, form: Form, placeholders: FormPlaceholders) -> Traced:
     """Write the product, or one gradient, as one kernel call; other forms use `grouped`."""
     if form.live_terms and form.opened == ("out",):
-        return _write_kernel_product_call(writer, form, given)
+        return _write_kernel_product_call(writer, form, placeholders)
     one_open = form.live_terms and len(form.opened) == 1 and len(form.slots) == len(SLOTS)
-    return make_strategy(_write_kernel_gradient_call if one_open else grouped)(writer, form, given)
+    return make_strategy(_write_kernel_gradient_call if one_open else grouped)(writer, form, placeholders)
 
 
-def _write_kernel_product_call(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
-    x1, x2, w = (given.operands.get((name,)) for name in SLOTS[:3])
+def _write_kernel_product_call(writer: GraphWriter, form: Form, placeholders: FormPlaceholders) -> Traced:
+    x1, x2, w = (placeholders.operands.get((name,)) for name in SLOTS[:3])
     text = describe(form.plan, form.layout)
     with writer.serving(tuple(term.path for term in form.terms), "kernel"):
         if x2 is None:
@@ -49,13 +56,13 @@ def _write_kernel_product_call(writer: GraphWriter, form: Form, given: GivenOper
             x2 = x1.detach().narrow(-1, 0, 0)  # no second input is one without entries
         if form.indices:
             names = [name for name in RULES if name in form.indices]
-            indices = [given.indices[name] for name in names]
-            nodes = given.sizes.get("dst", 0)
+            indices = [placeholders.indices[name] for name in names]
+            nodes = placeholders.sizes.get("dst", 0)
             return torch.ops.tpgen.form([x1, x2, w], indices, text, FORWARD, " ".join(names), nodes)[0]
         return writer.call(batched_product, x1, x2, w, text, not form.operand("w").row)
 
 
-def _write_kernel_gradient_call(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+def _write_kernel_gradient_call(writer: GraphWriter, form: Form, inputs: FlatOperands) -> list[SegmentResult]:
     # the kernel reads only the shape of the opened operand
     (opened,) = form.opened
     shape = (inputs.rows,) if form.row(form.opened) else ()
@@ -64,7 +71,7 @@ def _write_kernel_gradient_call(writer: GraphWriter, form: Form, inputs: Inputs)
         like = next(iter(inputs.flat.values())).new_empty((*shape, form.operand(opened).dim))
         operands = [inputs.flat.get(name, like) for name in SLOTS]
         gradients = torch.ops.tpgen.form(operands, [], describe(form.plan, form.layout), opening_text(opened))
-        return [Result((), gradients[0], every)]
+        return [SegmentResult((), gradients[0], every)]
 
 
 STRATEGIES: dict[str, Strategy] = {

@@ -11,21 +11,21 @@ import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.lowering import (
-    Inputs,
+    FlatOperands,
     Labelled,
-    Result,
+    SegmentResult,
+    flatten_term_result,
     multiply_labelled,
     read_term,
     trace_operand,
     write_contraction,
-    write_result,
 )
 from tpgen.form.contraction import Contraction, Coupling, Factor
 from tpgen.form.form import Form, Term
 
 
-def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> Result:
-    """Write one path, unrolled if one coupling leg is open."""
+def write_unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: FlatOperands) -> SegmentResult:
+    """Write one path: multiply-adds if the output has one coupling axis, else einsum."""
     with writer.serving(term.path, "contraction"):
         c, given = read_term(writer, form, term, inputs)
         coupling = c.find(Coupling)
@@ -33,13 +33,13 @@ def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -
         closed = [f for f in c.factors if f is not coupling and set(f.letters) & set(letters)]
         # the three letters of the coupling stand in three places: the output and two operands
         if coupling and sum(a in c.output for a in letters) == 1 and len(closed) == 2:
-            result = _UnrolledTerm(writer, c, given, coupling, closed).write()
+            result = _UnrolledTermWriter(writer, c, given, coupling, closed).write_term()
         else:
             result = write_contraction(writer, c, given, elementwise=True)
-        return write_result(form, term, inputs, result)
+        return flatten_term_result(form, term, inputs, result)
 
 
-class _UnrolledTerm:
+class _UnrolledTermWriter:
     def __init__(
         self,
         writer: GraphWriter,
@@ -62,13 +62,17 @@ class _UnrolledTerm:
             self.table.letters
         )
 
-    def write(self) -> Labelled:
-        return self._couple_products_last() if self.table_is_open else self._couple_table_first()
+    def write_term(self) -> Labelled:
+        return (
+            self._multiply_components_then_couple()
+            if self.table_is_open
+            else self._couple_smaller_operand_then_multiply()
+        )
 
     def _count_copies_of_letters(self, letters: str) -> int:
         return self.c.size(letters.translate({ord(x): None for x in (self.a, self.b, self.open)}))
 
-    def _couple_table_first(self) -> Labelled:
+    def _couple_smaller_operand_then_multiply(self) -> Labelled:
         vectors, table = self._split_components(self.vector, self.a), self._split_components(self.table, self.b)
         letters = (
             "".join(dict.fromkeys(self.vector.letters + self.table.letters)).replace(self.a, "").replace(self.b, "")
@@ -87,7 +91,7 @@ class _UnrolledTerm:
             sums.append(Labelled(reduce(add, parts), letters))
         return self._contract_sums_with_weights(sums)
 
-    def _couple_products_last(self) -> Labelled:
+    def _multiply_components_then_couple(self) -> Labelled:
         vectors, table = self._split_components(self.vector, self.a), self._split_components(self.table, self.b)
         output = self.c.output.replace(self.open, "")
         pairs: dict[tuple[int, int], Traced] = {}

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tpgen.base._torch import FakeTensorMode, pytree, replaced_attribute, without_stack_traces
-from tpgen.emitter.emit import forget_text_with
+from tpgen.emitter.emit import free_source_text_with_code
 
 
 def make_fake_mode(**options: Any) -> Any:
@@ -44,7 +44,7 @@ def free_source_texts_with_graphs() -> Iterator[None]:
     def wrap_recompile(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
         def recompile_and_tie_source_text(self: fx.GraphModule) -> Any:
             made = recompile(self)
-            forget_text_with(type(self).forward.__code__)
+            free_source_text_with_code(type(self).forward.__code__)
             return made
 
         return recompile_and_tie_source_text

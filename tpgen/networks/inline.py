@@ -159,7 +159,7 @@ class _ProductInliner:
                 held[name] = self.tensors[name] if name in self.tensors else attrgetter(name)(self.original)
         exact = _select_constants_that_graph_reads(self.graph, self.constants)
         name = f"{type(self.original).__name__}_flat"
-        return FlatNetwork(held, self.graph, class_name=name)._register_exact(exact)
+        return FlatNetwork(held, self.graph, class_name=name)._register_exact_constants(exact)
 
     def _product_to_inline(self, node: fx.Node) -> TensorProduct | None:
         if node.op != "call_module":

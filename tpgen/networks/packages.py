@@ -31,7 +31,7 @@ def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] |
     checks = _torch.replaced_attribute(
         _torch.CppWrapper, "generate_input_output_runtime_checks", _wrap_writer_to_check_sizes
     )
-    with _patched_inductor(), checks, _torch.with_small_sizes():
+    with _patched_inductor(), checks, _torch.trace_for_sizes_zero_and_one():
         _torch.compile_package(program, package_path=file, inductor_configs=options)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram, export
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-from tpgen.base._torch import ConstantSource, pytree, with_small_sizes
+from tpgen.base._torch import ConstantSource, pytree, trace_for_sizes_zero_and_one
 from tpgen.base.errors import DeployError, first_line
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.copies import copy_of
@@ -56,7 +56,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
     try:
         given, spec = pytree.tree_flatten(list(inputs))
         mode = make_fake_mode()
-        with with_small_sizes(few_alike), free_source_texts_with_graphs(), explain_data_dependent_errors():
+        with trace_for_sizes_zero_and_one(few_alike), free_source_texts_with_graphs(), explain_data_dependent_errors():
             with torch.no_grad():
                 graph = trace_without_writes(
                     lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _fake_inputs(mode, given)

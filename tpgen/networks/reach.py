@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base.errors import DeployError
-from tpgen.base.locks import no_collection
+from tpgen.base.locks import without_garbage_collection
 from tpgen.kernels.runtime.native.identity import ABSENT
 from tpgen.networks.parts import (
     CHANGED,
@@ -96,7 +96,7 @@ def record_executed_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
             codes[frame.f_code] = frame.f_globals
 
     before = sys.gettrace()
-    with no_collection():
+    with without_garbage_collection():
         sys.settrace(note_code_of_frame)
         try:
             yield codes

@@ -11,7 +11,9 @@ Pieces = List[Tuple[int, int]]  # noqa: UP006  # size of a segment, and of those
 
 
 def merge_channels(x: Tensor, pieces: List[Tuple[int, int]]) -> Tensor:  # noqa: UP006
-    """Reshape ``(…, f, dim)`` into ``(…, f dim)``, where each piece becomes ``(before, f, copies)``.
+    """Reshape ``(…, f, dim)`` into ``(…, f dim)``: channels f become copies of each segment.
+
+    ``pieces``: sizes of each segment, and of axes ahead of copies.
 
     >>> merge_channels(torch.tensor([[1, 2, 3], [4, 5, 6]]), [(2, 1), (1, 1)]).tolist()
     [1, 2, 4, 5, 3, 6]

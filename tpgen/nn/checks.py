@@ -19,9 +19,9 @@ from tpgen.planner.plan import ELEMENT, Maker, Plan
 MODULE_OPTIONS = ("internal_weights", "compile_right", *MODULE_FIELDS)
 
 
-def check_options(options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS) -> None:
-    """Raise `OptionError` for an option that is not ``known``."""
-    for name in options:
+def refuse_unknown_options(unknown_options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS) -> None:
+    """Raise `OptionError` for the first option, listing ``known``."""
+    for name in unknown_options:
         raise OptionError(unknown("option", name, known))
 
 
@@ -50,7 +50,7 @@ def check_operand(
     """Raise `InputError` unless ``x`` is a dense tensor of given last dimension, dtype and device."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
-    _check_strided(name, x)
+    _check_is_dense(name, x)
     if x.dim() == 0 or x.shape[-1] != dim:
         got = "no dimension" if x.dim() == 0 else str(x.shape[-1])
         raise InputError(
@@ -71,7 +71,7 @@ def check_operand(
         )
 
 
-def _check_strided(name: str, x: Tensor) -> None:
+def _check_is_dense(name: str, x: Tensor) -> None:
     if x.layout != torch.strided:
         kind = str(x.layout).removeprefix("torch.")
         raise InputError(f"{name}: must be a dense tensor, got one of layout {kind}; give {name}.to_dense()")
@@ -86,25 +86,27 @@ def check_edge_index(name: str, index: object) -> None:
         )
     if index.dtype not in (torch.int64, torch.int32):
         raise InputError(f"{name}: must be int64 or int32, got {index.dtype}; convert it with {name}.long()")
-    _check_strided(name, index)
+    _check_is_dense(name, index)
 
 
-def check_edge_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, what: str, look: bool) -> None:
-    """Raise `InputError` for an edge index of wrong device, shape or, with ``look``, range."""
+def check_edge_index_fits(
+    name: str, index: Tensor, like: Tensor, num_edges: int, num_rows: int, limit_name: str, check_values: bool
+) -> None:
+    """Raise `InputError` for an edge index of wrong device, shape or, with ``check_values``, range."""
     if index.device != like.device:
         raise InputError(f"{name}: must be on {like.device} as x is, got {index.device}; move one of them with .to()")
-    if index.shape != (edges,):
-        raise InputError(f"{name}: must hold one index for each of the {edges} edges, got {tuple(index.shape)}")
-    if look:
-        check_range(name, index, limit, f" ({what})")
+    if index.shape != (num_edges,):
+        raise InputError(f"{name}: must hold one index for each of the {num_edges} edges, got {tuple(index.shape)}")
+    if check_values:
+        check_range(name, index, num_rows, f" ({limit_name})")
 
 
-def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = "indices") -> None:
-    """Raise `InputError` if a readable index is outside ``range(count)``."""
+def check_range(name: str, index: Tensor, count: int, limit_text: str = "", noun: str = "indices") -> None:
+    """Raise `InputError` if a value of a readable index is outside ``range(count)``."""
     if index.numel() and can_read_values(index):
         low, high = (int(v) for v in torch.aminmax(index))
         if low < 0 or high >= count:
-            raise InputError(f"{name}: {of} run from 0 to {count - 1}{what}, got {low} to {high}")
+            raise InputError(f"{name}: {noun} run from 0 to {count - 1}{limit_text}, got {low} to {high}")
 
 
 def check_num_elements(num_elements: Any) -> None:
@@ -115,34 +117,34 @@ def check_num_elements(num_elements: Any) -> None:
         )
 
 
-def parse_elements(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
-    """Each row's element as int64, from int64 indices or one-hot rows ``y``.
+def parse_element_index(name: str, elements: Any, num_elements: int, rows: int, rows_of: str) -> Tensor:
+    """Each row's element as int64, from int64 indices or one-hot rows ``elements``.
 
-    Raises `InputError` unless ``y`` has ``rows`` rows.
+    Raises `InputError` unless ``elements`` has ``rows`` rows.
     """
-    if not isinstance(y, Tensor):
-        raise InputError(f"{name}: must be a tensor, got {type(y).__name__}; make one with torch.as_tensor")
-    if y.dtype == torch.bool:
-        y = y.byte()  # argmax takes no flags
-    if y.dtype == torch.int64 and y.dim() == 1:
-        index = y
-    elif y.dim() == 2 and y.shape[1] == count:
-        if y.requires_grad:
+    if not isinstance(elements, Tensor):
+        raise InputError(f"{name}: must be a tensor, got {type(elements).__name__}; make one with torch.as_tensor")
+    if elements.dtype == torch.bool:
+        elements = elements.byte()  # argmax takes no flags
+    if elements.dtype == torch.int64 and elements.dim() == 1:
+        index = elements
+    elif elements.dim() == 2 and elements.shape[1] == num_elements:
+        if elements.requires_grad:
             raise InputError(
                 f"{name}: says which element a row is, and has no gradient: give {name}.detach(), or int64 indices"
             )
-        index = y.argmax(dim=1)
-        if can_read_values(y) and not is_one_hot(y):
+        index = elements.argmax(dim=1)
+        if can_read_values(elements) and not is_one_hot(elements):
             raise InputError(
                 f"{name}: every row must have a single one and zeros: give one-hot rows, or int64 indices (rows,)"
             )
     else:
         raise InputError(
-            f"{name}: must be one-hot (rows, {count}), or int64 (rows,) with elements from 0 to {count - 1}, got "
-            f"{y.dtype} {tuple(y.shape)}"
+            f"{name}: must be one-hot (rows, {num_elements}), or int64 (rows,) with elements from 0 to "
+            f"{num_elements - 1}, got {elements.dtype} {tuple(elements.shape)}"
         )
     if index.shape[0] != rows:
-        raise InputError(f"{name}: must have a row for each of the {rows} rows of {of}, got {index.shape[0]}")
+        raise InputError(f"{name}: must have a row for each of the {rows} rows of {rows_of}, got {index.shape[0]}")
     return index
 
 

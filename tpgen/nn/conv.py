@@ -15,7 +15,7 @@ from tpgen.kernels.runtime.batched import run_product
 from tpgen.kernels.runtime.description import describe, takes_pairs
 from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.kernels.runtime.pairs import rows_of_edges
-from tpgen.nn.checks import check_edge_end, check_edge_index
+from tpgen.nn.checks import check_edge_index, check_edge_index_fits
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.tensor_product import TensorProduct
 
@@ -110,53 +110,67 @@ class TensorProductConv(TensorProduct):
         made = self._try_kernel(text, x, y, weight, edge_src, edge_dst, num_nodes, (*EDGES, EDGE_PAIRS))
         if made is not None:
             return made
-        self._update_choice_after_failures()
+        self._update_strategy_after_kernel_failures()
         weight = self._check_weight_or_take_own(weight)
         if self.shared_weights or not self.weight_numel:  # no rows that edges could share
             return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
         here = isinstance(x, Tensor) and x.device.type == "cpu" and not torch.jit.is_tracing()
         if self._takes_pairs and here and isinstance(edge_src, Tensor) and isinstance(edge_dst, Tensor):
             nodes = x.shape[0] if num_nodes is None else num_nodes
-            x, y, weight = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
+            x, y, weight = self._check_and_convert_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
             return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._checked, paired=True)
         return self.forward(x, y, rows_of_edges(weight, y.shape[0]), edge_src, edge_dst, num_nodes)
 
     def _check_operands_and_convolve(
-        self, x: Tensor, y: Tensor, weight: Tensor | None, src: Tensor, dst: Any, num_nodes: int | None, check: bool
+        self,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor | None,
+        src: Tensor,
+        dst: Any,
+        num_nodes: int | None,
+        check_index: bool,
     ) -> Tensor:
         # the sum over edges with both ends given, where the call is no usual one: left to a tracer, or looked at
         if dst is None:
             raise InputError("edge_dst: give the other end of the edges too, or an EdgeOrder for both")
         if not isinstance(x, Tensor):
-            node = record_leaf_call(self, x, y, weight, src, dst, num_nodes, check)
+            node = record_leaf_call(self, x, y, weight, src, dst, num_nodes, check_index)
             if node is not None:
                 return node
         check_edge_index("edge_src", src)
         check_edge_index("edge_dst", dst)
-        self._update_choice_after_failures()
+        self._update_strategy_after_kernel_failures()
         if not self._by_kernel:  # graphs are written for int64; kernels read either
             src, dst = src.long(), dst.long()
         w = self._check_weight_or_take_own(weight)
-        x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
+        x, y, w = self._check_and_convert_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         nodes = x.shape[0] if num_nodes is None else num_nodes
-        self._check_edges(x, y, w, src, dst, nodes, check)
+        self._check_edges(x, y, w, src, dst, nodes, check_index)
         if self.choice.strategy == "kernel" and torch.jit.is_tracing():
-            return self._convolve_in_trace(x, y, w, src, dst, nodes)
+            return self._convolve_in_jit_trace(x, y, w, src, dst, nodes)
         if self.choice.strategy == "kernel":
-            return kernel_conv(x, y, w, src, dst, nodes, self._checked if check else self._trusting)
+            return kernel_conv(x, y, w, src, dst, nodes, self._checked if check_index else self._trusting)
         return self._run_program("forward", x, y, w, src, dst, nodes)
 
     def _convolve_with_edge_order(
-        self, x: Tensor, y: Tensor, weight: Any, edges: EdgeOrder, edge_dst: Any, num_nodes: int | None, check: bool
+        self,
+        x: Tensor,
+        y: Tensor,
+        weight: Any,
+        edges: EdgeOrder,
+        edge_dst: Any,
+        num_nodes: int | None,
+        check_index: bool,
     ) -> Tensor:
         src, dst, nodes = edges.ends(edge_dst, num_nodes)
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
-        made = self._try_kernel(self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
-        return self._check_operands_and_convolve(x, y, weight, src, dst, nodes, check) if made is None else made
+        made = self._try_kernel(self._checked if check_index else self._trusting, x, y, weight, src, dst, nodes)
+        return self._check_operands_and_convolve(x, y, weight, src, dst, nodes, check_index) if made is None else made
 
-    def _write_programs(self) -> None:
-        super()._write_programs()
+    def _generate_programs(self) -> None:
+        super()._generate_programs()
         # with and without a check of the edges; written here, as torch.compile cannot trace the writing
         kernel = self._by_kernel = self.choice.strategy == "kernel"
         self._checked = describe(self.plan, self.layout, check_index=True) if kernel else ""
@@ -166,7 +180,7 @@ class TensorProductConv(TensorProduct):
     def __prepare_scriptable__(self) -> "TensorProductConv":
         return self  # without `right`, which a convolution has not
 
-    def _convolve_in_trace(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
+    def _convolve_in_jit_trace(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
         # a trace records `nodes` as a constant argument of the convolution's operator, and keeps new_zeros symbolic
         messages = run_product(x.index_select(0, src), y, w, [], self._checked)
         return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
@@ -190,7 +204,7 @@ class TensorProductConv(TensorProduct):
         return self._forward_program(x, y, w, src, dst, nodes)
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Operands and edge indices on "meta"."""
+        """A call's operands and edge indices on the meta device."""
         x = self._meta_tensor_of_own_dtype(rows if nodes is None else nodes, self._in1_dim)
         weights = self._make_meta_weights(rows) or [None]  # type: ignore[list-item]
         index = torch.empty(rows, dtype=torch.int64, device="meta")
@@ -220,4 +234,4 @@ class TensorProductConv(TensorProduct):
             ("edge_dst", dst, nodes, "num_nodes"),
         ):
             look = check_index and self.choice.strategy != "kernel"
-            check_edge_end(name, index, x, y.shape[0], limit, what, look)
+            check_edge_index_fits(name, index, x, y.shape[0], limit, what, look)

@@ -18,8 +18,7 @@ from tpgen.nn.checks import can_read_values, check_edge_index, check_range
 class EdgeOrder:
     """Edges sorted by receiver, stably: convolutions of large graphs run much faster.
 
-    Compute edge attributes from `senders` and `receivers`, or `sort` existing ones, and pass the `EdgeOrder` to every
-    convolution.
+    Compute edge attributes from `senders` and `receivers`, or `sort` existing ones; pass the order to convolutions.
 
     >>> edges = EdgeOrder.of(torch.tensor([0, 1, 2]), torch.tensor([2, 0, 2]), num_nodes=4)
     >>> edges.senders, edges.receivers, edges.first
@@ -27,7 +26,7 @@ class EdgeOrder:
     >>> edges.sort(torch.tensor([10.0, 11.0, 12.0]))
     tensor([11., 10., 12.])
 
-    Replacing both ends and the number of nodes:
+    As ``edge_src``:
 
     >>> from tpgen.nn.conv import TensorProductConv
     >>> from tpgen.planner.presets import channelwise
@@ -36,8 +35,8 @@ class EdgeOrder:
     >>> conv(x, edges.sort(y), edges.sort(w), edges).shape
     torch.Size([4, 64])
 
-    `of` checks indices, and a convolution does at each call unless ``check_index=False``.  An `EdgeOrder` can be
-    compiled, exported and pickled.
+    `of` checks indices; so do convolutions, unless ``check_index=False``.  An `EdgeOrder` can be compiled, exported and
+    pickled.
     """
 
     senders: Tensor  # node that each edge comes from
@@ -62,14 +61,14 @@ class EdgeOrder:
             check_range(name, index, num_nodes, " (num_nodes)")
         found, order = torch.sort(receivers.long(), stable=True)
         first = torch.searchsorted(found, torch.arange(num_nodes + 1, device=found.device))
-        return _note_sort_order_for_gpu(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
+        return _register_sort_order_for_gpu_kernels(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
 
     @property
     def num_edges(self) -> int:
         return self.senders.shape[0]
 
     def ends(self, edge_dst: Tensor | None = None, num_nodes: int | None = None) -> tuple[Tensor, Tensor, int]:
-        """Senders, receivers and number of nodes; `InputError` for an ``edge_dst`` or other ``num_nodes``."""
+        """Senders, receivers, number of nodes; `InputError` if ``edge_dst`` or another ``num_nodes`` is given."""
         if edge_dst is not None or num_nodes not in (None, self.num_nodes):
             raise InputError("an EdgeOrder stands for edge_src, edge_dst and num_nodes: give neither of the others")
         return self.senders, self.receivers, self.num_nodes
@@ -85,9 +84,9 @@ class EdgeOrder:
         return torch.empty_like(x).index_copy(0, self.order, x)
 
     def to(self, device: torch.device | str) -> EdgeOrder:
-        """Edges on a device."""
+        """Copy the edges to a device."""
         senders, receivers, order, first = (getattr(self, name).to(device) for name in _TENSORS)
-        return _note_sort_order_for_gpu(EdgeOrder(senders, receivers, order, first, self.num_nodes))
+        return _register_sort_order_for_gpu_kernels(EdgeOrder(senders, receivers, order, first, self.num_nodes))
 
     def _check_rows(self, x: Tensor) -> None:
         if not x.dim() or x.shape[0] != self.num_edges:
@@ -112,7 +111,7 @@ def _check_senders_and_receivers(ends: dict[str, Tensor], num_nodes: int) -> Non
         raise InputError(f"num_nodes: must be a number of nodes, got {num_nodes!r}")
 
 
-def _note_sort_order_for_gpu(edges: EdgeOrder) -> EdgeOrder:
+def _register_sort_order_for_gpu_kernels(edges: EdgeOrder) -> EdgeOrder:
     # kernels on a GPU walk over edges by either end: by receiver as they stand, by sender in an order that is made
     if edges.senders.device.type == _GPU and can_read_values(edges.senders):
         remember_as_ascending(edges.receivers)

@@ -53,19 +53,19 @@ class FormModule(PlannedModule):
         self.weight_numel, self.layout = plan.weight_numel, expand_layout(plan, layout)
         self.internal_weights, self.shared_weights = internal_weights, plan.shared_weights
 
-    def _add_parameter_or_empty_buffer(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
+    def _add_parameter_or_empty_buffer(self, name: str, initialize: Callable[..., Tensor], *shape: int) -> None:
         if self.internal_weights and shape[-1] > 0:
-            self.register_parameter(name, nn.Parameter(make(*shape)))
+            self.register_parameter(name, nn.Parameter(initialize(*shape)))
         else:  # TorchScript needs a tensor
-            self._register_exact({name: np.zeros(0)}, persistent=True)
+            self._register_exact_constants({name: np.zeros(0)}, persistent=True)
 
-    def _set_config_and_write_programs(self, config: Config) -> None:
-        self._set_config(config)
+    def _set_config_and_generate_programs(self, config: Config) -> None:
+        self._check_and_set_config(config)
         reached = np.array(self.plan.reached, dtype=float)  # by some path
         mask = np.repeat(reached, [mul_ir.dim for mul_ir in self.plan.out.irreps])
-        self._register_exact({"output_mask": mask}, persistent=True)
-        self._choose_and_write_programs()
-        self.register_state_dict_post_hook(without_programs)
+        self._register_exact_constants({"output_mask": mask}, persistent=True)
+        self._choose_strategy_and_generate_programs()
+        self.register_state_dict_post_hook(drop_program_constants)
 
     # --- programs -----------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class FormModule(PlannedModule):
 
     def _try_kernel(
         self,
-        text: str,
+        kernel_text: str,
         x: Any,
         y: Any,
         weight: Any,
@@ -88,35 +88,34 @@ class FormModule(PlannedModule):
         nodes: Any = 0,
         rules: RowRules = EDGES,
     ) -> Tensor | None:
-        """Run a described kernel; None on failure, or if operands need checks."""
+        """Run a product's kernel; None on failure, or if operands need checks."""
         if not torch.compiler.is_compiling():  # whose graphs hold in both modes
             forms.training = self.training
         if weight is not None:
             w = weight if self.weight_numel else None
         else:
             w = (self._parameters if self.internal_weights else self._buffers).get("weight")
-        if not text or not (isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(w, Tensor)):
+        if not kernel_text or not (isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(w, Tensor)):
             return None
         like = self._buffers["output_mask"]
         if like is None or x.dtype != like.dtype or (weight is None and w.numel() != self.weight_numel):
             return None
         if src is None:
-            made = forms.compute_and_record_in_cpp(FormCall((x, y, w), (), text, FORWARD))
+            made = forms.compute_and_record_in_cpp(FormCall((x, y, w), (), kernel_text, FORWARD))
             return made[0] if made else None
         if nodes is None and x.dim():
             nodes = x.shape[0]
         if type(nodes) is not int or not isinstance(src, Tensor) or not isinstance(dst, Tensor):
             return None  # a size that a trace must not be asked, or no tensors
-        made = forms.compute_and_record_in_cpp(FormCall((x, y, w), (src, dst), text, FORWARD, rules, nodes))
+        made = forms.compute_and_record_in_cpp(FormCall((x, y, w), (src, dst), kernel_text, FORWARD, rules, nodes))
         return made[0] if made else None
 
     # --- inspection ---------------------------------------------------------------------------------------------
 
     def inspection_options(self) -> dict[str, Any]:
-        """Inspection keywords, layout included."""
         return {"layout": self.layout, **super().inspection_options()}
 
-    def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
+    def count_rows_and_nodes(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         """Number of rows, and of nodes or None, of a call."""
         given = signature(type(self).forward).bind(self, *args, **kwargs).arguments
         if self.edges:
@@ -131,15 +130,14 @@ class FormModule(PlannedModule):
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    def _value_or_own(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
-        """``value`` unchecked in shape, else ``own``; `InputError` for missing weights."""
+    def _choose_given_or_own_value(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
         if value is None and numel > 0 and not self.internal_weights:
             raise InputError(self._missing_weights_message())
         if value is not None and not isinstance(value, Tensor):
             raise InputError(f"weight and bias must be tensors, got {type(value).__name__}")
         return own if value is None else value
 
-    def _scripted_value_or_own(self, value: Optional[Tensor], own: Tensor, numel: int) -> Tensor:  # noqa: UP045 (TorchScript reads it)
+    def _choose_given_or_own_value_in_script(self, value: Optional[Tensor], own: Tensor, numel: int) -> Tensor:  # noqa: UP045 (TorchScript reads it)
         if value is None:
             if numel > 0 and not self.internal_weights:
                 raise RuntimeError("this module has no weights of its own: give weight, and bias where it has biases")
@@ -172,7 +170,7 @@ class FormModule(PlannedModule):
                 yield (index, self.instructions[index], view) if yield_instruction else view
 
 
-def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
+def drop_program_constants(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
     """State_dict post-hook: delete constants of scripted programs."""
     for key in [k for k in state_dict if k.startswith((f"{prefix}_forward_program.", f"{prefix}_right_program."))]:
         del state_dict[key]

@@ -19,7 +19,7 @@ from tpgen.planner.product import make_plan
 def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorProduct:
     """Convert an e3nn product into a tpgen product that shares the weight parameter.
 
-    ``options`` are those of `TensorProduct` (layout, strategy, backend, …).
+    ``options``: those of `TensorProduct`.
     Raises `TpgenError` unless ``product`` is an e3nn product.
 
     >>> from e3nn import o3

@@ -27,11 +27,11 @@ from tpgen.nn.checks import (
     check_broadcast,
     check_num_elements,
     check_operand,
-    check_options,
     check_parameter,
     check_plan,
     check_range,
-    parse_elements,
+    parse_element_index,
+    refuse_unknown_options,
 )
 from tpgen.nn.form_module import FormModule
 from tpgen.nn.plain_tensors import is_plain_tensor
@@ -67,7 +67,7 @@ class Linear(FormModule):
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, for a wrong tensor.
+        for a wrong tensor.
 
     Example
     -------
@@ -145,7 +145,7 @@ class Linear(FormModule):
         num_elements: int | None,
         **options: Unpack[LinearOptions],
     ) -> None:
-        check_options((name for name in options if name not in _FIELDS), _OPTIONS)
+        refuse_unknown_options((name for name in options if name not in _FIELDS), _OPTIONS)
         super().__init__()
         config = Config(**options)
         by_element = self._by_element = plan.by_element
@@ -160,11 +160,11 @@ class Linear(FormModule):
         self.num_elements = num_elements
         self._set_plan_attributes(plan, own, config.layout)
         self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
-        self._set_dims_and_channel_pieces(plan)
+        self._set_dims_and_channel_segments(plan)
         self._add_weight_and_bias(plan)
-        self._set_config_and_write_programs(config)
+        self._set_config_and_generate_programs(config)
 
-    def _set_dims_and_channel_pieces(self, plan: Plan) -> None:
+    def _set_dims_and_channel_segments(self, plan: Plan) -> None:
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
         self._channels = plan.f_in is not None
         self._f_out = plan.f_out or 1
@@ -182,18 +182,18 @@ class Linear(FormModule):
         self._add_parameter_or_empty_buffer("weight", torch.randn, *elements, *pair, self.weight_numel)
         self._add_parameter_or_empty_buffer("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
         biased = [np.arange(s.start, s.stop) for s in list_segments(plan.irreps_out) if plan.biases[s.index]]
-        self._register_exact({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
+        self._register_exact_constants({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
     # --- programs -----------------------------------------------------------------------------------------------
 
-    def _write_programs(self) -> None:
-        super()._write_programs()
+    def _generate_programs(self) -> None:
+        super()._generate_programs()
         alone = not self._channels and self.bias_numel == 0
         kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Operands and element index on "meta"."""
+        """A call's operands and element index on the meta device."""
         self._refuse_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
         batch = (self.num_elements or 1,) if self._by_element else () if self.shared_weights else (rows,)
@@ -203,7 +203,6 @@ class Linear(FormModule):
         return [*(self._meta_tensor_of_own_dtype(*shape) for shape in shapes), *index]
 
     def inspection_options(self) -> dict[str, Any]:
-        """Inspection keywords, elements included."""
         return {**super().inspection_options(), **({"elements": self.num_elements or 1} if self._by_element else {})}
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
@@ -227,8 +226,8 @@ class Linear(FormModule):
         in TorchScript, one-hot ``(rows, elements)``.
         """
         if torch.jit.is_scripting():
-            own_w = self._scripted_value_or_own(weight, self.weight, self.weight_numel)
-            own_b = self._scripted_value_or_own(bias, self.bias, self.bias_numel)
+            own_w = self._choose_given_or_own_value_in_script(weight, self.weight, self.weight_numel)
+            own_b = self._choose_given_or_own_value_in_script(bias, self.bias, self.bias_numel)
             x, w = self._merge_channels_of_operands(features, own_w)
             if self._by_element:  # alone, so that TorchScript can rule it out
                 assert index is not None, "index: say the element of every row"
@@ -247,8 +246,8 @@ class Linear(FormModule):
             node = record_leaf_call(self, features, weight, bias, index)
             if node is not None:
                 return node
-        w, b = self._check_weight_or_take_own(weight), self._value_or_own(bias, self.bias, self.bias_numel)
-        x, w, b = self._check_operands(features, w, b)
+        w, b = self._check_weight_or_take_own(weight), self._choose_given_or_own_value(bias, self.bias, self.bias_numel)
+        x, w, b = self._check_and_convert_operands(features, w, b)
         elements = self._parse_element_index(x, w, b, index)
         x, w = self._merge_channels_of_operands(x, w)
         return run_without_autocast(self._apply_program_and_bias, x, w, b, *elements)
@@ -292,9 +291,9 @@ class Linear(FormModule):
             raise InputError(f"index: weights of {count} elements need the element of every row")
         if isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == batch:
             index = index.reshape(-1)
-        index = parse_elements("index", index, count, prod(batch), "features")
+        index = parse_element_index("index", index, count, prod(batch), "features")
         if self.choice.strategy != "kernel" or not self.weight_numel:  # a kernel looks by itself
-            check_range("index", index, count, of="elements")
+            check_range("index", index, count, noun="elements")
         return (index,)
 
     def _merge_channels_of_operands(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -319,7 +318,7 @@ class Linear(FormModule):
         everywhere = torch.zeros(bias.shape[:-1] + (self._out_dim,), dtype=bias.dtype, device=bias.device)
         return out + everywhere.index_add(-1, self._bias_index, bias)
 
-    def _check_operands(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _check_and_convert_operands(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         like, plan = self.output_mask, self.plan
         named = {"features": x, "weight": w, "bias": b}
         x, w, b = (given_numbers(name, value, like.dtype) for name, value in named.items())
@@ -357,7 +356,7 @@ class Linear(FormModule):
         )
 
     def _check_weight_or_take_own(self, weight: Any) -> Tensor:
-        return self._value_or_own(weight, self.weight, self.weight_numel)
+        return self._choose_given_or_own_value(weight, self.weight, self.weight_numel)
 
     def __repr__(self) -> str:
         elements = f", {self.num_elements} elements" if self.num_elements else ""

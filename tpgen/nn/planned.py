@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from tpgen.base._torch import without_modes
+from tpgen.base._torch import without_dispatch_modes
 from tpgen.base.errors import TpgenError
 from tpgen.base.public import load_public
 from tpgen.compiler.autotune import choose_strategy
@@ -46,6 +46,7 @@ class PlannedModule(Constants):
     _holder: tuple[nn.Module, ...] = ()  # the module that it computes for; in a tuple, so that it becomes no child
 
     def __init__(self) -> None:
+        """Let fx record calls as single nodes; register a load_state_dict hook."""
         super().__init__()
         keep_whole(self)
         self.register_load_state_dict_post_hook(adapt_programs)
@@ -57,7 +58,7 @@ class PlannedModule(Constants):
     def _choose_strategy(self) -> Choice:
         return choose_strategy(self.plan.flat, self._config_for_own_dtype())
 
-    def _set_config(self, config: Config) -> None:
+    def _check_and_set_config(self, config: Config) -> None:
         check_backend(config)
         self._config = config
         self.backend = config.backend
@@ -69,34 +70,34 @@ class PlannedModule(Constants):
         like = self.get_buffer(self._place)
         return self._emit_program(direction).module().to(device=like.device, dtype=like.dtype)
 
-    def _write_programs(self) -> None:
+    def _generate_programs(self) -> None:
         self._forward_program = self._make_program_module("forward")
 
     @property
     def choice(self) -> Choice:
         """Current strategy and reason; changes if kernels cannot be built."""
-        self._update_choice_after_failures()
+        self._update_strategy_after_kernel_failures()
         return self._choice
 
-    def _update_choice_after_failures(self) -> None:
+    def _update_strategy_after_kernel_failures(self) -> None:
         # choose again where a kernel could not be built since
         if torch.compiler.is_compiling() or self._failures == failures_seen():
             return
         self._failures = failures_seen()
         if self._choose_strategy() != self._choice:
-            with without_modes():  # constants have values, also where a call has none
-                self._choose_and_write_programs()
+            with without_dispatch_modes():  # constants have values, also where a call has none
+                self._choose_strategy_and_generate_programs()
 
-    def _choose_and_write_programs(self) -> None:
+    def _choose_strategy_and_generate_programs(self) -> None:
         self._runners = {}
         self._failures, self._choice = failures_seen(), self._choose_strategy()
-        self._write_programs()
+        self._generate_programs()
 
     def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
         raise NotImplementedError
 
     def _get_current_runner(self, direction: str = "forward") -> Runner:
-        self._update_choice_after_failures()
+        self._update_strategy_after_kernel_failures()
         program = getattr(self, f"_{direction}_program")
         limited = self._config.max_bytes is not None and not torch.compiler.is_compiling()
         if self.backend == "eager" and not limited:  # no wrapper, no bookkeeping in the way of torch.compile around us
@@ -106,11 +107,11 @@ class PlannedModule(Constants):
             self._runners[direction] = self._make_runner(direction, program, config)
         return self._runners[direction]
 
-    def write_as_graph(self) -> None:
+    def regenerate_programs_without_kernels(self) -> None:
         """Rewrite the programs with PyTorch operators only."""
         self.backend = "eager"
         self._config = Config(layout=self._config.layout, strategy=self._graph)
-        self._choose_and_write_programs()
+        self._choose_strategy_and_generate_programs()
 
     # --- inspection -----------------------------------------------------------------------------------------------
 
@@ -121,14 +122,14 @@ class PlannedModule(Constants):
         return {"strategy": self.choice.strategy, "backend": self.backend, **where}
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Operands and indices of a call on the meta device, without internal weights."""
+        """A call's operands and indices on the meta device, without internal weights."""
         raise NotImplementedError
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
         """Call the module with operands in the order of `meta_operands`."""
         return self(*operands)
 
-    def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
+    def count_rows_and_nodes(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         """Number of rows of a call, and of a convolution's nodes, else None."""
         raise NotImplementedError
 
@@ -151,30 +152,30 @@ class PlannedModule(Constants):
         check_size("rows", rows)
         if nodes is not None:
             check_size("nodes", nodes)
-        return load_public("estimate_memory")(_CallOnOperands(self), *self.meta_operands(rows, nodes))
+        return load_public("estimate_memory")(_OperandCaller(self), *self.meta_operands(rows, nodes))
 
     # --- places and states ----------------------------------------------------------------------------------------
 
-    def compute_for(self, holder: nn.Module) -> Self:
-        """Follow dtype, device and mode of ``holder``, the state's owner."""
-        self._holder = (holder,)
+    def follow_owner_of_parameters(self, owner: nn.Module) -> Self:
+        """Take dtype, device and mode from ``owner``, the module with the parameters."""
+        self._holder = (owner,)
         self._non_persistent_buffers_set.update(self._buffers)
-        mask = holder.get_buffer("output_mask")
-        return self.to(device=mask.device, dtype=mask.dtype).train(holder.training)
+        mask = owner.get_buffer("output_mask")
+        return self.to(device=mask.device, dtype=mask.dtype).train(owner.training)
 
-    def _find_anchor_of_dtype_and_device(self) -> Tensor:
+    def _find_reference_of_dtype_and_device(self) -> Tensor:
         of, name = (self._holder[0], "output_mask") if self._holder else (self, self._place)
         return next((p for p in of.parameters() if p.is_floating_point()), of.get_buffer(name))
 
-    def _adapt_constants_to_anchor(self, anchor: Tensor | None) -> None:
+    def _adapt_constants_to_dtype_and_device(self, reference: Tensor | None) -> None:
         self._runners.clear()  # a scripted program holds the constants it was made with
-        super()._adapt_constants_to_anchor(anchor)
+        super()._adapt_constants_to_dtype_and_device(reference)
         if self._choose_strategy() != self._choice:  # where another strategy is better, or the only one
-            self._choose_and_write_programs()
+            self._choose_strategy_and_generate_programs()
         for name in self._programs:
             program = self._modules.get(name)
-            if anchor is not None and isinstance(program, Constants):
-                program._adapt_constants_to_anchor(anchor)
+            if reference is not None and isinstance(program, Constants):
+                program._adapt_constants_to_dtype_and_device(reference)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
@@ -185,10 +186,12 @@ class PlannedModule(Constants):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._choose_and_write_programs()
+        self._choose_strategy_and_generate_programs()
 
 
-class _CallOnOperands(nn.Module):
+class _OperandCaller(nn.Module):
+    """Module whose forward is ``module.call_on_operands``."""
+
     def __init__(self, module: PlannedModule) -> None:
         super().__init__()
         self.module = module
@@ -199,4 +202,4 @@ class _CallOnOperands(nn.Module):
 
 def adapt_programs(module: PlannedModule, _keys: Any = None) -> None:
     """Load_state_dict post-hook: adapt programs to a loaded dtype or device."""
-    module._adapt_constants_to_anchor(module._find_anchor_of_dtype_and_device())
+    module._adapt_constants_to_dtype_and_device(module._find_reference_of_dtype_and_device())

@@ -17,8 +17,8 @@ from tpgen.nn.checks import check_plan
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.polynomial_module import (
     PolynomialModule,
+    check_checkpoint_shape,
     check_own_options,
-    check_stored,
     common_multiplicity,
     parse_edge_ends,
 )
@@ -72,25 +72,25 @@ class Polynomial(PolynomialModule):
     OptionError
         for an unknown option.
     InputError
-        at a call, for a wrong tensor.
+        for a wrong tensor.
 
     Example
     -------
-    Features squared and coupled with harmonics:
+    Features squared, coupled with harmonics:
 
     >>> tensors = {"x": "8x0e+8x1o", "y": "0e+1o"}
     >>> product = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y"), ("x",)], strategy="einsum")
     >>> product(torch.randn(5, 32), torch.randn(5, 4)).shape
     torch.Size([5, 32])
 
-    A table, the dot product:
+    A dot product:
 
     >>> dot = Polynomial({"a": "4x1o", "b": "4x1o"}, "4x0e", [(("a", "b"), {(0, i, i): 1.0 for i in range(3)})],
     ...                  weights="none", strategy="einsum")
     >>> dot(torch.ones(1, 12), torch.ones(1, 12))
     tensor([[3., 3., 3., 3.]])
 
-    A convolution of squared source features with edge harmonics:
+    A convolution over edges:
 
     >>> conv = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y")], edges={"x": "src", "out": "dst"}, strategy="einsum")
     >>> src, dst = torch.randint(5, (2, 12))
@@ -127,7 +127,7 @@ class Polynomial(PolynomialModule):
                 f"out: nothing tells its {channels} channels apart, as every tensor is one copy that all share: "
                 "give a tensor with as many copies, weights, or an output with one copy of every irrep"
             )
-        written = [t for n, term in enumerate(terms) for t in _parse_term(n, term, operands, weights != "none")]
+        written = [t for n, term in enumerate(terms) for t in _parse_user_term(n, term, operands, weights != "none")]
         plan = make_polynomial_plan(operands, written)
         if weights == "element" and not plan.weights:
             raise PlanError("weights: by element, and no term has any: give terms weights, or weights='none'")
@@ -166,15 +166,17 @@ class Polynomial(PolynomialModule):
         plan: Plan,
         channels: int,
         num_elements: int | None,
-        given: bool,
+        weights_are_given: bool,
         edges: Mapping[str, str] | None,
         **options: Unpack[RunOptions],
     ) -> None:
-        super().__init__(plan, channels, num_elements, not given, parse_edge_ends(edges or {}, plan), **options)
+        super().__init__(
+            plan, channels, num_elements, not weights_are_given, parse_edge_ends(edges or {}, plan), **options
+        )
         self.irreps_in = {o.name: _irreps_of_channels(o, channels) for o in plan.inputs}
         self.irreps_out = _irreps_of_channels(plan.out, channels)
         self.weights = nn.ParameterDict()
-        if not given:
+        if not weights_are_given:
             for o in plan.weights:
                 self.weights[o.name] = nn.Parameter(torch.randn(num_elements or 1, o.dim, channels) / o.dim**0.5)
 
@@ -195,7 +197,7 @@ class Polynomial(PolynomialModule):
         `weight_shapes` preceded by the number of elements, 1 (shared by all rows) or rows.  Edge arguments are those of
         `TensorProductConv`.
         """
-        tensors = self._tensors_in_order_of_inputs(tensors, named) if named else tensors
+        tensors = self._order_tensors_as_inputs(tensors, named) if named else tensors
         if len(tensors) != len(self.irreps_in):
             raise InputError(
                 f"a call takes {len(self.irreps_in)} tensors ({', '.join(self.irreps_in)}), got {len(tensors)}"
@@ -207,9 +209,7 @@ class Polynomial(PolynomialModule):
                 return node
         return self._check_operands_and_run(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
 
-    def _tensors_in_order_of_inputs(
-        self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]
-    ) -> tuple[Tensor, ...]:
+    def _order_tensors_as_inputs(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         rest = [*self.irreps_in][len(tensors) :]
         if sorted(rest) != sorted(named):
             raise InputError(
@@ -223,7 +223,7 @@ class Polynomial(PolynomialModule):
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
         for name, ours in self.weights.items():
-            check_stored(f"{prefix}weights.{name}", state_dict.get(f"{prefix}weights.{name}"), ours)
+            check_checkpoint_shape(f"{prefix}weights.{name}", state_dict.get(f"{prefix}weights.{name}"), ours)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
@@ -246,7 +246,7 @@ def _check_argument_types(tensors: Any, terms: Any, layout: Any) -> None:
             raise PlanError(f"layout: {unknown('tensor', name, (*tensors, OUT))}")
 
 
-def _make_operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str, str]) -> Operand:
+def _make_operand(name: str, irreps: Irreps, channels: int, layouts: str | Mapping[str, str]) -> Operand:
     copies = {mul for mul, _ in irreps}
     if copies not in ({channels}, {1}):
         raise PlanError(
@@ -255,7 +255,7 @@ def _make_operand(name: str, irreps: Irreps, channels: int, layout: str | Mappin
             f"all channels share, got {irreps}"
         )
     one = Irreps([(1, ir) for _, ir in irreps])
-    kind = layout if isinstance(layout, str) else layout.get(name, "mul_ir")
+    kind = layouts if isinstance(layouts, str) else layouts.get(name, "mul_ir")
     return Operand(name, one, kind, channels=copies == {channels})
 
 
@@ -263,42 +263,46 @@ def _irreps_of_channels(o: Operand, channels: int) -> Irreps:
     return Irreps([(channels if o.channels else 1, ir) for _, ir in o.irreps])
 
 
-def _parse_term(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:
+def _parse_user_term(term_index: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:
     # a term as its user wrote it: as it is, with a table, or coupled to every segment of the output it reaches
     if isinstance(term, PolynomialTerm):
         if term.weight and not weighted:
-            raise PlanError(f"term {n}: has weights {term.weight!r}, and the polynomial has none: weights='none'")
+            raise PlanError(
+                f"term {term_index}: has weights {term.weight!r}, and the polynomial has none: weights='none'"
+            )
         return [term]
     if isinstance(term, (list, tuple)) and len(term) == 2 and not isinstance(term[1], str):
         names, table = term
-        _check_table(n, names, table)
+        _check_types_of_table_term(term_index, names, table)
         if not table:
-            raise PlanError(f"term {n}: its table is empty: leave the term out")
-        return [PolynomialTerm(tuple(names), weight=f"w{n}" if weighted else None, table=(sort_entries(table),))]
+            raise PlanError(f"term {term_index}: its table is empty: leave the term out")
+        return [
+            PolynomialTerm(tuple(names), weight=f"w{term_index}" if weighted else None, table=(sort_entries(table),))
+        ]
     if not isinstance(term, (list, tuple)) or not all(isinstance(name, str) for name in term):
-        raise PlanError(f"term {n}: must be a tuple of names, or (names, table), got {str(term)[:60]}")
+        raise PlanError(f"term {term_index}: must be a tuple of names, or (names, table), got {str(term)[:60]}")
     names = tuple(term)
     known = {o.name: o for o in operands}
     reached = [k for k, (_, ir) in enumerate(known[OUT].irreps) if _has_any_coupling(names, str(ir), known)]
     return [
-        PolynomialTerm(names, k, f"w{n}_{k}" if weighted else None)
+        PolynomialTerm(names, k, f"w{term_index}_{k}" if weighted else None)
         for k in reached or [0]  # of a term that reaches nothing the plan says so
     ]
 
 
-def _check_table(n: int, names: Any, table: Any) -> None:
+def _check_types_of_table_term(term_index: int, names: Any, table: Any) -> None:
     if not isinstance(table, Mapping):
         raise PlanError(
-            f"term {n}: a table is a mapping {{(k, i, ..., j): value}}, got {type(table).__name__}: give the entries "
-            "that are not zero"
+            f"term {term_index}: a table is a mapping {{(k, i, ..., j): value}}, got {type(table).__name__}: give the "
+            "entries that are not zero"
         )
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise PlanError(
-            f"term {n}: a table has a tuple of names before it, such as ('x', 'y'), got {str(names)[:60]!r}"
+            f"term {term_index}: a table has a tuple of names before it, such as ('x', 'y'), got {str(names)[:60]!r}"
         )
 
 
-def _has_any_coupling(names: tuple[str, ...], output: str, known: Mapping[str, Operand]) -> bool:
-    if not 1 <= len(names) <= 4 or any(name not in known or name == OUT for name in names):
+def _has_any_coupling(names: tuple[str, ...], output: str, operands: Mapping[str, Operand]) -> bool:
+    if not 1 <= len(names) <= 4 or any(name not in operands or name == OUT for name in names):
         return True  # planning says what is wrong
-    return any(generated_couplings(tuple(str(known[name].irreps) for name in names), output, names, "independent"))
+    return any(generated_couplings(tuple(str(operands[name].irreps) for name in names), output, names, "independent"))

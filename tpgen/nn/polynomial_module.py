@@ -18,7 +18,7 @@ from tpgen.compiler.config import RUN_FIELDS, Config, RunOptions
 from tpgen.compiler.run import make_row_runner
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import EDGE_ARGUMENTS, NODES, Ends, emit_polynomial
-from tpgen.emitter.scripted import scripted_call
+from tpgen.emitter.scripted import make_scriptable_caller
 from tpgen.form.polynomial import PolynomialForm
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
@@ -27,12 +27,12 @@ from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import is_autocasting, run_without_autocast
 from tpgen.nn.checks import (
-    check_edge_end,
     check_edge_index,
+    check_edge_index_fits,
     check_num_elements,
-    check_options,
     check_range,
-    parse_elements,
+    parse_element_index,
+    refuse_unknown_options,
 )
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.planned import PlannedModule
@@ -67,12 +67,12 @@ class PolynomialModule(PlannedModule):
             check_num_elements(num_elements)
         self.plan, self.channels, self.num_elements = plan, channels, num_elements
         self._indexed, self._ends = num_elements is not None, ends
-        self._shapes = {o.name: find_row_shape(o, channels) for o in plan.inputs}
+        self._shapes = {o.name: find_row_shape_of_operand(o, channels) for o in plan.inputs}
         self.weight_shapes = [(o.dim, channels) for o in plan.weights]
         self.internal_weights = internal_weights
-        self._set_config(Config(**options))
-        self._register_exact({"_like": np.zeros(0)})
-        self._choose_and_write_programs()
+        self._check_and_set_config(Config(**options))
+        self._register_exact_constants({"_like": np.zeros(0)})
+        self._choose_strategy_and_generate_programs()
 
     # -- stages --
 
@@ -101,11 +101,10 @@ class PolynomialModule(PlannedModule):
     # -- inspection --
 
     def inspection_options(self) -> dict[str, Any]:
-        """Inspection keywords, sizes included."""
         return {"channels": self.channels, "elements": self.num_elements or 1, **super().inspection_options()}
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Operands and indices on "meta"."""
+        """A call's operands and indices on the meta device."""
         ends = dict(self._ends)
         if not ends:
             self._refuse_nodes(nodes)
@@ -122,8 +121,7 @@ class PolynomialModule(PlannedModule):
     def _edge_arguments(self) -> list[str]:
         return [name for end, name in EDGE_ARGUMENTS.items() if end in dict(self._ends).values()]
 
-    def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
-        """Number of rows, and None for nodes."""
+    def count_rows_and_nodes(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         return (args[0] if args else kwargs["x"]).shape[0], None
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
@@ -153,30 +151,30 @@ class PolynomialModule(PlannedModule):
     # -- evaluation --
 
     def _check_operands_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
-        given = {name: self._check_dtype(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
-        ends = _ends_of_call(self._ends, given, *edges) if edges else []
+        given = {name: self._check_and_convert_dtype(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
+        ends = _find_edge_indices_of_call(self._ends, given, *edges) if edges else []
         first = next(iter(given))
         rows, of = (ends[0].shape[0], "edges") if self._ends else (given[first].shape[0], first)
         for name, shape in self._shapes.items():
-            self._check_tensor(name, shape, given[name], rows, of)
+            self._check_shape_of_input(name, shape, given[name], rows, of)
         if self.num_elements is not None:
             if index is None:
                 raise InputError(
                     f"{self._index}: weights of {self.num_elements} elements need the element of every row"
                 )
-            index = parse_elements(self._index, index, self.num_elements, rows, of)
+            index = parse_element_index(self._index, index, self.num_elements, rows, of)
         elif index is not None:
             raise InputError(
                 f"{self._index}: this module has no elements: leave it out, or construct it with num_elements (and a "
                 "Polynomial with weights='element')"
             )
-        return self._run_program([*given.values(), *self._weights_of_call(weights, rows)], index, ends)
+        return self._run_program([*given.values(), *self._choose_given_or_own_weights(weights, rows)], index, ends)
 
-    def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, rows: int, of: str) -> None:
-        if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
-            raise InputError(f"{name}: must have shape (rows, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
+    def _check_shape_of_input(self, name: str, row_shape: tuple[int, ...], x: Tensor, rows: int, rows_of: str) -> None:
+        if x.dim() != len(row_shape) + 1 or x.shape[1:] != row_shape:
+            raise InputError(f"{name}: must have shape (rows, {', '.join(map(str, row_shape))}), got {tuple(x.shape)}")
         if x.shape[0] != rows and name not in dict(self._ends):
-            why = "one for each edge" if self._ends else f"as {of} has"
+            why = "one for each edge" if self._ends else f"as {rows_of} has"
             raise InputError(f"{name}: must have {rows} rows{',' if self._ends else ''} {why}, got {x.shape[0]}")
 
     def _run_program(self, tensors: Sequence[Tensor], index: Tensor | None, edges: Sequence[Any] = ()) -> Tensor:
@@ -192,21 +190,21 @@ class PolynomialModule(PlannedModule):
 
     def _check_elements(self, index: Tensor) -> None:
         assert self.num_elements is not None
-        check_range(self._index, index, self.num_elements, of="elements")
+        check_range(self._index, index, self.num_elements, noun="elements")
 
-    def _check_call_weights(self, given: Any, rows: int) -> list[Tensor]:
+    def _check_given_weights(self, given: Any, rows: int) -> list[Tensor]:
         shapes = self.weight_shapes
         if not isinstance(given, (list, tuple)) or len(given) != len(shapes):
             got = len(given) if isinstance(given, (list, tuple)) else type(given).__name__
             raise InputError(f"weights: give {len(shapes)} tensors, one for each of weight_shapes, got {got}")
-        fitted = [self._check_dtype(f"weights[{n}]", w) for n, w in enumerate(given)]
+        fitted = [self._check_and_convert_dtype(f"weights[{n}]", w) for n, w in enumerate(given)]
         for n, (w, shape) in enumerate(zip(fitted, shapes, strict=True)):
-            self._check_weights(f"weights[{n}]", w, shape, rows)
+            self._check_shape_of_weights(f"weights[{n}]", w, shape, rows)
         if any(w.shape[0] != fitted[0].shape[0] for w in fitted):  # some are of all rows, some of each
             return [w.expand(rows, -1, -1) for w in fitted]
         return fitted
 
-    def _check_weights(self, name: str, w: Tensor, shape: tuple[int, int], rows: int) -> None:
+    def _check_shape_of_weights(self, name: str, w: Tensor, shape: tuple[int, int], rows: int) -> None:
         count = self.num_elements
         if w.dim() == 3 and w.shape[1:] == shape and w.shape[0] in ((1, rows) if count is None else (count,)):
             return
@@ -218,18 +216,22 @@ class PolynomialModule(PlannedModule):
     def __prepare_scriptable__(self) -> nn.Module:
         names = {id(p): name for name, p in self.named_parameters()}
         own = [names[id(w)] for w in self._own_weights()] if self.internal_weights else None
-        return scripted_call(self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own)
+        return make_scriptable_caller(
+            self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own
+        )
 
     def _own_weights(self) -> list[Tensor]:
         raise NotImplementedError
 
-    def _weights_of_call(self, given: Any, rows: int) -> list[Tensor]:
-        return self._own_weights() if given is None and self.internal_weights else self._check_call_weights(given, rows)
+    def _choose_given_or_own_weights(self, given: Any, rows: int) -> list[Tensor]:
+        return (
+            self._own_weights() if given is None and self.internal_weights else self._check_given_weights(given, rows)
+        )
 
-    def _check_dtype(self, name: str, x: Any) -> Tensor:
+    def _check_and_convert_dtype(self, name: str, x: Any) -> Tensor:
         x = given_numbers(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
-            self._adapt_constants_to_anchor(x)  # left there by a load, as no state says anything of it
+            self._adapt_constants_to_dtype_and_device(x)  # left there by a load, as no state says anything of it
         like = self._like
         if is_autocasting(like.device) and torch.promote_types(x.dtype, like.dtype) == like.dtype:
             x = x.to(like.dtype)
@@ -242,18 +244,19 @@ class PolynomialModule(PlannedModule):
         return x
 
 
-def find_row_shape(o: Operand, channels: int) -> tuple[int, ...]:
-    if not o.channels:
-        return (o.dim,)
-    return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)
+def find_row_shape_of_operand(operand: Operand, channels: int) -> tuple[int, ...]:
+    """Shape of one row of an operand."""
+    if not operand.channels:
+        return (operand.dim,)
+    return (channels, operand.dim) if operand.layout == "channel" else (channels * operand.dim,)
 
 
-def common_multiplicity(where: str, *irreps: Irreps, remedy: str = "") -> int:
+def common_multiplicity(name: str, *irreps: Irreps, remedy: str = "") -> int:
     """Multiplicity of all irreps, the number of channels; `PlanError` if there are several."""
     multiplicities = {mul for each in irreps for mul, _ in each}
     if len(multiplicities) != 1 or 0 in multiplicities:
         raise PlanError(
-            f"{where} must have one multiplicity throughout, the number of channels, got "
+            f"{name} must have one multiplicity throughout, the number of channels, got "
             f"{' and '.join(map(str, irreps))}{remedy}"
         )
     return multiplicities.pop()
@@ -261,21 +264,21 @@ def common_multiplicity(where: str, *irreps: Irreps, remedy: str = "") -> int:
 
 def check_own_options(given: Iterable[str], *others: str) -> None:
     """Raise `OptionError` for a keyword beyond run options and ``others``."""
-    check_options((name for name in given if name not in RUN_FIELDS), (*others, *RUN_FIELDS))
+    refuse_unknown_options((name for name in given if name not in RUN_FIELDS), (*others, *RUN_FIELDS))
 
 
-def check_stored(key: str, theirs: Any, ours: Tensor) -> None:
+def check_checkpoint_shape(key: str, stored: Any, own: Tensor) -> None:
     """Raise `InputError` if a checkpoint's weights have another shape."""
-    if isinstance(theirs, Tensor) and theirs.shape != ours.shape:
+    if isinstance(stored, Tensor) and stored.shape != own.shape:
         raise InputError(
-            f"{key}: the checkpoint has shape (elements, paths, channels) = {tuple(theirs.shape)}, and this module "
-            f"{tuple(ours.shape)}: construct it as the checkpoint's was, with its irreps, terms or correlation, and "
+            f"{key}: the checkpoint has shape (elements, paths, channels) = {tuple(stored.shape)}, and this module "
+            f"{tuple(own.shape)}: construct it as the checkpoint's was, with its irreps, terms or correlation, and "
             "number of elements"
         )
 
 
 def parse_edge_ends(edges: Any, plan: Plan) -> Ends:
-    """Convert ``edges`` into pairs of operand and end; raises `PlanError` for wrong names."""
+    """Pairs (operand name, ``src`` or ``dst``) from ``edges``; `PlanError` for wrong names."""
     names = [o.name for o in plan.operands if not o.weights]
     if not isinstance(edges, Mapping):
         raise PlanError(f"edges: must map names of tensors to ends, such as {{'x': 'src'}}, got {str(edges)[:60]}")
@@ -290,13 +293,10 @@ def parse_edge_ends(edges: Any, plan: Plan) -> Ends:
     return tuple(edges.items())
 
 
-def _ends_of_call(
-    ends: Ends, given: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
+def _find_edge_indices_of_call(
+    ends: Ends, operands: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
 ) -> list[Any]:
-    """Edge indices of a program, then the number of result rows if edges are summed.
-
-    Raises `InputError` for edges that do not fit.
-    """
+    """Checked edge indices of a program, then the number of result rows if edges are summed."""
     if not ends:
         if src is not None or dst is not None or num_nodes is not None:
             raise InputError(
@@ -310,7 +310,7 @@ def _ends_of_call(
     used = {end: index for end, index in {"src": src, "dst": dst}.items() if at[end]}
     for end, index in used.items():
         check_edge_index(EDGE_ARGUMENTS[end], index)
-    counts = {name: given[name].shape[0] for name, _ in ends if name != OUT and given[name].dim()}
+    counts = {name: operands[name].shape[0] for name, _ in ends if name != OUT and operands[name].dim()}
     into = dict(ends).get(OUT)
     if into and num_nodes is None:
         num_nodes = next((counts[name] for name in (*at[into], *counts) if name in counts), 0)
@@ -322,6 +322,6 @@ def _ends_of_call(
         if end == into:
             limits[NODES] = num_nodes or 0
         what = min(limits, key=limits.__getitem__) if check_index else ""
-        like, limit = next(iter(given.values())), limits.get(what, 0)
-        check_edge_end(EDGE_ARGUMENTS[end], index, like, first.numel(), limit, what, check_index)
+        like, limit = next(iter(operands.values())), limits.get(what, 0)
+        check_edge_index_fits(EDGE_ARGUMENTS[end], index, like, first.numel(), limit, what, check_index)
     return [*(index.long() for index in used.values()), *([num_nodes] if into else [])]

@@ -41,7 +41,7 @@ class FilteringOptions(PresetOptions, total=False):
     path_normalization: str | None
 
 
-def _split_planning_options(
+def _split_into_plan_and_module_options(
     options: Mapping[str, Any], irrep_normalization: str | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: value for name, value in options.items() if name not in _E3NN_FLAGS}
@@ -54,7 +54,7 @@ def _split_planning_options(
     return planning, options
 
 
-class _Preset(TensorProduct):
+class _PresetProduct(TensorProduct):
     """Base of preset products."""
 
     @classmethod
@@ -66,7 +66,7 @@ class _Preset(TensorProduct):
 
 
 @compile_mode("script")
-class FullyConnectedTensorProduct(_Preset):
+class FullyConnectedTensorProduct(_PresetProduct):
     r"""Every allowed path, every copy with every copy: :math:`z_w = \sum_{uv} w_{uvw}\, x_u \otimes y_v + \dots`
 
     Parameters are those of `TensorProduct` without ``instructions``.
@@ -84,13 +84,15 @@ class FullyConnectedTensorProduct(_Preset):
         path_normalization: str | None = None,
         **options: Unpack[PresetOptions],
     ) -> None:
-        planning, told = _split_planning_options(
+        planning, told = _split_into_plan_and_module_options(
             {**options, "path_normalization": path_normalization}, irrep_normalization
         )
         self._set_up_from_plan(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
 
 
-class _PresetWithFilter(_Preset):
+class _PresetWithIrrepFilter(_PresetProduct):
+    """Base of unweighted preset products, with ``filter_ir_out``."""
+
     _preset: ClassVar[Callable[..., Plan]]
 
     def __init__(
@@ -101,12 +103,12 @@ class _PresetWithFilter(_Preset):
         irrep_normalization: str | None = None,
         **options: Unpack[FilteringOptions],
     ) -> None:
-        planning, told = _split_planning_options(options, irrep_normalization)
+        planning, told = _split_into_plan_and_module_options(options, irrep_normalization)
         self._set_up_from_plan(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), **told)
 
 
 @compile_mode("script")
-class ElementwiseTensorProduct(_PresetWithFilter):
+class ElementwiseTensorProduct(_PresetWithIrrepFilter):
     r"""Copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
 
     >>> ElementwiseTensorProduct("5x1o + 5x1e", "10x1e", ["0e", "0o"])
@@ -117,7 +119,7 @@ class ElementwiseTensorProduct(_PresetWithFilter):
 
 
 @compile_mode("script")
-class FullTensorProduct(_PresetWithFilter):
+class FullTensorProduct(_PresetWithIrrepFilter):
     r"""Every copy with every copy, without weights: :math:`z_{uv} = x_u \otimes y_v`.
 
     >>> FullTensorProduct("2x1o", "3x0e")
@@ -128,7 +130,7 @@ class FullTensorProduct(_PresetWithFilter):
 
 
 @compile_mode("script")
-class TensorSquare(_Preset):
+class TensorSquare(_PresetProduct):
     """The product of a tensor with itself, each symmetric pair once.
 
     Without ``irreps_out``, outputs stay separate and unweighted; else the square is fully connected.
@@ -145,7 +147,7 @@ class TensorSquare(_Preset):
         irrep_normalization: str | None = None,
         **options: Unpack[FilteringOptions],
     ) -> None:
-        planning, told = _split_planning_options(options, irrep_normalization)
+        planning, told = _split_into_plan_and_module_options(options, irrep_normalization)
         self._set_up_from_plan(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), **told)
 
     def _set_up_from_plan(self, plan: Plan, internal_weights: bool | None, **options: Any) -> None:

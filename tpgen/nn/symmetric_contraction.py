@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 from tpgen.base.errors import PlanError, check_known, unknown
 from tpgen.compiler.config import RunOptions
 from tpgen.emitter.leaf import record_leaf_call
-from tpgen.nn.polynomial_module import PolynomialModule, check_own_options, check_stored, common_multiplicity
+from tpgen.nn.polynomial_module import PolynomialModule, check_checkpoint_shape, check_own_options, common_multiplicity
 from tpgen.planner.contraction import drop_multiplicities, list_contraction_paths, make_contraction_plan
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
 from tpgen.planner.instruction import parse_irreps
@@ -56,7 +56,7 @@ class SymmetricContraction(PolynomialModule):
     OptionError
         for an unknown option.
     InputError
-        at a call, for a wrong tensor.
+        for a wrong tensor.
 
     Example
     -------
@@ -92,7 +92,7 @@ class SymmetricContraction(PolynomialModule):
         irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
         remedy = ": bring them to one with a linear layer"
         channels = common_multiplicity("irreps_in and irreps_out", irreps_in, irreps_out, remedy=remedy)
-        degrees = _degrees_of_outputs(irreps_out, correlation)
+        degrees = _list_degrees_of_outputs(irreps_out, correlation)
         plan = make_contraction_plan(irreps_in, irreps_out, degrees)  # highest degree first for each output irrep
         super().__init__(plan, channels, num_elements, internal_weights is None or internal_weights, **options)
         self.irreps_in, self.irreps_out, self.degrees = irreps_in, irreps_out, degrees
@@ -116,7 +116,7 @@ class SymmetricContraction(PolynomialModule):
         return self._check_operands_and_run((x,), y, weights)
 
     def _own_weights(self) -> list[Tensor]:
-        return [w for c in self.contractions for w in c.used()]  # type: ignore[operator]
+        return [w for c in self.contractions for w in c.yield_used_weights()]  # type: ignore[operator]
 
     def extra_repr(self) -> str:
         elements = "" if self.num_elements is None else f", {self.num_elements} elements"
@@ -134,9 +134,9 @@ class SymmetricContraction(PolynomialModule):
                 key = at + ("weights_max" if nu == degree else f"weights.{degree - 1 - nu}")
                 if self.internal_weights and key in state_dict:
                     part = self.contractions[n]
-                    check_stored(key, state_dict[key], (part.weights_max, *part.weights)[degree - nu])  # type: ignore[misc]
+                    check_checkpoint_shape(key, state_dict[key], (part.weights_max, *part.weights)[degree - nu])  # type: ignore[misc]
                 if coupling is not None and key in state_dict:
-                    signs = find_signs(key, coupling, self.irreps_in, mul_ir.ir, nu)
+                    signs = find_path_signs(key, coupling, self.irreps_in, mul_ir.ir, nu)
                     state_dict[key] = state_dict[key] * signs.to(state_dict[key]).unsqueeze(-1)
             for key in [k for k in state_dict if k.startswith(at) and k.endswith("_zeroed")]:
                 del state_dict[key]
@@ -153,8 +153,8 @@ class _Weights(nn.Module):
         self.weights = nn.ParameterList(made[:-1][::-1])
         self.weights_max = made[-1]
 
-    def used(self) -> Iterator[Tensor]:
-        """Yield the weights that terms read, highest degree first."""
+    def yield_used_weights(self) -> Iterator[Tensor]:
+        """Yield weights of non-zero terms, highest degree first."""
         for parameter, live in zip((self.weights_max, *self.weights), reversed(self._live), strict=True):
             if live:
                 yield parameter
@@ -167,10 +167,12 @@ def _make_weight_parameter(elements: int, paths: list[Entries], channels: int) -
     return nn.Parameter(torch.randn(elements, len(paths), channels) / len(paths))
 
 
-def _degrees_of_outputs(irreps_out: Irreps, correlation: Correlation) -> list[int]:
+def _list_degrees_of_outputs(irreps_out: Irreps, correlation: Correlation) -> list[int]:
     names = [str(ir) for _, ir in irreps_out]
     by_irrep = (
-        _degree_by_irrep(correlation, names) if isinstance(correlation, Mapping) else dict.fromkeys(names, correlation)
+        _parse_degree_by_irrep(correlation, names)
+        if isinstance(correlation, Mapping)
+        else dict.fromkeys(names, correlation)
     )
     for degree in by_irrep.values():
         if not isinstance(degree, int) or isinstance(degree, bool) or not 1 <= degree <= MAX_DEGREE:
@@ -178,10 +180,10 @@ def _degrees_of_outputs(irreps_out: Irreps, correlation: Correlation) -> list[in
     return [by_irrep[name] for name in names]
 
 
-def _degree_by_irrep(correlation: Mapping[Any, int], outputs: list[str]) -> dict[str, int]:
+def _parse_degree_by_irrep(correlation: Mapping[Any, int], outputs: list[str]) -> dict[str, int]:
     by_irrep: dict[str, int] = {}
     for key, degree in correlation.items():
-        name = _irrep_name(key)
+        name = _parse_irrep_name(key)
         if name not in outputs:
             raise PlanError(f"correlation: {unknown('output irrep', name, dict.fromkeys(outputs))}")
         if name in by_irrep:
@@ -193,7 +195,7 @@ def _degree_by_irrep(correlation: Mapping[Any, int], outputs: list[str]) -> dict
     return by_irrep
 
 
-def _irrep_name(key: Any) -> str:
+def _parse_irrep_name(key: Any) -> str:
     try:
         return str(Irrep(getattr(key, "ir", key)))
     except (ValueError, TypeError, AssertionError):
@@ -207,24 +209,28 @@ def _check_normalizations(irrep_normalization: str | None, path_normalization: s
         check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
 
 
-def fit_coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
+def fit_coupling_basis(key: str, checkpoint_couplings: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
     """Express checkpoint paths in our paths, as a matrix ``(theirs, ours)``, up to permutations of inputs.
 
     Raises `PlanError` for couplings outside our span.
     """
     ours = make_couplings(irreps_in, output, degree)
-    theirs = theirs.to("cpu", torch.float64)
-    theirs = theirs if theirs.dim() == ours.dim() else theirs.unsqueeze(0)
-    if theirs.shape[:-1] != ours.shape[:-1]:
-        raise PlanError(f"{key}: couplings of shape {tuple(theirs.shape)} are of other irreps than {irreps_in}")
-    columns, wanted = (average_over_orders(x).flatten(0, -2) for x in (ours, theirs))
+    checkpoint_couplings = checkpoint_couplings.to("cpu", torch.float64)
+    checkpoint_couplings = (
+        checkpoint_couplings if checkpoint_couplings.dim() == ours.dim() else checkpoint_couplings.unsqueeze(0)
+    )
+    if checkpoint_couplings.shape[:-1] != ours.shape[:-1]:
+        raise PlanError(
+            f"{key}: couplings of shape {tuple(checkpoint_couplings.shape)} are of other irreps than {irreps_in}"
+        )
+    columns, wanted = (average_over_input_permutations(x).flatten(0, -2) for x in (ours, checkpoint_couplings))
     found = torch.linalg.lstsq(columns, wanted, driver="gelsd").solution
     if (columns @ found - wanted).abs().max() > 1e-5 * wanted.abs().max():
         raise PlanError(f"{key}: the checkpoint's couplings are none of {irreps_in} -> {output} in degree {degree}")
     return found.T
 
 
-def average_over_orders(couplings: Tensor) -> Tensor:
+def average_over_input_permutations(couplings: Tensor) -> Tensor:
     """Average couplings ``[component, i_1, ..., i_nu, path]`` over permutations of inputs."""
     inputs = range(1, couplings.dim() - 1)
     turned = [couplings.permute(0, *order, couplings.dim() - 1) for order in permutations(inputs)]
@@ -234,23 +240,25 @@ def average_over_orders(couplings: Tensor) -> Tensor:
 def make_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
     """Float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
     one = [drop_multiplicities(irreps_in)] * degree
-    return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
+    return torch.from_numpy(generalized_couplings(one, output, natural_parity=degree == MAX_DEGREE))
 
 
-def find_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
+def find_path_signs(key: str, checkpoint_couplings: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
     """Each checkpoint path's sign relative to ours; raises `PlanError` for other couplings."""
     ours = make_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)
-    theirs = theirs.to("cpu", torch.float64)
-    theirs = theirs if theirs.dim() == ours.dim() else theirs.unsqueeze(0)
-    if theirs.shape != ours.shape:
+    checkpoint_couplings = checkpoint_couplings.to("cpu", torch.float64)
+    checkpoint_couplings = (
+        checkpoint_couplings if checkpoint_couplings.dim() == ours.dim() else checkpoint_couplings.unsqueeze(0)
+    )
+    if checkpoint_couplings.shape != ours.shape:
         raise PlanError(
-            f"{key}: the checkpoint's couplings have shape {tuple(theirs.shape)}, "
+            f"{key}: the checkpoint's couplings have shape {tuple(checkpoint_couplings.shape)}, "
             f"and {irreps_in} -> {output} in degree {degree} "
             f"has {tuple(ours.shape)}: it was made for other irreps, or with use_reduced_cg=True"
         )
-    signs = (theirs * ours).flatten(0, -2).sum(0).sign()
-    if not torch.allclose(theirs, ours * signs, atol=1e-5):
+    signs = (checkpoint_couplings * ours).flatten(0, -2).sum(0).sign()
+    if not torch.allclose(checkpoint_couplings, ours * signs, atol=1e-5):
         raise PlanError(f"{key}: the checkpoint's couplings are none of {irreps_in} -> {output} in degree {degree}")
     return signs

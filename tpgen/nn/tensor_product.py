@@ -22,7 +22,7 @@ from tpgen.emitter.streams import restoring_stream
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.nn.autocast import is_autocasting, run_without_autocast, widen_to_one_dtype
-from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, join_weights
+from tpgen.nn.checks import check_batches, check_operand, check_plan, check_weight, join_weights, refuse_unknown_options
 from tpgen.nn.form_module import FormModule
 from tpgen.planner.plan import Plan
 from tpgen.planner.product import PRODUCT, make_plan
@@ -79,7 +79,7 @@ class TensorProduct(FormModule):
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, for a wrong tensor.
+        for a wrong tensor.
 
     Example
     -------
@@ -155,7 +155,7 @@ class TensorProduct(FormModule):
         compile_right: bool = False,
         **options: Unpack[ModuleOptions],
     ) -> None:
-        check_options(name for name in options if name not in MODULE_FIELDS)
+        refuse_unknown_options(name for name in options if name not in MODULE_FIELDS)
         super().__init__()
         config = Config(**options)
         if internal_weights is None:
@@ -165,20 +165,20 @@ class TensorProduct(FormModule):
         self.irreps_in1, self.irreps_in2 = plan.irreps_in1, plan.irreps_in2
         self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
         self.streams = config.streams
-        self._set_config_and_write_programs(config)
+        self._set_config_and_generate_programs(config)
         if compile_right:
             self._right_program = self._make_program_module("right")
 
     # --- programs -----------------------------------------------------------------------------------------------
 
-    def _write_programs(self) -> None:
-        super()._write_programs()
+    def _generate_programs(self) -> None:
+        super()._generate_programs()
         kernel = self.choice.strategy == "kernel" and self.backend != "script" and not self.streams
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
         right = self._modules.get("_right_program") or _MissingProgram()
         self._right_program = right if isinstance(right, _MissingProgram) else self._make_program_module("right")
 
-    def _write_right_program(self) -> None:
+    def _generate_right_program_if_missing(self) -> None:
         if isinstance(self._right_program, _MissingProgram):
             if torch.compiler.is_compiling():  # writing is no tensor code: torch.compile cannot trace it
                 raise InputError(
@@ -208,9 +208,9 @@ class TensorProduct(FormModule):
             if node is not None:
                 return node
         w = self._check_weight_or_take_own(weight)
-        if not torch.compiler.is_compiling() and self.takes_rows(x, y, w):
+        if not torch.compiler.is_compiling() and self.are_valid_rows(x, y, w):
             return self._get_current_runner("forward")(x, y, w)
-        x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
+        x, y, w = self._check_and_convert_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         return self._check_batches_and_run("forward", x, y, w)
 
     @torch.jit.export
@@ -221,13 +221,13 @@ class TensorProduct(FormModule):
         """
         if torch.jit.is_scripting():
             return self._right_program(y, self._check_weight_in_script(weight))
-        self._write_right_program()
+        self._generate_right_program_if_missing()
         w = self._check_weight_or_take_own(weight)
-        y, w = self._check_operands({"y": (y, self._in2_dim)}, w)
+        y, w = self._check_and_convert_operands({"y": (y, self._in2_dim)}, w)
         return self._check_batches_and_run("right", y, w)
 
-    def takes_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
-        """Whether operands are plain rows."""
+    def are_valid_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
+        """Whether operands are 2-D rows of right sizes, dtype and device."""
         like = self.output_mask
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or self.streams:
             return False
@@ -253,14 +253,16 @@ class TensorProduct(FormModule):
                 return self._get_current_runner(direction)(*operands)
         return run_without_autocast(self._get_current_runner(direction), *operands)
 
-    def _check_operands(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
+    def _check_and_convert_operands(self, operands_and_dims: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
         like = self.output_mask
-        named = {name: (given_numbers(name, x, like.dtype), dim) for name, (x, dim) in named.items()}
+        operands_and_dims = {
+            name: (given_numbers(name, x, like.dtype), dim) for name, (x, dim) in operands_and_dims.items()
+        }
         w = given_numbers("weight", w, like.dtype)
         if not self.weight_numel and (w.dtype, w.device) != (like.dtype, like.device):
             w = like.new_empty(w.shape)  # no numbers: they fit as they are
-        dtype, (w, *operands) = widen_to_one_dtype(like, w, *(x for x, _ in named.values()))
-        for (name, (_, dim)), x in zip(named.items(), operands, strict=True):
+        dtype, (w, *operands) = widen_to_one_dtype(like, w, *(x for x, _ in operands_and_dims.values()))
+        for (name, (_, dim)), x in zip(operands_and_dims.items(), operands, strict=True):
             irreps = self.irreps_in1 if name == "x" else self.irreps_in2
             check_operand(name, x, dim, irreps, dtype, like.device)
         if self.weight_numel:
@@ -278,7 +280,7 @@ class TensorProduct(FormModule):
 
     def _check_weight_or_take_own(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
         if weight is None:
-            return self._value_or_own(None, self.weight, self.weight_numel)
+            return self._choose_given_or_own_value(None, self.weight, self.weight_numel)
         if not isinstance(weight, Tensor):
             weight = join_weights(weight, self.plan)
         check_weight(weight, self.weight_numel, self.shared_weights, self.internal_weights)
@@ -289,7 +291,7 @@ class TensorProduct(FormModule):
             assert weight.dim() == 1, "weights are shared by all rows: give one axis"
         elif weight is not None:
             assert weight.dim() > 1, "weights are not shared: give a batch dimension"
-        return self._scripted_value_or_own(weight, self.weight, self.weight_numel)
+        return self._choose_given_or_own_value_in_script(weight, self.weight, self.weight_numel)
 
     # --- a well-behaved module ------------------------------------------------------------------------------------
 
@@ -310,7 +312,7 @@ class TensorProduct(FormModule):
         return o3.TensorProduct.visualize(self, sizes if coloured else None, coloured, aspect_ratio, ax)
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Operands on "meta"."""
+        """A call's operands on the meta device."""
         self._refuse_nodes(nodes)
         return [
             self._meta_tensor_of_own_dtype(rows, n) for n in (self._in1_dim, self._in2_dim)
@@ -329,7 +331,7 @@ class TensorProduct(FormModule):
         return sum(prod(i.path_shape) for i in self.instructions)
 
     def __prepare_scriptable__(self) -> "TensorProduct":
-        self._write_right_program()
+        self._generate_right_program_if_missing()
         return self
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:

@@ -34,7 +34,7 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
         PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis_name_for_degree(nu))
         for n, ((_, ir), degree) in enumerate(zip(irreps_out, degrees, strict=True))
         for nu in range(degree, 0, -1)
-        if any(_list_paths_of_degree(irreps_in, ir, nu))
+        if any(_list_couplings_of_degree(irreps_in, ir, nu))
     ]
     if not terms:
         raise PlanError(f"no product of {irreps_in} reaches {irreps_out}: check the parities, or raise the correlation")
@@ -44,7 +44,7 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
 
 def list_contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
     """Paths of each degree from 1; a path that symmetry makes zero is empty."""
-    return [_list_paths_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
+    return [_list_couplings_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
 
 
 def drop_multiplicities(irreps: Irreps) -> Irreps:
@@ -56,7 +56,7 @@ def drop_multiplicities(irreps: Irreps) -> Irreps:
     return Irreps([(1, ir) for _, ir in irreps])
 
 
-def _list_paths_of_degree(irreps_in: Irreps, output: Irrep, degree: int) -> list[Entries]:
+def _list_couplings_of_degree(irreps_in: Irreps, output: Irrep, degree: int) -> list[Entries]:
     return generated_couplings(
         (str(drop_multiplicities(irreps_in)),) * degree, str(output), ("x",) * degree, _basis_name_for_degree(degree)
     )

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from e3nn import o3
 
-from tpgen.base._torch import without_modes
+from tpgen.base._torch import without_dispatch_modes
 from tpgen.base.remember import remembered
 
 # e3nn's symbols carry rounding noise of about 1e-17 where the exact value is zero; true entries are
@@ -23,7 +23,7 @@ def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
            [0.    , 0.5774, 0.    ],
            [0.    , 0.    , 0.5774]])
     """
-    with without_modes():  # a number is wanted, also while shapes alone are computed
+    with without_dispatch_modes():  # a number is wanted, also while shapes alone are computed
         values = o3.wigner_3j(l1, l2, l3, dtype=torch.float64, device="cpu").numpy().copy()
     values[np.abs(values) < _NOISE] = 0.0
     values.flags.writeable = False

@@ -9,7 +9,7 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
-from tpgen.base._torch import without_modes
+from tpgen.base._torch import without_dispatch_modes
 from tpgen.base.errors import PlanError
 from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.generalized import Entries
@@ -41,12 +41,12 @@ def equivariance_violation(inputs: Sequence[Irreps], output: Irreps, path: Entri
     >>> equivariance_violation([Irreps("1o"), Irreps("1o")], Irreps("0o"), {(0, i, i): 1.0 for i in range(3)}) > 0.1
     True
     """
-    with without_modes():  # a number is wanted, also while shapes alone are computed
+    with without_dispatch_modes():  # a number is wanted, also while shapes alone are computed
         normal = np.random.default_rng(0).standard_normal  # torch's random numbers are refused under vmap
         keys = torch.tensor(list(path), dtype=torch.int64)
         values = torch.tensor(list(path.values()), dtype=torch.float64)
         points = [torch.from_numpy(normal((8, irreps.dim))) for irreps in inputs]
-        mapped = _apply_sparse_map(keys, values, points, output.dim)
+        mapped = _apply_sparse_multilinear_map(keys, values, points, output.dim)
         scale = float(mapped.abs().max())
         if scale == 0.0:
             return 0.0
@@ -55,7 +55,8 @@ def equivariance_violation(inputs: Sequence[Irreps], output: Irreps, path: Entri
             rotation = make_rotation(torch.from_numpy(normal((3, 3)))) * (-1) ** n
             turned = [x @ representation_matrix(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
             difference = (
-                _apply_sparse_map(keys, values, turned, output.dim) - mapped @ representation_matrix(output, rotation).T
+                _apply_sparse_multilinear_map(keys, values, turned, output.dim)
+                - mapped @ representation_matrix(output, rotation).T
             )
             worst = max(worst, float(difference.abs().max()) / scale)
         return worst
@@ -89,8 +90,8 @@ def _wigner_d_by_recursion(degree: int, rotation: Tensor) -> Tensor:
     return torch.einsum("abk,ac,bd,cdm->km", c, lower, rotation, c) * (2 * degree + 1)
 
 
-def _apply_sparse_map(keys: Tensor, values: Tensor, points: Sequence[Tensor], dim: int) -> Tensor:
-    product = values.expand(points[0].shape[0], -1)
-    for axis, x in enumerate(points):
-        product = product * x[:, keys[:, axis + 1]]
-    return torch.zeros(points[0].shape[0], dim, dtype=torch.float64).index_add(1, keys[:, 0], product)
+def _apply_sparse_multilinear_map(indices: Tensor, values: Tensor, inputs: Sequence[Tensor], output_dim: int) -> Tensor:
+    product = values.expand(inputs[0].shape[0], -1)
+    for axis, x in enumerate(inputs):
+        product = product * x[:, indices[:, axis + 1]]
+    return torch.zeros(inputs[0].shape[0], output_dim, dtype=torch.float64).index_add(1, indices[:, 0], product)

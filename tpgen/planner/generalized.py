@@ -28,38 +28,46 @@ Entries = dict[tuple[int, ...], float]
 _Path = tuple[Irrep, np.ndarray]  # the irrep reached so far, and its map [component, i_1, ..., i_nu]
 
 
-def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, natural: bool = False) -> np.ndarray:
+def generalized_couplings(
+    factors: Sequence[Irreps | str], output: Irrep | str, natural_parity: bool = False
+) -> np.ndarray:
     """All paths to an irrep, ``[component, i_1, ..., i_nu, path]``, MACE's ``U_matrix_nu``.
 
-    ``natural``: only through parities (-1)^l.
+    ``natural_parity``: only through irreps of parity (-1)^l.
 
     >>> generalized_couplings(["0e+1o", "0e+1o"], "0e").shape
     (1, 4, 4, 2)
 
     Raises `PlanError` unless the degree is 1 to 4.
     """
-    factors = _parse_factors(factors)
-    found = list(_list_paths_to_irrep(factors, Irrep(output), natural))
+    factors = _parse_irreps_of_factors(factors)
+    found = list(_list_paths_to_irrep(factors, Irrep(output), natural_parity))
     shape = (Irrep(output).dim, *(f.dim for f in factors))
     return np.stack(found, axis=-1) if found else np.zeros((*shape, 0))
 
 
 def symmetrized_couplings(
-    factors: Sequence[Irreps | str], output: Irrep | str, same: Sequence[object] | None = None, natural: bool = False
+    factors: Sequence[Irreps | str],
+    output: Irrep | str,
+    tensor_names: Sequence[object] | None = None,
+    natural_parity: bool = False,
 ) -> list[Entries]:
     """Paths to an irrep, each ``{(component, i_1, i_2, ...): value}``, of symmetric products.
 
-    ``same``: a name for each factor's tensor (default: one tensor).  Indices of one tensor descend: entries with
-    exchanged indices are summed.
+    ``tensor_names``: one per factor (default: all equal).  Indices of one tensor descend: entries with exchanged
+    indices are summed.
 
     >>> symmetrized_couplings(["1o", "1o"], "1e")  # a vector crossed with itself
     [{}]
     >>> {index: round(value, 4) for index, value in symmetrized_couplings(["1o", "1o"], "0e")[0].items()}
     {(0, 0, 0): 0.5774, (0, 1, 1): 0.5774, (0, 2, 2): 0.5774}
     """
-    factors = _parse_factors(factors)
-    groups = [0] * len(factors) if same is None else same
-    return [_symmetrized_entries(path, groups) for path in _list_paths_to_irrep(factors, Irrep(output), natural)]
+    factors = _parse_irreps_of_factors(factors)
+    groups = [0] * len(factors) if tensor_names is None else tensor_names
+    return [
+        _symmetrize_path_within_groups(path, groups)
+        for path in _list_paths_to_irrep(factors, Irrep(output), natural_parity)
+    ]
 
 
 def drop_dependent_paths(paths: Sequence[Entries]) -> list[Entries]:
@@ -82,7 +90,7 @@ def drop_dependent_paths(paths: Sequence[Entries]) -> list[Entries]:
     return kept
 
 
-def _parse_factors(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
+def _parse_irreps_of_factors(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
     if not 1 <= len(factors) <= MAX_DEGREE:
         raise PlanError(
             f"a coupling has 1 to {MAX_DEGREE} factors, got {len(factors)}: split the term, or lower the degree"
@@ -90,23 +98,28 @@ def _parse_factors(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
     return tuple(Irreps(f) for f in factors)
 
 
-def _list_paths_to_irrep(factors: tuple[Irreps, ...], output: Irrep, natural: bool) -> Iterator[np.ndarray]:
+def _list_paths_to_irrep(factors: tuple[Irreps, ...], output: Irrep, natural_parity: bool) -> Iterator[np.ndarray]:
     found: Iterable[_Path] = _list_paths_of_one_factor(factors[0])
     if len(factors) > 1:
         found = _couple_one_more_factor(
-            _paths_to_all_irreps(tuple(map(str, factors[:-1])), natural), factors[-1], natural, output
+            _list_paths_to_all_irreps(tuple(map(str, factors[:-1])), natural_parity),
+            factors[-1],
+            natural_parity,
+            output,
         )
     return (path for ir, path in found if ir == output)
 
 
 @remembered("couplings of several factors")
-def _paths_to_all_irreps(factors: tuple[str, ...], natural: bool) -> tuple[_Path, ...]:
+def _list_paths_to_all_irreps(factors: tuple[str, ...], natural_parity: bool) -> tuple[_Path, ...]:
     last = Irreps(factors[-1])
     if len(factors) == 1:
         return tuple(_list_paths_of_one_factor(last))
     return tuple(
         sorted(
-            _couple_one_more_factor(_paths_to_all_irreps(factors[:-1], natural), last, natural, None),
+            _couple_one_more_factor(
+                _list_paths_to_all_irreps(factors[:-1], natural_parity), last, natural_parity, None
+            ),
             key=lambda path: path[0],
         )
     )
@@ -119,27 +132,27 @@ def _list_paths_of_one_factor(irreps: Irreps) -> Iterator[_Path]:
 
 
 def _couple_one_more_factor(
-    paths: Iterable[_Path], last: Irreps, natural: bool, output: Irrep | None
+    paths: Iterable[_Path], factor: Irreps, natural_parity: bool, output: Irrep | None
 ) -> Iterator[_Path]:
     for left, map_ in paths:
-        for segment in list_segments(last):
+        for segment in list_segments(factor):
             ir = segment.ir
             for out in left * ir:
-                if (output is not None and out != output) or (natural and out.p != (-1) ** out.l):
+                if (output is not None and out != output) or (natural_parity and out.p != (-1) ** out.l):
                     continue
                 block = np.tensordot(wigner_3j(out.l, left.l, ir.l), map_, axes=(1, 0)) * out.dim**0.5
                 block = np.moveaxis(block, 1, -1)
                 for start in range(segment.start, segment.stop, ir.dim):
-                    whole = np.zeros((*block.shape[:-1], last.dim))
+                    whole = np.zeros((*block.shape[:-1], factor.dim))
                     whole[..., start : start + ir.dim] = block
                     yield out, whole
 
 
-def _symmetrized_entries(path: np.ndarray, groups: Sequence[object]) -> Entries:
+def _symmetrize_path_within_groups(path: np.ndarray, factor_groups: Sequence[object]) -> Entries:
     where = np.argwhere(np.abs(path) > _NOISE)
     columns = where[:, 1:].copy()
-    for group in dict.fromkeys(groups):
-        places = [n for n, g in enumerate(groups) if g == group]
+    for group in dict.fromkeys(factor_groups):
+        places = [n for n, g in enumerate(factor_groups) if g == group]
         columns[:, places] = -np.sort(-columns[:, places], axis=1)
     entries: Entries = {}
     for (k, *_), index, value in zip(where.tolist(), columns.tolist(), path[tuple(where.T)].tolist(), strict=True):

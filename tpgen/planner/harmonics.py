@@ -59,12 +59,12 @@ def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str)
     return make_polynomial_plan([x, one, out], terms)
 
 
-def _make_harmonics_term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
+def _make_harmonics_term(ir: Irrep, output_start: int, vector: str, factor: float) -> PolynomialTerm:
     # at the pole only the middle component is not zero, and it is the norm
     if ir.l == 0:
-        return PolynomialTerm(("one",), table=(sort_entries({(start, 0): norm}),))
+        return PolynomialTerm(("one",), table=(sort_entries({(output_start, 0): factor}),))
     coupling = generalized_couplings([vector] * ir.l, ir)[..., 0]  # one path alone goes up with every factor
     pole = (ir.l, *[_POLE] * ir.l)
-    scale = norm / coupling[pole]
-    entries = {(n[0] + start, *n[1:]): scale * coupling[n] for n in map(tuple, np.argwhere(coupling))}
+    scale = factor / coupling[pole]
+    entries = {(n[0] + output_start, *n[1:]): scale * coupling[n] for n in map(tuple, np.argwhere(coupling))}
     return PolynomialTerm(("x",) * ir.l, table=(sort_entries(entries),))

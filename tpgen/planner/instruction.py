@@ -67,8 +67,8 @@ def _describe_unreadable_irrep(irreps: object) -> str:
     return ""
 
 
-def read_position(where: str, name: str, value: Any) -> int:
-    """Convert an instruction's index to an int, or raise `PlanError`."""
+def parse_segment_index(where: str, name: str, value: Any) -> int:
+    """Convert an instruction's segment index ``name`` to an int, or raise `PlanError`."""
     if not hasattr(value, "__index__") or isinstance(value, bool):
         raise PlanError(f"{where}: {name} must be an integer, got {value!r}")
     return value.__index__()
@@ -110,7 +110,9 @@ def _parse_instruction(index: int, fields: Sequence) -> Instruction:
         )
     *slots, mode, has_weight = fields[:5]
     names = ("i_in1", "i_in2", "i_out")
-    i_in1, i_in2, i_out = (read_position(f"instruction {index}", *pair) for pair in zip(names, slots, strict=True))
+    i_in1, i_in2, i_out = (
+        parse_segment_index(f"instruction {index}", *pair) for pair in zip(names, slots, strict=True)
+    )
     if has_weight not in (True, False):  # 'no' would count as true
         raise PlanError(f"instruction {index}: has_weight must be True or False, got {has_weight!r}")
     weight = fields[5] if len(fields) > 5 else 1.0

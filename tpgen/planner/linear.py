@@ -1,7 +1,4 @@
-r"""Plan a linear layer between copies of equal irreps.
-
-.. math:: z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} \; (+\, b_w)
-"""
+"""Plan a linear layer between copies of equal irreps."""
 
 from __future__ import annotations
 
@@ -13,20 +10,20 @@ from e3nn.o3 import Irreps
 
 from tpgen.base.errors import PlanError, check_known
 from tpgen.base.remember import remembered
-from tpgen.planner.instruction import parse_irreps, read_position, select_segment
+from tpgen.planner.instruction import parse_irreps, parse_segment_index, select_segment
 from tpgen.planner.modes import MATRIX
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, find_path_factors
 from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, list_segments
 from tpgen.planner.product import lay_out_weights, list_operands
 from tpgen.planner.strict import (
-    make_list_reader,
-    make_name_reader,
-    make_null_reader,
-    make_tuple_reader,
-    read_boolean,
-    read_index,
-    read_irreps,
-    read_weight_sharing,
+    make_json_list_reader,
+    make_json_name_reader,
+    make_json_null_reader,
+    make_json_tuple_reader,
+    read_json_boolean,
+    read_json_index,
+    read_json_irreps,
+    read_json_weight_sharing,
 )
 
 LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
@@ -66,16 +63,16 @@ def make_linear_plan(
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
     inputs, outputs = map(list_segments, ends.values())
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
-    channels, rows = _check_channel_counts(f_in, f_out), _name_weight_sharing(shared_weights)
+    channels, rows = _check_channel_counts(f_in, f_out), _parse_weight_sharing(shared_weights)
     if pairs is None:
         bound = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
     elif isinstance(pairs, Iterable):
-        bound = [_select_segments_of_pair(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
+        bound = [_select_input_and_output_segments(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
     else:
         raise PlanError(f"instructions must be a list of tuples (i_in, i_out), got {pairs!r}")
     legs = [(Leg.on("x1", a), Leg.on(OUT, b)) for a, b in bound]
     flags = _parse_bias_flags(biases, outputs)
-    factors = _find_linear_path_factors(bound, channels[0] or 1, path_normalization)
+    factors = _find_normalization_factors_of_pairs(bound, channels[0] or 1, path_normalization)
     shapes = [(source.mul, target.mul) for source, target in bound]
     slices = lay_out_weights(shapes)
     arguments = {
@@ -118,7 +115,7 @@ def make_matrix_plan(inputs: int, outputs: int) -> Plan:
     return make_linear_plan(f"{inputs}x0e", f"{outputs}x0e", path_normalization="none")
 
 
-def _with_channels_folded_without_biases(plan: Plan) -> Plan:
+def _fold_channels_and_drop_biases(plan: Plan) -> Plan:
     # f_in channels of 8x1o are 8 f_in copies of 1o
     if plan.f_in is None and not plan.bias_numel:
         return plan
@@ -131,7 +128,7 @@ def _with_channels_folded_without_biases(plan: Plan) -> Plan:
     )
 
 
-def _irreps_and_weights_lines(plan: Plan) -> str:
+def _describe_irreps_and_weights(plan: Plan) -> str:
     shared = "shared" if plan.operand("w").rows == SHARED else f"per {plan.operand('w').rows}"
     channels = "" if plan.f_in is None else f", {plan.f_in} -> {plan.f_out} channels"
     biases = f", {plan.bias_numel} biases" if plan.bias_numel else ""
@@ -148,47 +145,53 @@ def _make_plan_of_single_path(plan: Plan, path: Path) -> Plan:
 LINEAR = Maker(
     "tpgen.linear/1",
     make_linear_plan,
-    _irreps_and_weights_lines,
+    _describe_irreps_and_weights,
     readers={
-        "irreps_in": read_irreps,
-        "irreps_out": read_irreps,
-        "pairs": make_tuple_reader(lambda where, entry: tuple(read_index(where, i) for i in entry), 2, "instructions"),
-        "biases": make_list_reader(read_boolean, "flags"),
-        "f_in": make_null_reader(read_index),
-        "f_out": make_null_reader(read_index),
-        "path_normalization": make_name_reader(PATH_NORMALIZATIONS),
-        "shared_weights": read_weight_sharing,
+        "irreps_in": read_json_irreps,
+        "irreps_out": read_json_irreps,
+        "pairs": make_json_tuple_reader(
+            lambda where, entry: tuple(read_json_index(where, i) for i in entry), 2, "instructions"
+        ),
+        "biases": make_json_list_reader(read_json_boolean, "flags"),
+        "f_in": make_json_null_reader(read_json_index),
+        "f_out": make_json_null_reader(read_json_index),
+        "path_normalization": make_json_name_reader(PATH_NORMALIZATIONS),
+        "shared_weights": read_json_weight_sharing,
     },
     plan_of_path=_make_plan_of_single_path,
-    flat=_with_channels_folded_without_biases,
+    flat=_fold_channels_and_drop_biases,
 )
 
 
 _SegmentPair = tuple[Segment, Segment]
 
 
-def _select_segments_of_pair(
-    n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]
+def _select_input_and_output_segments(
+    instruction_index: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]
 ) -> _SegmentPair:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         built = hasattr(pair, "path_shape")
         why = "; this one is of a built layer: give [(i.i_in, i.i_out) for i in instructions if i.i_in >= 0]"
-        raise PlanError(f"instruction {n}: expected (i_in, i_out), got {pair!r}{why if built else ''}")
+        raise PlanError(f"instruction {instruction_index}: expected (i_in, i_out), got {pair!r}{why if built else ''}")
     source, target = (
         select_segment(
-            f"instruction {n} {tuple(pair)}", end, read_position(f"instruction {n}", f"i_{end}", i), segments
+            f"instruction {instruction_index} {tuple(pair)}",
+            end,
+            parse_segment_index(f"instruction {instruction_index}", f"i_{end}", i),
+            segments,
         )
         for end, i, segments in (("in", pair[0], inputs), ("out", pair[1], outputs))
     )
     if source.ir != target.ir:
         raise PlanError(
-            f"instruction {n} {tuple(pair)}: a linear layer joins equal irreps, got irreps_in[{source.index}] = "
-            f"{source} and irreps_out[{target.index}] = {target}: leave the instruction out, or use a tensor product"
+            f"instruction {instruction_index} {tuple(pair)}: a linear layer joins equal irreps, got "
+            f"irreps_in[{source.index}] = {source} and irreps_out[{target.index}] = {target}: "
+            "leave the instruction out, or use a tensor product"
         )
     return source, target
 
 
-def _name_weight_sharing(shared_weights: bool | str) -> str:
+def _parse_weight_sharing(shared_weights: bool | str) -> str:
     # name how rows find their weights: all have the same, each its own, or an index says the element of each
     if not isinstance(shared_weights, str):
         return SHARED if shared_weights else ROW
@@ -206,18 +209,18 @@ def _check_channel_counts(f_in: int | None, f_out: int | None) -> tuple[int | No
     return f_in, f_out
 
 
-def _parse_bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tuple[bool, ...]:
+def _parse_bias_flags(biases: bool | Sequence[bool] | None, output_segments: list[Segment]) -> tuple[bool, ...]:
     if biases is None or isinstance(biases, bool):
-        return tuple(bool(biases) and s.ir.is_scalar() for s in outputs)
+        return tuple(bool(biases) and s.ir.is_scalar() for s in output_segments)
     if not isinstance(biases, Sequence) or isinstance(biases, str):
         raise PlanError(f"biases: must be True, False or a list of them, got {biases!r}")
     flags = tuple(biases)
-    if len(flags) != len(outputs):
+    if len(flags) != len(output_segments):
         raise PlanError(
-            f"biases: give one flag for each of the {len(outputs)} entries of irreps_out, or a single one, "
+            f"biases: give one flag for each of the {len(output_segments)} entries of irreps_out, or a single one, "
             f"got {len(flags)}"
         )
-    for segment, flag in zip(outputs, flags, strict=True):
+    for segment, flag in zip(output_segments, flags, strict=True):
         if flag not in (True, False):
             raise PlanError(f"biases[{segment.index}]: must be True or False, got {flag!r}")
         if flag and not segment.ir.is_scalar():
@@ -228,7 +231,9 @@ def _parse_bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segmen
     return tuple(bool(flag) for flag in flags)
 
 
-def _find_linear_path_factors(bound: list[_SegmentPair], f_in: int, path_normalization: str) -> list[Factors]:
+def _find_normalization_factors_of_pairs(
+    segment_pairs: list[_SegmentPair], f_in: int, path_normalization: str
+) -> list[Factors]:
     # those of a product with the scalar 1 that sums f_in times as many copies
-    scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in bound]
+    scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in segment_pairs]
     return find_path_factors(scales, "none", path_normalization)

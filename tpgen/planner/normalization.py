@@ -1,10 +1,4 @@
-r"""Path coefficients, with all normalisations.
-
-.. math:: \alpha = \sqrt{c v w / n}
-
-with c from the irrep normalisation, n from the path normalisation, v the variance of the output and w ``path_weight``
-(source: https://arxiv.org/abs/2207.09453).
-"""
+"""Path coefficients, with all normalisations (source: https://arxiv.org/abs/2207.09453)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class WeightSlice:
 class Operand:
     """Tensor of a plan.  A polynomial's irreps describe one channel; ``channels=False``: all channels share one copy.
 
-    ``rows``: ``row`` (one each), ``shared`` (one for all), or an index's name.
+    ``rows``: ``row`` (each row has its own), ``shared`` (one for all), or a row index's name.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Leg:
 
     @property
     def at(self) -> Segment:
-        """The segment, asserted to exist."""
+        """This leg's segment, asserted to exist."""
         assert self.segment is not None, f"{self.operand} is read whole"
         return self.segment
 
@@ -124,7 +124,7 @@ class Leg:
 
 @dataclass(frozen=True)
 class Path:
-    """One sum of products: input legs, last the output leg.
+    """Coupling of input legs into an output leg (last).
 
     ``entries``: (k, i, ..., j) -> value, by default the Wigner 3j symbol, or the identity of one input.
     """
@@ -162,14 +162,14 @@ class Path:
 
     @property
     def nonzeros(self) -> int:
-        """Count of the constant's non-zero entries; 0 for an identity."""
+        """Count of the coupling's non-zero entries; 0 for an identity."""
         if self.entries is not None:
             return len(self.entries)
         return count_nonzeros(*self.ls) if len(self.inputs) > 1 else 0
 
     @property
     def dense(self) -> int:
-        """Count of the constant's entries; 0 for an identity."""
+        """Count of the coupling's entries; 0 for an identity."""
         return prod(leg.dim for leg in self.legs) if len(self.inputs) > 1 or self.entries is not None else 0
 
     @property
@@ -292,10 +292,10 @@ class Plan(Shown):
 
     def to_json(self) -> str:
         """JSON text for `tpgen.planner.read.read_plan`."""
-        return self._json
+        return self._json_text
 
     @cached_property
-    def _json(self) -> str:
+    def _json_text(self) -> str:
         fields = {
             "format": self.maker.format,
             **{name: _to_json_value(value) for name, value in self.arguments.items()},
@@ -328,9 +328,9 @@ class Plan(Shown):
 
     def rows(self, itemsize: int = 4) -> list[PlanRow]:
         """Table rows, one per instruction with paths."""
-        return [PlanRow(n, self._table_cells_of_paths(paths, itemsize)) for n, paths in self.by_instruction.items()]
+        return [PlanRow(n, self._make_table_cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
 
-    def _table_cells_of_paths(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
+    def _make_table_cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
         path, slices = paths[0], [p.weight for p in paths if p.weight]
         numbers = sum({leg.operand: leg.numbers for leg in path.legs}.values())
         if slices and self.operand(slices[0].operand).rows == ROW:
@@ -366,11 +366,11 @@ class Plan(Shown):
     @property
     def map(self) -> PathMap:
         """Diagram of paths from input to output segments."""
-        sides = {o.name: self._segment_labels(o) for o in self.operands if not o.weights}
+        sides = {o.name: self._list_segment_labels(o) for o in self.operands if not o.weights}
         routes = tuple(map(self._make_diagram_route, self.by_instruction.values()))
         return PathMap({o.name: sides[o.name] for o in self.inputs}, {OUT: sides[OUT]}, routes)
 
-    def _segment_labels(self, operand: Operand) -> tuple[str, ...]:
+    def _list_segment_labels(self, operand: Operand) -> tuple[str, ...]:
         # last the operand itself, if a path reads the whole of it
         segments = [leg.segment for path in self.paths for leg in path.legs if leg.operand == operand.name]
         parts = tuple(map(str, operand.irreps)) if any(segments) or not segments else ()
@@ -378,7 +378,7 @@ class Plan(Shown):
 
     def _make_diagram_route(self, paths: tuple[Path, ...]) -> Route:
         path = paths[0]
-        last = {leg.operand: len(self._segment_labels(self.operand(leg.operand))) - 1 for leg in path.legs}
+        last = {leg.operand: len(self._list_segment_labels(self.operand(leg.operand))) - 1 for leg in path.legs}
         ends = [(leg.operand, leg.segment.index if leg.segment else last[leg.operand]) for leg in path.legs]
         mode = f" ({path.mode.name})" if path.mode.name else ""
         name = f"{self.maker.noun} {path.index}: {path.couples}{mode}"

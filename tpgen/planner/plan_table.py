@@ -22,24 +22,26 @@ class PlanRow:
 
 
 def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[str, int | None]]:
-    """Table lines, each with instruction index or None."""
+    """A plan's printed table: lines, each with instruction index or None."""
     above = [*title.split("\n"), ""]
     if not rows:
         return [(text, None) for text in (*above, totals)]
-    cells, left = _arrange_table_cells(rows)
+    cells, left = _arrange_cells_and_left_columns(rows)
     head, *found = table(cells, left=left).split("\n")
     body = [(text, row.index) for text, row in zip(found, rows, strict=True)]
     return [*((text, None) for text in (*above, head)), *body, ("", None), (totals, None)]
 
 
-def table_html(title: str, rows: Sequence[PlanRow], totals: str, shown: PathMap) -> str:
-    """HTML table with cost bars and path diagram."""
-    cells, left = _arrange_table_cells(rows)
+def table_html(title: str, rows: Sequence[PlanRow], totals: str, path_map: PathMap) -> str:
+    """A plan's HTML table with cost bars and path diagram."""
+    cells, left = _arrange_cells_and_left_columns(rows)
     bars = {name: [float(row.cells[name]) for row in rows] for name in _BARS if name in cells[0]}
-    return div_lines(*title.split("\n")) + html_table(cells, left, bars) + div_lines(totals) + draw_first_paths(shown)
+    return (
+        div_lines(*title.split("\n")) + html_table(cells, left, bars) + div_lines(totals) + draw_first_paths(path_map)
+    )
 
 
-def _arrange_table_cells(rows: Sequence[PlanRow]) -> tuple[list[list[str]], list[int]]:
+def _arrange_cells_and_left_columns(rows: Sequence[PlanRow]) -> tuple[list[list[str]], list[int]]:
     names = dict.fromkeys(name for row in rows for name in row.cells)
     order = sorted(names, key=lambda name: (name not in _RIGHT[:2], not name.startswith("in")))
     heads = [name for name in order if any(row.cells.get(name) for row in rows)]

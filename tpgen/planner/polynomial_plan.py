@@ -1,10 +1,4 @@
-r"""Plan an equivariant polynomial
-
-.. math::
-    z_k = \sum_p w_p \sum U^p_{k, i \ldots j}\, x_i \cdots y_j
-
-over paths p of terms, per row and channel.  Constants U are generated or given.
-"""
+"""Plan an equivariant polynomial from terms with generated or given couplings."""
 
 from __future__ import annotations
 
@@ -25,13 +19,13 @@ from tpgen.planner.modes import COPIES
 from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, list_segments
 from tpgen.planner.strict import (
     check_field,
-    make_list_reader,
-    make_null_reader,
-    make_tuple_reader,
-    read_boolean,
-    read_index,
-    read_irreps,
-    read_text,
+    make_json_list_reader,
+    make_json_null_reader,
+    make_json_tuple_reader,
+    read_json_boolean,
+    read_json_index,
+    read_json_irreps,
+    read_json_text,
     real,
 )
 
@@ -46,7 +40,7 @@ _LAYOUTS = {
 
 @dataclass(frozen=True)
 class PolynomialTerm:
-    """One term: a weighted product of named tensors.
+    """Term of a polynomial: a weighted product of named tensors.
 
     ``table``: ``((k, i, ..., j), value)`` per path, k in the whole output; None generates couplings into segment
     ``i_out``. ``basis``: ``chained`` (MACE's paths), ``natural`` (only parities (-1)^l) or ``independent``.
@@ -81,16 +75,20 @@ def format_terms(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def generated_couplings(factors: tuple[str, ...], output: str, same: tuple[str, ...], basis: str) -> list[Entries]:
-    """Cached couplings to an output irrep; ``same`` names each factor's tensor."""
-    return _list_couplings_by_factor_groups(factors, output, tuple(same.index(s) for s in same), basis)
+def generated_couplings(
+    factors: tuple[str, ...], output: str, tensor_names: tuple[str, ...], basis: str
+) -> list[Entries]:
+    """Cached couplings to an output irrep, one tensor name per factor."""
+    return _list_couplings_of_grouped_factors(
+        factors, output, tuple(tensor_names.index(s) for s in tensor_names), basis
+    )
 
 
 @remembered("couplings of polynomials")
-def _list_couplings_by_factor_groups(
-    factors: tuple[str, ...], output: str, same: tuple[int, ...], basis: str
+def _list_couplings_of_grouped_factors(
+    factors: tuple[str, ...], output: str, factor_groups: tuple[int, ...], basis: str
 ) -> list[Entries]:
-    found = symmetrized_couplings(factors, output, same, natural=basis == "natural")
+    found = symmetrized_couplings(factors, output, factor_groups, natural_parity=basis == "natural")
     return drop_dependent_paths(found) if basis == "independent" else found
 
 
@@ -117,13 +115,13 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
     *inputs, out = operands
     if out.name != OUT:
         raise PlanError(f"the last operand must be {OUT!r}, got {out.name!r}")
-    names = _operands_by_name((*inputs, out))
+    names = _check_operands_and_map_by_name((*inputs, out))
     if not terms:
         raise PlanError("terms: give one at least: a polynomial without any is zero")
     for n, term in enumerate(terms):
         _check_term(n, term, names)
-        _check_table(n, term, names)
-    constants = [_list_constants_of_term(term, names) for term in terms]
+        _check_table_of_term(n, term, names)
+    constants = [_list_coupling_entries_of_term(term, names) for term in terms]
     for n, (term, paths) in enumerate(zip(terms, constants, strict=True)):
         if not any(paths):
             raise PlanError(
@@ -145,37 +143,39 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
     )
 
 
-def _list_constants_of_term(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[Entries]:
+def _list_coupling_entries_of_term(term: PolynomialTerm, operands: Mapping[str, Operand]) -> list[Entries]:
     # (k, i, ..., j) -> value for each path, k a component of the whole output
     if term.table is not None:
         return [dict(path) for path in term.table]
     assert term.i_out is not None
-    out = names[OUT].irreps
+    out = operands[OUT].irreps
     start = out.slices()[term.i_out].start
-    factors = tuple(str(names[name].irreps) for name in term.inputs)
+    factors = tuple(str(operands[name].irreps) for name in term.inputs)
     found = generated_couplings(factors, str(out[term.i_out].ir), term.inputs, term.basis)
     return [{(k + start, *rest): value for (k, *rest), value in path.items()} for path in found]
 
 
-def _make_path(n: int, p: int, term: PolynomialTerm, entries: Entries, names: Mapping[str, Operand]) -> Path:
-    out = names[OUT]
+def _make_path(
+    term_index: int, path_index: int, term: PolynomialTerm, entries: Entries, operands: Mapping[str, Operand]
+) -> Path:
+    out = operands[OUT]
     reached = Leg(OUT, out.dim) if term.i_out is None else Leg.on(OUT, list_segments(out.irreps)[term.i_out])
     return Path(
-        index=n,
+        index=term_index,
         mode=COPIES,
         sizes=(("u", 1),),
-        legs=(*(Leg(name, names[name].dim) for name in term.inputs), reached),
-        weight=WeightSlice(p, (1,), term.weight) if term.weight else None,
+        legs=(*(Leg(name, operands[name].dim) for name in term.inputs), reached),
+        weight=WeightSlice(path_index, (1,), term.weight) if term.weight else None,
         coefficient=1.0,
         entries=entries,
         label="table" if term.table is not None else f"{term.basis} couplings",
     )
 
 
-def _operands_by_name(operands: Sequence[Operand]) -> dict[str, Operand]:
+def _check_operands_and_map_by_name(operands: Sequence[Operand]) -> dict[str, Operand]:
     names: dict[str, Operand] = {}
     for o in operands:
-        if not _can_name_operand(o.name):
+        if not _is_valid_operand_name(o.name):
             raise PlanError(
                 f"operand {o.name!r}: a name must be an identifier of ASCII letters, digits and _, "
                 f"no keyword of Python, and none of {', '.join(_RESERVED_NAMES)}"
@@ -194,62 +194,68 @@ def _operands_by_name(operands: Sequence[Operand]) -> dict[str, Operand]:
     return names
 
 
-def _can_name_operand(text: Any) -> bool:
+def _is_valid_operand_name(name: Any) -> bool:
     # whether a text can name an operand, in programs too
-    plain = isinstance(text, str) and text.isidentifier() and text.isascii()
-    return plain and not keyword.iskeyword(text) and text not in _RESERVED_NAMES
+    plain = isinstance(name, str) and name.isidentifier() and name.isascii()
+    return plain and not keyword.iskeyword(name) and name not in _RESERVED_NAMES
 
 
 def _name_term_output(term: PolynomialTerm, out: Operand) -> str:
     return OUT if term.i_out is None else f"{out.irreps[term.i_out].ir}"
 
 
-def _check_term(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> None:
-    inputs = [name for name in names if name != OUT]
+def _check_term(term_index: int, term: PolynomialTerm, operands: Mapping[str, Operand]) -> None:
+    inputs = [name for name in operands if name != OUT]
     if isinstance(term.inputs, str):
-        raise PlanError(f"term {n}: must have a tuple of names, such as {(term.inputs,)}, got {term.inputs!r}")
+        raise PlanError(f"term {term_index}: must have a tuple of names, such as {(term.inputs,)}, got {term.inputs!r}")
     if not 1 <= len(term.inputs) <= MAX_DEGREE:
-        raise PlanError(f"term {n}: the degree must be 1 to {MAX_DEGREE}, got {len(term.inputs)} inputs")
+        raise PlanError(f"term {term_index}: the degree must be 1 to {MAX_DEGREE}, got {len(term.inputs)} inputs")
     for name in term.inputs:
         if name not in inputs:
-            raise PlanError(f"term {n}: {unknown('tensor', name, inputs)}")
+            raise PlanError(f"term {term_index}: {unknown('tensor', name, inputs)}")
     if term.basis not in BASES:
-        raise PlanError(f"term {n}: {unknown('basis', term.basis, BASES)}")
-    segments = len(names[OUT].irreps)
+        raise PlanError(f"term {term_index}: {unknown('basis', term.basis, BASES)}")
+    segments = len(operands[OUT].irreps)
     if term.table is None and (term.i_out is None or not 0 <= term.i_out < segments):
-        raise PlanError(f"term {n}: i_out must be 0 to {segments - 1}, the segments of the output, got {term.i_out}")
-    if term.weight is not None and (not _can_name_operand(term.weight) or term.weight in names):
         raise PlanError(
-            f"term {n}: {term.weight!r} cannot name its weights: it must be an identifier that no tensor has"
+            f"term {term_index}: i_out must be 0 to {segments - 1}, the segments of the output, got {term.i_out}"
+        )
+    if term.weight is not None and (not _is_valid_operand_name(term.weight) or term.weight in operands):
+        raise PlanError(
+            f"term {term_index}: {term.weight!r} cannot name its weights: it must be an identifier that no tensor has"
         )
 
 
-def _check_table(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> None:
-    sizes = [names[OUT].dim, *(names[name].dim for name in term.inputs)]
+def _check_table_of_term(term_index: int, term: PolynomialTerm, operands: Mapping[str, Operand]) -> None:
+    sizes = [operands[OUT].dim, *(operands[name].dim for name in term.inputs)]
     for path in term.table or ():
         twice = [index for index, count in Counter(index for index, _ in path).items() if count > 1]
         if twice:
-            raise PlanError(f"term {n}: the entry {twice[0]} is there twice: give one, with the sum of both values")
+            raise PlanError(
+                f"term {term_index}: the entry {twice[0]} is there twice: give one, with the sum of both values"
+            )
         for at, value in path:
             if len(at) != len(sizes):
                 raise PlanError(
-                    f"term {n}: an entry has {len(sizes)} indices (the output's, then one for each of "
+                    f"term {term_index}: an entry has {len(sizes)} indices (the output's, then one for each of "
                     f"{', '.join(term.inputs)}), got {at}"
                 )
             for axis, (i, size) in enumerate(zip(at, sizes, strict=True)):
                 if not 0 <= i < size:
                     name = (OUT, *term.inputs)[axis]
-                    raise PlanError(f"term {n}: index {i} of {name} is out of range: it has components 0 to {size - 1}")
+                    raise PlanError(
+                        f"term {term_index}: index {i} of {name} is out of range: it has components 0 to {size - 1}"
+                    )
             if value != value or abs(value) == float("inf"):
-                raise PlanError(f"term {n}: the entry {at} must be a finite number, got {value}")
+                raise PlanError(f"term {term_index}: the entry {at} must be a finite number, got {value}")
     if term.table is not None and not any(value for path in term.table for _, value in path):
-        raise PlanError(f"term {n}: every entry of its table is zero: leave the term out")
+        raise PlanError(f"term {term_index}: every entry of its table is zero: leave the term out")
 
 
-def _list_weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]) -> list[Operand]:
+def _list_weight_operands(terms: Sequence[PolynomialTerm], paths_of_terms: Sequence[list[Entries]]) -> list[Operand]:
     # one operand for each name, with the paths of all its terms
     counts: dict[str, int] = {}
-    for term, paths in zip(terms, constants, strict=True):
+    for term, paths in zip(terms, paths_of_terms, strict=True):
         if term.weight is not None and counts.setdefault(term.weight, len(paths)) != len(paths):
             raise PlanError(
                 f"weights {term.weight!r}: terms that share them must have equally many paths, "
@@ -263,15 +269,15 @@ def _list_weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[l
 def sort_entries(entries: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
     """Sort a path's entries, mapping or pairs, into tuples; `PlanError` if malformed."""
     pairs = entries.items() if isinstance(entries, Mapping) else entries
-    return tuple(sorted(_parse_entry(index, value) for index, value in pairs))
+    return tuple(sorted(_parse_table_entry(index, value) for index, value in pairs))
 
 
-def _parse_entry(index: Any, value: Any) -> tuple[tuple[int, ...], float]:
+def _parse_table_entry(indices: Any, value: Any) -> tuple[tuple[int, ...], float]:
     try:
-        return tuple(operator.index(i) for i in index), float(value)
+        return tuple(operator.index(i) for i in indices), float(value)
     except (TypeError, ValueError):
         raise PlanError(
-            f"table: an entry is whole numbers (k, i, ..., j) and a number, got {str(index)[:40]}: {str(value)[:40]}"
+            f"table: an entry is whole numbers (k, i, ..., j) and a number, got {str(indices)[:40]}: {str(value)[:40]}"
         ) from None
 
 
@@ -280,7 +286,7 @@ def _make_plan_of_single_term(plan: Plan, path: Path) -> Plan:
     return make_polynomial_plan([o for o in (*plan.inputs, plan.out) if o.name in (*term.inputs, OUT)], [term])
 
 
-def _counts_and_operands_lines(plan: Plan) -> str:
+def _describe_counts_and_operands(plan: Plan) -> str:
     weights = f", {plan.weight_numel} weights of a channel" if plan.weights else ""
     return f"{len(plan.terms)} terms{weights}\n" + "\n".join(map(str, plan.operands))
 
@@ -290,33 +296,35 @@ _MAX_DIM = 256
 MAX_TERMS = 1024
 
 
-def _read_operand(where: str, entry: list) -> Operand:
+def _read_json_operand(field: str, entry: list) -> Operand:
     name, ends, layout, channels = entry
-    found = Irreps(read_irreps(where, ends))
+    found = Irreps(read_json_irreps(field, ends))
     rule = f"a channel has at most {_MAX_DIM} components"
-    check_field(found.dim <= _MAX_DIM and len(found) <= _MAX_DIM, where, rule, found.dim)
-    return Operand(read_text(where, name), found, read_text(where, layout), read_boolean(where, channels))
+    check_field(found.dim <= _MAX_DIM and len(found) <= _MAX_DIM, field, rule, found.dim)
+    return Operand(
+        read_json_text(field, name), found, read_json_text(field, layout), read_json_boolean(field, channels)
+    )
 
 
-def _read_term(where: str, entry: list) -> PolynomialTerm:
+def _read_json_term(field: str, entry: list) -> PolynomialTerm:
     inputs, i_out, weight, basis, table = entry
-    names = make_list_reader(read_text, "names")(where, inputs)
-    paths = make_null_reader(make_list_reader(_read_entries, "paths"))(where, table)
+    names = make_json_list_reader(read_json_text, "names")(field, inputs)
+    paths = make_json_null_reader(make_json_list_reader(_read_json_entries, "paths"))(field, table)
     return PolynomialTerm(
         tuple(names),
-        make_null_reader(read_index)(where, i_out),
-        make_null_reader(read_text)(where, weight),
-        read_text(where, basis),
+        make_json_null_reader(read_json_index)(field, i_out),
+        make_json_null_reader(read_json_text)(field, weight),
+        read_json_text(field, basis),
         None if paths is None else tuple(paths),
     )
 
 
-def _read_entries(where: str, path: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
+def _read_json_entries(field: str, path: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
     check_field(
-        isinstance(path, list) and all(isinstance(e, list) and len(e) == 2 for e in path), where, _ENTRIES_RULE, path
+        isinstance(path, list) and all(isinstance(e, list) and len(e) == 2 for e in path), field, _ENTRIES_RULE, path
     )
     return sort_entries(
-        (tuple(make_list_reader(read_index, "indices")(where, at)), real(where, value)) for at, value in path
+        (tuple(make_json_list_reader(read_json_index, "indices")(field, at)), real(field, value)) for at, value in path
     )
 
 
@@ -324,10 +332,10 @@ _ENTRIES_RULE = "must be a list of entries, each its indices and a number"
 POLYNOMIAL = Maker(
     "tpgen.polynomial/1",
     make_polynomial_plan,
-    _counts_and_operands_lines,
+    _describe_counts_and_operands,
     readers={
-        "operands": make_tuple_reader(_read_operand, 4, "operands", MAX_TERMS),
-        "terms": make_tuple_reader(_read_term, 5, "terms", MAX_TERMS),
+        "operands": make_json_tuple_reader(_read_json_operand, 4, "operands", MAX_TERMS),
+        "terms": make_json_tuple_reader(_read_json_term, 5, "terms", MAX_TERMS),
     },
     plan_of_path=_make_plan_of_single_term,
     form=OF_MONOMIALS,

@@ -14,7 +14,7 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.product import PlanMaker, make_plan
 
 
-class _SquarePlanning(TypedDict, total=False):
+class _SquareKeywords(TypedDict, total=False):
     in1_var: Sequence[float] | None
     in2_var: Sequence[float] | None
     out_var: Sequence[float] | None
@@ -22,16 +22,16 @@ class _SquarePlanning(TypedDict, total=False):
     shared_weights: bool
 
 
-class Planning(_SquarePlanning, total=False):
+class PresetKeywords(_SquareKeywords, total=False):
     """Keywords of presets other than `tensor_square`."""
 
     irrep_normalization: str
 
 
 def fully_connected(
-    irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_out: Irreps | str, **options: Unpack[Planning]
+    irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_out: Irreps | str, **options: Unpack[PresetKeywords]
 ) -> Plan:
-    """All allowed paths; weights mix all copies: mode ``uvw``.
+    """Plan all allowed paths; weights mix all copies: mode ``uvw``.
 
     >>> len(fully_connected("0e+1o", "0e+1o", "0e+1o").paths)
     4
@@ -49,9 +49,9 @@ def fully_connected(
 
 
 def channelwise(
-    irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_filter: Irreps | str, **options: Unpack[Planning]
+    irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_filter: Irreps | str, **options: Unpack[PresetKeywords]
 ) -> Plan:
-    """The convolution product of MACE and NequIP: mode ``uvu``, into irreps of the filter.
+    """Plan the convolution product of MACE and NequIP: mode ``uvu``, into irreps of the filter.
 
     One output segment per path, sorted.  Weights are per row by default.
 
@@ -74,9 +74,9 @@ def elementwise(
     irreps_in1: Irreps | str,
     irreps_in2: Irreps | str,
     filter_ir_out: Iterable[object] | None = None,
-    **options: Unpack[Planning],
+    **options: Unpack[PresetKeywords],
 ) -> Plan:
-    """Copy u times copy u of both inputs: mode ``uuu``, unweighted.
+    """Plan copy u times copy u of both inputs: mode ``uuu``, unweighted.
 
     >>> str(elementwise("2x1o", "2x1o", ["0e"]).irreps_out)
     '2x0e'
@@ -88,7 +88,7 @@ def elementwise(
             f"an elementwise product pairs the irreps one by one, so both inputs must have as many: "
             f"{in1} has {in1.num_irreps}, {in2} has {in2.num_irreps}"
         )
-    cut1, cut2 = _split_to_equal_multiplicities(list(in1), list(in2))
+    cut1, cut2 = _split_irreps_to_equal_multiplicities(list(in1), list(in2))
     out: list[tuple[int, Irrep]] = []
     instructions = []
     for i, ((mul, ir1), (_, ir2)) in enumerate(zip(cut1, cut2, strict=True)):
@@ -103,9 +103,9 @@ def full(
     irreps_in1: Irreps | str,
     irreps_in2: Irreps | str,
     filter_ir_out: Iterable[object] | None = None,
-    **options: Unpack[Planning],
+    **options: Unpack[PresetKeywords],
 ) -> Plan:
-    """Every pair of copies of both inputs: mode ``uvuv``, unweighted, outputs sorted.
+    """Plan every pair of copies of both inputs: mode ``uvuv``, unweighted, outputs sorted.
 
     >>> str(full("2x1o", "3x0e").irreps_out)
     '6x1o'
@@ -122,9 +122,9 @@ def tensor_square(
     irreps_out: Irreps | str | None = None,
     filter_ir_out: Iterable[object] | None = None,
     irrep_normalization: str = "component",
-    **options: Unpack[_SquarePlanning],
+    **options: Unpack[_SquareKeywords],
 ) -> Plan:
-    """A tensor times itself, each symmetric pair once.
+    """Plan a tensor times itself, each symmetric pair once.
 
     Without ``irreps_out``: unweighted, one segment per path (``uvuv``, ``uvu<v``, ``uuu``).  With: fully connected,
     weighted (``uvw``, ``u<vw``, ``uuw``).
@@ -137,7 +137,9 @@ def tensor_square(
         raise PlanError(unknown("irrep_normalization", irrep_normalization, _SQUARE_SCALES))
     if irreps_out is None:
         found = list(
-            _symmetric_pairs(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _parse_irrep_filter(filter_ir_out))
+            _list_symmetric_instructions(
+                in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _parse_irrep_filter(filter_ir_out)
+            )
         )
         copies = {"uvuv": lambda n, m: n * m, "uvu<v": lambda n, m: comb(n, 2), "uuu": lambda n, m: n}
         out, position = _sorted_irreps_and_positions(
@@ -150,7 +152,9 @@ def tensor_square(
         out = parse_irreps(irreps_out, "irreps_out").simplify()
         instructions = [
             (i1, i2, i_out, mode, True, scale)
-            for i1, i2, mode, ir, scale in _symmetric_pairs(in1, ("uvw", "u<vw", "uuw"), irrep_normalization, None)
+            for i1, i2, mode, ir, scale in _list_symmetric_instructions(
+                in1, ("uvw", "u<vw", "uuw"), irrep_normalization, None
+            )
             for i_out, (_, ir_out) in enumerate(out)
             if ir_out == ir
         ]
@@ -160,8 +164,10 @@ def tensor_square(
     return make_plan(in1, in1, out, instructions, irrep_normalization="none", **options)
 
 
-def _symmetric_pairs(irreps: Irreps, modes: tuple[str, str, str], normalization: str, allowed: set[Irrep] | None):
-    """Yield (i1, i2, mode, irrep, scale); ``modes``: of two segments, two copies of one, a copy with itself."""
+def _list_symmetric_instructions(
+    irreps: Irreps, modes: tuple[str, str, str], normalization: str, allowed: set[Irrep] | None
+) -> Iterator[tuple[int, int, str, Irrep, float]]:
+    """Yield (i1, i2, mode, irrep, scale); ``modes``: of two segments, two copies, one copy with itself."""
     apart, pairs, same = modes
     generic, diagonal = _SQUARE_SCALES[normalization]
     for i1, i2, ir in _list_allowed_segment_pairs(irreps, irreps, allowed):
@@ -212,7 +218,9 @@ def _sorted_irreps_and_positions(segments: list[tuple[int, Irrep]]) -> tuple[Irr
     return out, position
 
 
-def _split_to_equal_multiplicities(left: list, right: list) -> tuple[list, list]:
+def _split_irreps_to_equal_multiplicities(
+    left: list[tuple[int, Irrep]], right: list[tuple[int, Irrep]]
+) -> tuple[list[tuple[int, Irrep]], list[tuple[int, Irrep]]]:
     # lists of (mul, ir)
     cut_left, cut_right = [], []
     while left and right:

@@ -23,7 +23,7 @@ SH2, SH3 = "1x0e+1x1o+1x2e", "1x0e+1x1o+1x2e+1x3o"  # spherical harmonics of an 
 
 @dataclass(frozen=True)
 class Problem:
-    """Plan of a known network, with usual ``rows``."""
+    """Named benchmark: a real network's plan and usual number of rows."""
 
     name: str
     about: str
@@ -38,7 +38,7 @@ class Problem:
         return self.make()
 
 
-def _one_path_plan(l1: int, l2: int, l3: int) -> Plan:
+def _make_one_path_plan(l1: int, l2: int, l3: int) -> Plan:
     # even and odd degrees alike: the parity of the output follows from the inputs, all even
     return make_plan(f"128x{l1}e", f"1x{l2}e", f"128x{l3}e", [(0, 0, 0, "uvu", True)], shared_weights=False)
 
@@ -48,7 +48,7 @@ def _contraction_maker(irreps_in: str, irreps_out: str, degree: int) -> Callable
     return lambda: make_contraction_plan(Irreps(irreps_in), out, [degree] * len(out))
 
 
-def _features_times_harmonics_plan() -> Plan:
+def _make_features_times_harmonics_plan() -> Plan:
     x, y = Irreps("0e+1o"), Irreps("0e+1o+2e")
     operands = [Operand("x", x), Operand("y", y, channels=False), Operand(OUT, x)]
     terms = [PolynomialTerm(names, k, f"w{len(names)}_{k}") for names in (("x", "x", "y"), ("x",)) for k in range(2)]
@@ -93,7 +93,7 @@ _ALL = tuple(
         ("elementwise", "a feature times itself, copy by copy", 2000,
          partial(elementwise, _FEATURES, _FEATURES), "elementwise"),
         *((f"roofline-{l1}{l2}{l3}", f"one path of degrees {l1}, {l2}, {l3}", 2000,
-           partial(_one_path_plan, l1, l2, l3), "roofline") for l1, l2, l3 in _DEGREES),
+           partial(_make_one_path_plan, l1, l2, l3), "roofline") for l1, l2, l3 in _DEGREES),
     )
 )  # fmt: skip
 
@@ -111,7 +111,7 @@ _POLYNOMIALS = (
         "turned",
         "features squared and turned by the harmonics of a direction",
         2000,
-        _features_times_harmonics_plan,
+        _make_features_times_harmonics_plan,
         "polynomial",
     ),
     Problem("harmonics", "spherical harmonics of degrees 0 to 3", 2000, _HARMONICS, "polynomial", 1),
@@ -127,7 +127,7 @@ SUITES: tuple[str, ...] = tuple(dict.fromkeys(problem.suite for problem in _ALL)
 
 
 def find_problem(name: str) -> Problem:
-    """Product problem of this name; `PlanError` lists known names.
+    """Benchmark product of this name; `PlanError` lists known names.
 
     >>> find_problem("mace-large").plan.weight_numel
     2176

@@ -29,26 +29,28 @@ from tpgen.planner.normalization import (
 from tpgen.planner.plan import OUT, ROW, SHARED, Leg, Maker, Operand, Path, Plan, Segment, WeightSlice, list_segments
 from tpgen.planner.strict import (
     check_field,
-    make_list_reader,
-    make_name_reader,
-    make_tuple_reader,
-    read_boolean,
-    read_index,
-    read_irreps,
-    read_number,
+    make_json_list_reader,
+    make_json_name_reader,
+    make_json_tuple_reader,
+    read_json_boolean,
+    read_json_index,
+    read_json_irreps,
+    read_json_number,
 )
 
 
-def list_operands(ends: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], rows: str) -> tuple[Operand, ...]:
-    """Inputs, weights ``w`` and output; ``ends``: irreps by name, output last."""
+def list_operands(
+    irreps_by_name: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], rows: str
+) -> tuple[Operand, ...]:
+    """A product's operands: inputs, weights ``w``, output (last in ``irreps_by_name``)."""
     numel = max((s.stop for s in slices if s is not None), default=0)
     weights = Operand("w", Irreps(f"{numel}x0e"), weights=True, rows=rows)
-    *inputs, out = (Operand(name, irreps) for name, irreps in ends.items())
+    *inputs, out = (Operand(name, irreps) for name, irreps in irreps_by_name.items())
     return (*inputs, weights, out)
 
 
 def lay_out_weights(shapes: Sequence[tuple[int, ...] | None]) -> tuple[WeightSlice | None, ...]:
-    """Lay weights one after another; None for a None shape."""
+    """Slices of weights laid one after another; None for a None shape."""
     starts = accumulate((0 if s is None else prod(s) for s in shapes), initial=0)
     return tuple(None if s is None else WeightSlice(start, s) for start, s in zip(starts, shapes, strict=False))
 
@@ -117,7 +119,7 @@ def make_plan(
 _ENDS = ("x1", "x2", OUT)
 
 
-def _irreps_and_weights_lines(plan: Plan) -> str:
+def _describe_irreps_and_weights(plan: Plan) -> str:
     weights = "shared" if plan.shared_weights else "per row"
     return (
         f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}\n"
@@ -148,15 +150,15 @@ class _InstructionWithSegments:
 
 
 def _find_segments_of_instruction(
-    n: int, instruction: Instruction, legs: list[list[Segment]]
+    instruction_index: int, instruction: Instruction, segments_of_operands: list[list[Segment]]
 ) -> _InstructionWithSegments:
-    where = f"instruction {n} {instruction}"
+    where = f"instruction {instruction_index} {instruction}"
     in1, in2, out = (
         select_segment(where, end, i, segments)
-        for end, i, segments in zip(("in1", "in2", "out"), instruction[:3], legs, strict=True)
+        for end, i, segments in zip(("in1", "in2", "out"), instruction[:3], segments_of_operands, strict=True)
     )
     spelled = f"(irreps_in1[{in1.index}] = {in1}, irreps_in2[{in2.index}] = {in2}, irreps_out[{out.index}] = {out})"
-    _check_selection_rules(where, in1.ir, in2.ir, out.ir, spelled)
+    _check_parity_and_triangle_rules(where, in1.ir, in2.ir, out.ir, spelled)
     try:
         mode = find_mode(instruction.connection_mode)
         sizes = find_axis_sizes(mode, in1.mul, in2.mul, out.mul, instruction.has_weight)
@@ -165,31 +167,31 @@ def _find_segments_of_instruction(
     return _InstructionWithSegments(mode, sizes, (in1, in2, out))
 
 
-def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spelled: str) -> None:
+def _check_parity_and_triangle_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, described_segments: str) -> None:
     if ir1.p * ir2.p != ir3.p:
         wanted = "even" if ir1.p * ir2.p == 1 else "odd"
         raise PlanError(
             f"{where}: the parity of the output must be the product of the input parities, {wanted}: change the output "
-            f"to {ir3.l}{wanted[0]}, or leave the instruction out {spelled}"
+            f"to {ir3.l}{wanted[0]}, or leave the instruction out {described_segments}"
         )
     if not abs(ir1.l - ir2.l) <= ir3.l <= ir1.l + ir2.l:
         raise PlanError(
             f"{where}: the triangle rule |l1 - l2| <= l3 <= l1 + l2 asks for an output degree between "
             f"{abs(ir1.l - ir2.l)} and {ir1.l + ir2.l}, got {ir3.l}: name an output in that range, or leave the "
-            f"instruction out {spelled}"
+            f"instruction out {described_segments}"
         )
 
 
-def _parse_variances(name: str, values: Sequence[float] | None, ends: Irreps) -> tuple[float, ...]:
+def _parse_variances(name: str, values: Sequence[float] | None, irreps: Irreps) -> tuple[float, ...]:
     if values is None:
-        return (1.0,) * len(ends)
+        return (1.0,) * len(irreps)
     try:
         variances = tuple(float(v) for v in values)
     except (TypeError, ValueError):
         raise PlanError(f"{name} must be a list of numbers, one per entry of the irreps, got {values!r}") from None
-    if len(variances) != len(ends):
+    if len(variances) != len(irreps):
         raise PlanError(
-            f"{name} needs one variance for each of the {len(ends)} entries of {ends}, got {len(variances)}"
+            f"{name} needs one variance for each of the {len(irreps)} entries of {irreps}, got {len(variances)}"
         )
     for n, value in enumerate(variances):
         if not (math.isfinite(value) and value >= 0.0):
@@ -198,13 +200,13 @@ def _parse_variances(name: str, values: Sequence[float] | None, ends: Irreps) ->
 
 
 def _make_path_scale(
-    bound: _InstructionWithSegments, instruction: Instruction, variances: tuple[tuple[float, ...], ...]
+    segments: _InstructionWithSegments, instruction: Instruction, variances: tuple[tuple[float, ...], ...]
 ) -> PathScale:
-    in1, in2, out = bound.legs
+    in1, in2, out = segments.legs
     return PathScale(
         i_out=out.index,
         dims=(in1.ir.dim, in2.ir.dim, out.ir.dim),
-        fan_in=fan_in(bound.mode.fan_in, bound.sizes),
+        fan_in=fan_in(segments.mode.fan_in, segments.sizes),
         variance_in=variances[0][in1.index] * variances[1][in2.index],
         variance_out=variances[2][out.index],
         path_weight=instruction.path_weight,
@@ -223,30 +225,30 @@ def _make_plan_of_single_path(plan: Plan, path: Path) -> Plan:
     )
 
 
-def _read_instruction(where: str, entry: list) -> tuple:
+def _read_json_instruction(field: str, entry: list) -> tuple:
     i_in1, i_in2, i_out, mode, has_weight, path_weight = entry
     known = isinstance(mode, str) and mode in MODES
-    positions = [read_index(where, i) for i in (i_in1, i_in2, i_out)]
-    check_field(known, where, f"mode must be one of {', '.join(MODES)}", mode)
-    check_field(type(has_weight) is bool, where, "has_weight must be true or false", has_weight)
-    return (*positions, mode, has_weight, read_number(where, path_weight))
+    positions = [read_json_index(field, i) for i in (i_in1, i_in2, i_out)]
+    check_field(known, field, f"mode must be one of {', '.join(MODES)}", mode)
+    check_field(type(has_weight) is bool, field, "has_weight must be true or false", has_weight)
+    return (*positions, mode, has_weight, read_json_number(field, path_weight))
 
 
 PRODUCT = Maker(
     "tpgen.plan/1",
     make_plan,
-    _irreps_and_weights_lines,
+    _describe_irreps_and_weights,
     readers={
-        "irreps_in1": read_irreps,
-        "irreps_in2": read_irreps,
-        "irreps_out": read_irreps,
-        "instructions": make_tuple_reader(_read_instruction, 6, "instructions"),
-        "in1_var": make_list_reader(read_number, "numbers"),
-        "in2_var": make_list_reader(read_number, "numbers"),
-        "out_var": make_list_reader(read_number, "numbers"),
-        "irrep_normalization": make_name_reader(IRREP_NORMALIZATIONS),
-        "path_normalization": make_name_reader(PATH_NORMALIZATIONS),
-        "shared_weights": read_boolean,
+        "irreps_in1": read_json_irreps,
+        "irreps_in2": read_json_irreps,
+        "irreps_out": read_json_irreps,
+        "instructions": make_json_tuple_reader(_read_json_instruction, 6, "instructions"),
+        "in1_var": make_json_list_reader(read_json_number, "numbers"),
+        "in2_var": make_json_list_reader(read_json_number, "numbers"),
+        "out_var": make_json_list_reader(read_json_number, "numbers"),
+        "irrep_normalization": make_json_name_reader(IRREP_NORMALIZATIONS),
+        "path_normalization": make_json_name_reader(PATH_NORMALIZATIONS),
+        "shared_weights": read_json_boolean,
     },
     plan_of_path=_make_plan_of_single_path,
 )

@@ -7,7 +7,7 @@ from tpgen.planner.linear import LINEAR
 from tpgen.planner.plan import Maker, Plan
 from tpgen.planner.polynomial_plan import POLYNOMIAL
 from tpgen.planner.product import PRODUCT
-from tpgen.planner.strict import MAX_DIM, MAX_WEIGHTS, check_field, read_fields, read_object
+from tpgen.planner.strict import MAX_DIM, MAX_WEIGHTS, check_field, parse_json_object, read_json_fields
 
 # Every kind of plan, by the format of its JSON text.
 MAKERS: dict[str, Maker] = {maker.format: maker for maker in (PRODUCT, LINEAR, POLYNOMIAL)}
@@ -23,14 +23,14 @@ def read_plan(text: str) -> Plan:
     >>> read_plan(plan.to_json()) == plan
     True
     """
-    fields = read_object(text)
+    fields = parse_json_object(text)
     if "format" not in fields:
         raise PlanError(f"plan field 'format': is missing; it must be one of {', '.join(MAKERS)}")
     name = fields.pop("format")
     known = isinstance(name, str) and name in MAKERS
     check_field(known, "format", f"must be one of {', '.join(MAKERS)}", name)
     maker = MAKERS[name]
-    plan = maker.make(**read_fields(fields, maker.readers))
+    plan = maker.make(**read_json_fields(fields, maker.readers))
     check_field(
         plan.flat.weight_numel <= MAX_WEIGHTS, "weights", f"at most {MAX_WEIGHTS} weights", plan.flat.weight_numel
     )

@@ -19,12 +19,12 @@ MAX_WEIGHTS = 2**30
 Reader = Callable[[str, Any], Any]  # (name of the field, what stands there) -> its value, or a `PlanError`
 
 
-def read_fields(fields: Mapping[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
+def read_json_fields(fields: Mapping[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
     """Apply each field's reader to a JSON object.
 
     Raises `PlanError` naming the wrong field.
 
-    >>> read_fields({"on": True}, {"on": read_boolean})
+    >>> read_json_fields({"on": True}, {"on": read_json_boolean})
     {'on': True}
     """
     known = ", ".join(readers)
@@ -36,7 +36,7 @@ def read_fields(fields: Mapping[str, Any], readers: Mapping[str, Reader]) -> dic
     return {name: read(name, fields[name]) for name, read in readers.items()}
 
 
-def read_object(text: str) -> dict[str, Any]:
+def parse_json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object; refuse NaN and infinities."""
     if len(text) > MAX_TEXT:
         raise PlanError(f"plan: the JSON text is longer than {MAX_TEXT} characters")
@@ -60,8 +60,8 @@ def check_field(condition: bool, name: str, rule: str, value: object) -> None:
         raise PlanError(f"plan field {name!r}: {rule}, got {str(value)[:80]!r}")
 
 
-def make_name_reader(known: Collection[str]) -> Reader:
-    """Reader of known names."""
+def make_json_name_reader(known: Collection[str]) -> Reader:
+    """Reader that accepts only known names."""
 
     def read_known_name(name: str, value: Any) -> Any:
         check_field(isinstance(value, str) and value in known, name, f"must be one of {', '.join(known)}", value)
@@ -70,8 +70,8 @@ def make_name_reader(known: Collection[str]) -> Reader:
     return read_known_name
 
 
-def read_irreps(name: str, value: Any) -> str:
-    """Read irreps as text, of bounded dimension."""
+def read_json_irreps(name: str, value: Any) -> str:
+    """Validate irreps as text, of bounded dimension."""
     check_field(isinstance(value, str) and len(value) < 2**16, name, "must be irreps as text, like '8x0e+4x1o'", value)
     dim = 0
     for part in value.split("+") if value.strip() else []:
@@ -89,63 +89,65 @@ def _is_short_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 9
 
 
-def read_index(name: str, value: Any) -> int:
-    """Read a non-negative position."""
+def read_json_index(name: str, value: Any) -> int:
+    """Validate a non-negative index."""
     check_field(type(value) is int and 0 <= value < MAX_DIM, name, "indices must be small integers", value)
     return value
 
 
-def read_number(name: str, value: Any, least: float = 0.0, most: float = 1e12) -> float:
-    """Read a number from ``least`` to ``most``."""
+def read_json_number(name: str, value: Any, least: float = 0.0, most: float = 1e12) -> float:
+    """Validate a number from ``least`` to ``most``."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     rule = f"must be a number from {least:g} to {most:g}".replace("+", "")
     check_field(is_number and least <= value <= most, name, rule, value)
     return float(value)
 
 
-real = partial(read_number, least=-1e300, most=1e300)  # a finite number of either sign
+real = partial(read_json_number, least=-1e300, most=1e300)  # a finite number of either sign
 
 
-def read_boolean(name: str, value: Any) -> bool:
-    """Read true or false."""
+def read_json_boolean(name: str, value: Any) -> bool:
+    """Validate true or false."""
     check_field(type(value) is bool, name, "must be true or false", value)
     return value
 
 
-def read_weight_sharing(name: str, value: Any) -> bool | str:
-    """Read true, false or ``element``."""
+def read_json_weight_sharing(name: str, value: Any) -> bool | str:
+    """Validate true, false or ``element``."""
     check_field(type(value) is bool or value == "element", name, "must be true, false or 'element'", value)
     return value
 
 
-def read_text(name: str, value: Any) -> str:
-    """Read any text."""
+def read_json_text(name: str, value: Any) -> str:
+    """Validate text."""
     check_field(isinstance(value, str), name, "must be text", value)
     return value
 
 
-def make_null_reader(read: Reader) -> Reader:
+def make_json_null_reader(read: Reader) -> Reader:
     """Reader that also accepts null."""
     return lambda name, value: None if value is None else read(name, value)
 
 
-def make_list_reader(read: Reader, what: str, most: int = MAX_TEXT) -> Reader:
-    """Reader of a list of at most ``most`` entries, each by ``read``."""
+def make_json_list_reader(read: Reader, noun: str, max_entries: int = MAX_TEXT) -> Reader:
+    """Reader of a list of at most ``max_entries`` entries, each by ``read``."""
 
-    def read_list(name: str, value: Any) -> list:
-        check_field(isinstance(value, list) and len(value) <= most, name, f"must be a list of {what}", value)
+    def read_json_list(name: str, value: Any) -> list:
+        check_field(isinstance(value, list) and len(value) <= max_entries, name, f"must be a list of {noun}", value)
         return [read(f"{name}[{n}]", entry) for n, entry in enumerate(value)]
 
-    return read_list
+    return read_json_list
 
 
-def make_tuple_reader(read: Callable[[str, list], Any], length: int, what: str, most: int = MAX_INSTRUCTIONS) -> Reader:
-    """Reader of at most ``most`` lists of ``length`` values."""
+def make_json_tuple_reader(
+    read: Callable[[str, list], Any], length: int, noun: str, max_entries: int = MAX_INSTRUCTIONS
+) -> Reader:
+    """Reader of at most ``max_entries`` lists of ``length`` values."""
 
-    def read_entry(where: str, entry: Any) -> Any:
+    def check_length_and_read_entry(where: str, entry: Any) -> Any:
         check_field(
             isinstance(entry, list) and len(entry) == length, where, f"must be a list of {length} values", entry
         )
         return read(where, entry)
 
-    return make_list_reader(read_entry, what, most)
+    return make_json_list_reader(check_length_and_read_entry, noun, max_entries)

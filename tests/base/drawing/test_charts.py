@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tpgen.base.drawing.charts import draw_bar_groups, draw_error_scale, draw_share_bar
+from tpgen.base.drawing.charts import draw_bar_groups, draw_error_scale, draw_stacked_bar
 
 
 def texts(drawn: str) -> list[str]:
@@ -27,12 +27,12 @@ def test_bars_are_in_proportion_within_their_group() -> None:
 
 
 def test_parts_add_up_to_the_whole() -> None:
-    drawn = draw_share_bar([("a & b", 1.0), ("c", 2.0)], 4.0, "other")
+    drawn = draw_stacked_bar([("a & b", 1.0), ("c", 2.0)], 4.0, "other")
     whole = numbers(drawn, "rect", "width")[::2]
     assert whole == pytest.approx([110.0, 220.0, 110.0])
     assert {"a & b: 25 %", "c: 50 %", "other: 25 %"} <= set(texts(drawn))
-    assert texts(draw_share_bar([("all", 3.0)], 3.0)) == ["100 %", "all: 100 %"]
-    assert "0 %" in " ".join(texts(draw_share_bar([("none", 0.0)], 0.0)))
+    assert texts(draw_stacked_bar([("all", 3.0)], 3.0)) == ["100 %", "all: 100 %"]
+    assert "0 %" in " ".join(texts(draw_stacked_bar([("none", 0.0)], 0.0)))
 
 
 def test_errors_stand_by_their_powers_of_ten() -> None:

@@ -36,18 +36,18 @@ def draw_bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> s
     return _wrap_parts_in_svg(parts, width, y) if parts else ""
 
 
-def draw_share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") -> str:
-    """Draw one bar of parts, with a legend; ``rest`` names the remainder.
+def draw_stacked_bar(parts: Sequence[tuple[str, float]], total: float, remainder_name: str = "") -> str:
+    """Draw (name, value) parts of a total as one bar, with a legend.
 
-    >>> draw_share_bar([("a", 1.0), ("b", 2.0)], 4.0, "other").count("<rect")
+    >>> draw_stacked_bar([("a", 1.0), ("b", 2.0)], 4.0, "other").count("<rect")
     6
     """
-    left = max(0.0, whole - sum(value for _, value in parts))
-    named = [*parts, *([(rest, left)] if rest else [])]
-    whole = sum(value for _, value in named) or 1.0
+    left = max(0.0, total - sum(value for _, value in parts))
+    named = [*parts, *([(remainder_name, left)] if remainder_name else [])]
+    total = sum(value for _, value in named) or 1.0
     drawn, x, width = [], 4.0, 2.0 * _BAR
     for n, (name, value) in enumerate(named):
-        long, percent = width * value / whole, f"{100 * value / whole:.0f} %"
+        long, percent = width * value / total, f"{100 * value / total:.0f} %"
         color = line_color(n) if n < len(parts) else (0.5, 0.5, 0.5)
         title = f"<title>{escape(name)}: {percent}</title>"
         drawn.append(f'<rect x="{x:.1f}" y="4" width="{long:.1f}" height="20" fill="{to_css(color)}">{title}</rect>')
@@ -62,11 +62,11 @@ def draw_share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str =
     )
 
 
-Error = tuple[str, float | None, float | None]  # its label, how large it is, and the tolerance
+LabelledError = tuple[str, float | None, float | None]  # its label, how large it is, and the tolerance
 
 
-def draw_error_scale(errors: Sequence[Error]) -> str:
-    """Draw errors on a logarithmic axis; a cross exceeds the tolerance.
+def draw_error_scale(errors: Sequence[LabelledError]) -> str:
+    """Draw (label, error, tolerance) on a logarithmic axis; a cross exceeds the tolerance.
 
     >>> drawn = draw_error_scale([("linear", 1e-8, 1e-6), ("equivariant", 1e-3, 1e-6)])
     >>> drawn.count("<circle"), drawn.count('class="beyond"')

@@ -27,7 +27,7 @@ End = tuple[str, int]  # name of an operand, number of its segment
 
 @dataclass(frozen=True)
 class Route:
-    """Path on a map: start and end segments, cost."""
+    """Line of one path on a `PathMap`: start and end segments, cost."""
 
     index: int
     begins: tuple[End, ...]
@@ -38,7 +38,7 @@ class Route:
 
 @dataclass(frozen=True)
 class PathMap:
-    """Segments of operands and results, with the paths between."""
+    """Diagram of segments of operands and results, with the paths between."""
 
     operands: Mapping[str, tuple[str, ...]]
     results: Mapping[str, tuple[str, ...]]
@@ -47,7 +47,7 @@ class PathMap:
 
 
 def draw_first_paths(path_map: PathMap) -> str:
-    """Map for a notebook, cut after 40 paths; "" without paths."""
+    """SVG map of the first 40 paths; "" without paths."""
     if not path_map.routes:
         return ""
     cut = len(path_map.routes) > _MOST
@@ -74,7 +74,7 @@ def draw_path_map(path_map: PathMap, interactive: bool = False) -> str:
     parts += [_draw_operand_title(name, _WIDTH - 4, blocks[name][0], "end") for name in path_map.results]
     for route, y in zip(routes, middles, strict=True):
         curves, width = _svg_curves_of_path(route, places, y), 1 + _GROWTH * route.cost / max(1, most)
-        parts.append(_svg_path(route, curves, y, width, step, path_map.unit, interactive))
+        parts.append(_svg_curve_with_label(route, curves, y, width, step, path_map.unit, interactive))
     for name, labels in path_map.operands.items():
         parts += _draw_segment_labels(labels, places[name], _COLUMNS["in"] - 6, "end")
     for name, labels in path_map.results.items():
@@ -106,29 +106,31 @@ def _text_attributes(size: float, anchor: str, color: str = "currentColor") -> s
     return f'font-size="{size:.1f}" text-anchor="{anchor}" fill="{color}"'
 
 
-def _draw_segment_labels(segments: Iterable[str], places: list[float], x: float, anchor: str) -> list[str]:
-    room = min((b - a for a, b in pairwise(places)), default=20.0)
+def _draw_segment_labels(segments: Iterable[str], heights: list[float], x: float, anchor: str) -> list[str]:
+    room = min((b - a for a, b in pairwise(heights)), default=20.0)
     size = min(11.0, max(8.5, room - 1))
     return [
         f'<text x="{x}" y="{y + 0.36 * size:.1f}" {_text_attributes(size, anchor)} style="font-size:{size:.1f}px">'
         f"{escape(segment)}</text>"
-        for segment, y in zip(segments, places, strict=True)
+        for segment, y in zip(segments, heights, strict=True)
     ]
 
 
-def _svg_curves_of_path(route: Route, places: Mapping[str, list[float]], y: float) -> str:
+def _svg_curves_of_path(route: Route, segment_heights: Mapping[str, list[float]], path_height: float) -> str:
     a, m, b = _COLUMNS["in"], _COLUMNS["path"], _COLUMNS["out"]
-    curves = [(a, places[name][segment], m, y) for name, segment in route.begins]
-    curves += [(m, y, b, places[name][segment]) for name, segment in route.reaches]
+    curves = [(a, segment_heights[name][segment], m, path_height) for name, segment in route.begins]
+    curves += [(m, path_height, b, segment_heights[name][segment]) for name, segment in route.reaches]
     return "".join(
         f"M{x0},{from_y:.1f}C{(x0 + x1) / 2},{from_y:.1f} {(x0 + x1) / 2},{to_y:.1f} {x1},{to_y:.1f}"
         for x0, from_y, x1, to_y in curves
     )
 
 
-def _svg_path(route: Route, curves: str, y: float, width: float, step: float, unit: str, interactive: bool) -> str:
+def _svg_curve_with_label(
+    route: Route, curves: str, y: float, stroke_width: float, row_height: float, cost_unit: str, interactive: bool
+) -> str:
     name, color = escape(route.name), path_color(route.index)
-    tall, size, x = min(9.0, 0.48 * step), min(10.0, step - 1.2), _COLUMNS["path"]
+    tall, size, x = min(9.0, 0.48 * row_height), min(10.0, row_height - 1.2), _COLUMNS["path"]
     line = to_css(line_color(route.index))
     opening, grip = "<g>", ""
     if interactive:
@@ -138,8 +140,8 @@ def _svg_path(route: Route, curves: str, y: float, width: float, step: float, un
         )
         grip = f'<path class="grip" d="{curves}"/>'
     return (
-        f"{opening}<title>{name}, {route.cost:,} {unit}</title>{grip}"
-        f'<path d="{curves}" stroke-width="{width:.1f}" fill="none" stroke="{line}"/>'
+        f"{opening}<title>{name}, {route.cost:,} {cost_unit}</title>{grip}"
+        f'<path d="{curves}" stroke-width="{stroke_width:.1f}" fill="none" stroke="{line}"/>'
         f'<ellipse class="dot" cx="{x}" cy="{y:.1f}" rx="9" ry="{tall:.1f}" fill="{to_css(color)}" stroke="{line}"/>'
         f'<text x="{x}" y="{y + 0.36 * size:.1f}" {_text_attributes(size, "middle", text_color(color))} '
         f'style="font-size:{size:.1f}px">{route.index}</text></g>'

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.base.locks import no_collection
+from tpgen.base.locks import without_garbage_collection
 from tpgen.kernels.arguments import CallSizes, KernelCall, KernelSpec
 from tpgen.kernels.build import build
 from tpgen.kernels.placement.planning import Placement
@@ -53,7 +53,7 @@ def _index_structs(indices: Sequence[RowIndex]) -> ctypes.Array:
 
 def source_of(spec: KernelSpec) -> Any:
     """C++ of a kernel."""
-    with no_collection():
+    with without_garbage_collection():
         return spec.description.source(spec.call, spec.dtype, spec.rules)
 
 

@@ -18,7 +18,7 @@ from tpgen.base._torch import (
     add_batch_dim,
     add_vmap_dim,
     after_autograd,
-    call_backward_alone,
+    bypass_backward_wrapper,
     enter_vmap,
     forward_mode,
     functorch_interpreter,
@@ -268,7 +268,7 @@ class _Recorded(torch.autograd.Function):
 
 def apply_of(function: Any) -> Callable[..., Any]:
     """An autograd function's ``apply``, without torch.func's checks."""
-    call_backward_alone(function)
+    bypass_backward_wrapper(function)
     return super(torch.autograd.Function, function).apply
 
 

@@ -49,7 +49,7 @@ from tpgen.networks.conversion.swap import (
 )
 from tpgen.networks.conversion.weight_nets import add_late_weight_swaps
 from tpgen.networks.served import When, check_when, serve, serve_no_more
-from tpgen.nn.checks import check_options
+from tpgen.nn.checks import refuse_unknown_options
 from tpgen.nn.planned import PlannedModule
 
 _OPTIONS = tuple(name for name in MODULE_FIELDS if name != "layout")
@@ -386,4 +386,4 @@ def _check_convert_options(options: dict[str, Any]) -> None:
             "convert takes no layout: the modules around a product speak e3nn's mul_ir, so it must stay that; "
             "tpgen.from_e3nn(product, layout=...) makes a product of another layout"
         )
-    check_options((name for name in options if name not in _OPTIONS), _OPTIONS)
+    refuse_unknown_options((name for name in options if name not in _OPTIONS), _OPTIONS)

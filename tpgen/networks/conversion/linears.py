@@ -67,7 +67,7 @@ def find_linear_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKep
         program = Linear.from_plan(plan, False, **{name: o for name, o in options.items() if name != "streams"})
     except TpgenError as error:
         return KeptModule(module, f"tpgen cannot write it: {error}")
-    return ClassSwap(module, ConvertedLinear, describe_product, {PROGRAM: program.compute_for(module)})
+    return ClassSwap(module, ConvertedLinear, describe_product, {PROGRAM: program.follow_owner_of_parameters(module)})
 
 
 def _has_channels(linear: Any) -> bool:

@@ -140,7 +140,7 @@ def _plan_product_or_keep_module(product: nn.Module) -> Plan | KeptModule:
 
 
 def _make_product_swap(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> ClassSwap:
-    program = TensorProduct.from_plan(plan, False, **options).compute_for(module)
+    program = TensorProduct.from_plan(plan, False, **options).follow_owner_of_parameters(module)
     exact = partial(make_couplings_exact, module)
     stock = find_stock_class(module, CONVERTED)
     if stock is o3.FullyConnectedTensorProduct and (by_species := make_species_product(plan, options)):
@@ -161,7 +161,7 @@ def make_convolution_swap(
     plan = _plan_product_or_keep_module(product)
     if isinstance(plan, KeptModule):
         return plan
-    conv = TensorProductConv.from_plan(plan, False, **options).compute_for(product)
+    conv = TensorProductConv.from_plan(plan, False, **options).follow_owner_of_parameters(product)
     covers = () if held is None else (held,)
     return ClassSwap(
         module, cls, _describe_convolution, {PROGRAM: conv}, partial(make_couplings_exact, product), covers, paired

@@ -259,7 +259,7 @@ def _is_worth_postponing_products(product_module: Any, source: Tensor, x: Tensor
         return False
     if not are_plain(source, y, w) or not _can_postpone_call_on(source, y, w):
         return False
-    if not _runs_generated_kernel(product_module) or not product_module.takes_rows(x, y, w):
+    if not _runs_generated_kernel(product_module) or not product_module.are_valid_rows(x, y, w):
         return False
     return count_down_to_postpone(product_module, "rest")
 

@@ -26,5 +26,5 @@ def portable(network: nn.Module) -> nn.Module:
     undo_swaps(made)
     for module in made.modules():
         if isinstance(module, PlannedModule):
-            module.write_as_graph()
+            module.regenerate_programs_without_kernels()
     return made

@@ -16,8 +16,8 @@ from torch import Tensor
 from tpgen.base._e3nn import default_dtype
 from tpgen.base.clock import TimedCall, now, time_calls, time_in_turns, with_threads
 from tpgen.base.errors import BackendError, EmitError, check_known
-from tpgen.base.locks import no_collection
-from tpgen.base.progress import Progress, bar
+from tpgen.base.locks import without_garbage_collection
+from tpgen.base.progress import Progress, progress_bar
 from tpgen.kernels.runtime.memory import turn_reuse_off
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
 from tpgen.tools.bench.contenders import Contender
@@ -80,7 +80,7 @@ def run_benchmarks(
     chosen = select_tasks(tasks)
     settings = Settings(str(dtype).removeprefix("torch."), device.type, seconds)
     records: list[Record] = []
-    shown = bar(len(problems) * len(chosen)) if progress is True else nullcontext(progress or Progress())
+    shown = progress_bar(len(problems) * len(chosen)) if progress is True else nullcontext(progress or Progress())
     # products are built in the dtype they run in; contenders' warnings are not ours to show
     with default_dtype(dtype), with_threads(threads), warnings.catch_warnings(), shown as show:
         warnings.simplefilter("ignore")
@@ -131,7 +131,7 @@ class _ProblemBenchmark:
         self, contender: Contender, operands: Operands, tasks: Sequence[Task]
     ) -> _BuiltContender | _UnbuiltContender:
         plan, device = self.problem.plan, self.device
-        self.show.say(f"{self.problem.name}: build {contender.name}")
+        self.show.begin_activity(f"{self.problem.name}: build {contender.name}")
         obstacles = [contender.why_task_cannot_run(task.name, device) for task in tasks]
         if all(obstacles):  # do not build what takes part in nothing
             return _UnbuiltContender(contender, "unavailable", obstacles[0] or "")
@@ -147,21 +147,21 @@ class _ProblemBenchmark:
         self, task: Task, operands: Operands, entries: Sequence[_BuiltContender | _UnbuiltContender]
     ) -> list[Record]:
         where = f"{self.problem.name}, {task.name}"
-        self.show.say(f"{where}: compute the right results")
+        self.show.begin_activity(f"{where}: compute the right results")
         expected = compute_expected_results(self.problem.plan, task, operands)
         records, ready = {}, {}
         for entry in entries:
             name = entry.contender.name
-            self.show.say(f"{where}: first calls of {name}")
+            self.show.begin_activity(f"{where}: first calls of {name}")
             records[name] = self._check_contender_results(task, entry, expected)
             if records[name].status == "ok" and isinstance(entry, _BuiltContender):
                 ready[name] = entry.call(task)
-        self.show.say(f"{where}: time {len(ready)} in turn")
-        timings = time_in_turns(ready, self.device, self.seconds, self.repeats, tick=self.show.within)
+        self.show.begin_activity(f"{where}: time {len(ready)} in turn")
+        timings = time_in_turns(ready, self.device, self.seconds, self.repeats, tick=self.show.report_share_of_step)
         for name, t in timings.items():
             record = replace(records[name], samples=len(t.samples), calls=t.calls, doubt=t.doubt)
             records[name] = replace(record, median=t.median, min=min(t.samples), spread=t.spread)
-        self.show.step()
+        self.show.finish_step()
         return list(records.values())
 
     def _check_contender_results(
@@ -221,7 +221,7 @@ def measure_peak_bytes(call: TimedCall, device: torch.device) -> int:
 
 def _profile_allocated_and_freed_bytes(call: TimedCall) -> list[int]:
     with (
-        no_collection(),
+        without_garbage_collection(),
         _silence_stderr(),
         turn_reuse_off(),
         torch.autograd.profiler.profile(profile_memory=True, use_kineto=True) as profiled,

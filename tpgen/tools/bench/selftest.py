@@ -17,7 +17,7 @@ from tpgen.base.text import duration, table
 from tpgen.kernels.build.build import cache_info
 from tpgen.kernels.build.compiler import find_compiler, list_compilers, why_no_compiler
 from tpgen.kernels.build.processor import cpu_features, instruction_set
-from tpgen.nn.modules import build_module, list_open_sizes
+from tpgen.nn.modules import build_module, list_size_keywords
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 from tpgen.tools.bench.contenders import select_contenders
 from tpgen.tools.bench.records import Environment, read_environment
@@ -163,7 +163,7 @@ def selftest(progress: ProgressOption = None) -> Selftest:
 
 def _verify_problem_by_name(name: str, dtype: torch.dtype) -> _CheckResult:
     problem = {**PROBLEMS, **LINEARS, **POLYNOMIALS}[name]
-    sizes = list_open_sizes(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
+    sizes = list_size_keywords(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
     strategy = "kernel" if find_compiler() else "auto"
     start, named = time.perf_counter(), str(dtype).removeprefix("torch.")
     with warnings.catch_warnings(record=True) as said:

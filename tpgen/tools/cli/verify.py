@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from tpgen.nn.modules import build_module, list_open_sizes
+from tpgen.nn.modules import build_module, list_size_keywords
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli.networks import find_network, refuse_options
 from tpgen.tools.cli.options import RUN_NAMES, add_run_options, add_subject_options, json_option, select_known_options
@@ -71,7 +71,7 @@ def _run_verification(
             raise click.UsageError("--turns is for networks: a product brings its irreps")
         dtype, device = options.pop("dtype"), options.pop("device")
         # a few channels and elements of a polynomial are as good as many
-        sizes = list_open_sizes(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
+        sizes = list_size_keywords(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
         module = build_module(problem.plan, **sizes, **select_known_options(problem.plan, options))
         return verification(module.to(device=device, dtype=dtype), rows=rows, **shared)
     refuse_options((*RUN_NAMES, "rows"), "a network brings its own")

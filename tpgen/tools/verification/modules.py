@@ -16,7 +16,7 @@ from tpgen.form.polynomial import flatten_operand, make_scalar_form, unflatten_o
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
 from tpgen.nn.linear import Linear
-from tpgen.nn.polynomial_module import PolynomialModule, find_row_shape
+from tpgen.nn.polynomial_module import PolynomialModule, find_row_shape_of_operand
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.equivariance import representation_matrix
 from tpgen.planner.plan import OUT, Operand
@@ -183,7 +183,7 @@ def _polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     def draw_operands(uses_parameters: bool) -> TensorsByName:
         counts = {o.name: _NODES if o.name in at else rows for o in plan.inputs}
         found = {
-            o.name: _normal_in_dtype(like.dtype, generator, counts[o.name], *find_row_shape(o, channels))
+            o.name: _normal_in_dtype(like.dtype, generator, counts[o.name], *find_row_shape_of_operand(o, channels))
             for o in plan.inputs
         }
         for o, name in zip(plan.weights, names, strict=True):
@@ -242,7 +242,7 @@ def _parameter_name_of_each_weight(module: PolynomialModule) -> list[str]:
     names = {id(p): name for name, p in module.named_parameters()}
     if not names:
         return [""] * len(module.plan.weights)
-    return [names[id(p)] for p in module._weights_of_call(None, 0)]
+    return [names[id(p)] for p in module._choose_given_or_own_weights(None, 0)]
 
 
 def _polynomial_frame(o: Operand) -> Frame:

@@ -22,7 +22,7 @@ from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.conversion.convert import conversion_report
 from tpgen.networks.conversion.operations.splines import disable_splines, find_largest_spline_error, has_splined_nets
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
-from tpgen.nn.modules import build_module, list_open_sizes
+from tpgen.nn.modules import build_module, list_size_keywords
 from tpgen.planner.plan import Plan
 from tpgen.tools.verification.derivatives import (
     DERIVATIVE_LIMIT,
@@ -265,7 +265,7 @@ def _build_subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, r
     check_known("backend", [backend], [name for name in BACKENDS if name not in ("eager", "script")], InputError)
     check_backend(Config(backend=backend))
     if isinstance(subject, Plan):
-        subject = build_module(subject, **list_open_sizes(subject))
+        subject = build_module(subject, **list_size_keywords(subject))
     if not isinstance(subject, nn.Module):
         raise InputError(
             f"give a torch.nn.Module or a plan, got {a_kind(subject)}: a function goes into the forward of one"

@@ -28,7 +28,7 @@ from tpgen.networks.conversion.convert import conversion_report, convert, restor
 from tpgen.networks.conversion.products import ConvertedTensorProduct
 from tpgen.networks.conversion.projects.mace import MaceConvolution
 from tpgen.networks.conversion.projects.mace_contraction import MaceContraction
-from tpgen.nn.symmetric_contraction import average_over_orders
+from tpgen.nn.symmetric_contraction import average_over_input_permutations
 
 
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])
@@ -161,7 +161,7 @@ def with_reduced_couplings(module: nn.Module) -> nn.Module:
         for degree in range(contraction.correlation, 0, -1):
             held = contraction.get_buffer(f"U_matrix_{degree}")
             whole = held.double() if held.dim() == degree + 2 else held.double().unsqueeze(0)
-            columns = average_over_orders(whole).flatten(0, -2)
+            columns = average_over_input_permutations(whole).flatten(0, -2)
             left, values, _ = torch.linalg.svd(columns, full_matrices=False)
             basis = left[:, values > 1e-9 * values.max()]
             setattr(contraction, f"U_matrix_{degree}", basis.unflatten(0, held.shape[:-1]).to(held))

@@ -37,8 +37,8 @@ from tpgen.networks.recording import recorded_program
 from tpgen.nn.plain_tensors import is_plain_tensor, is_traced
 from tpgen.nn.symmetric_contraction import (
     SymmetricContraction,
-    average_over_orders,
-    find_signs,
+    average_over_input_permutations,
+    find_path_signs,
     fit_coupling_basis,
     make_couplings,
 )
@@ -249,7 +249,7 @@ def _find_path_signs_or_basis(
 ) -> tuple[list, list]:
     # each path is one of tpgen's, but for its sign, or a sum, where cuequivariance made them
     try:
-        return find_signs(name, theirs, irreps_in, output, degree).tolist(), []
+        return find_path_signs(name, theirs, irreps_in, output, degree).tolist(), []
     except PlanError:
         basis = fit_coupling_basis(name, theirs, irreps_in, output, degree)
         if not 2.0**-12 < (size := float(basis.abs().max())) < 2.0**14:  # what whole numbers hold to 11 digits
@@ -266,7 +266,7 @@ def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[li
             ours = make_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
             paths = torch.tensor(sign, dtype=torch.float64)
             if basis:
-                ours, paths = average_over_orders(ours), _decode_fixed_point_basis(basis).T
+                ours, paths = average_over_input_permutations(ours), _decode_fixed_point_basis(basis).T
             held = module.get_buffer(name)
             held.copy_((ours @ paths if basis else ours * paths).view_as(held))
 

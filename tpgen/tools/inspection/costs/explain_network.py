@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 
 from tpgen.base.clock import ROUGH, Timing, choose_clock, find_device, time_calls
-from tpgen.base.drawing.charts import draw_share_bar
+from tpgen.base.drawing.charts import draw_stacked_bar
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.notebook import Shown, div_lines, html_table
 from tpgen.base.text import duration, plural, quantity, table
@@ -163,13 +163,13 @@ class NetworkExplanation(Shown):
         if self.seconds:
             times = [p.both_seconds for p in self.products]
             said, rest = "time of the call, measured", "not in products"
-            return div_lines(said) + draw_share_bar([*zip(names, times, strict=True)], self.seconds, rest)
+            return div_lines(said) + draw_stacked_bar([*zip(names, times, strict=True)], self.seconds, rest)
         predicted = [p.predicted_seconds for p in self.products]
         values = [value for value in predicted if value is not None]
         said = "time of the products, predicted at least"
         if len(values) < len(predicted):
             said, values = "FLOP of the products", [float(p.flops) for p in self.products]
-        return div_lines(said) + draw_share_bar([*zip(names, values, strict=True)], sum(values))
+        return div_lines(said) + draw_stacked_bar([*zip(names, values, strict=True)], sum(values))
 
 
 def _make_table_row_of_product(product: ProductInNetwork) -> list[str]:

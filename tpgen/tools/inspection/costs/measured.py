@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base.clock import time_in_turns
-from tpgen.compiler.tuning import list_strategies, remember_choice, why_strategy_cannot_run
+from tpgen.compiler.tuning import list_strategies, save_measured_choice, why_strategy_cannot_run
 from tpgen.nn.modules import build_module
 from tpgen.nn.planned import PlannedModule
 from tpgen.tools.inspection.stages.request import Request
@@ -101,5 +101,5 @@ def tune(request: Request, seconds: float = 3.0, progress: Callable[[str], None]
     timings = time_in_turns(calls, request.device, seconds)
     tuning = Tuning({name: 1e3 * found.median for name, found in timings.items()}, left_out, request.rows)
     # of a polynomial for any number of channels and elements
-    remember_choice(plan, request, tuning.fastest, tuning.milliseconds[tuning.fastest], request.rows)
+    save_measured_choice(plan, request, tuning.fastest, tuning.milliseconds[tuning.fastest], request.rows)
     return tuning

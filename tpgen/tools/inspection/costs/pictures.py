@@ -11,9 +11,9 @@ import numpy as np
 from torch import fx
 
 from tpgen.base.drawing.colors import path_color, text_color
-from tpgen.base.drawing.graphs import PictureNode, lay_out_ranks
+from tpgen.base.drawing.graphs import PictureNode, lay_out_graph_in_ranks
 from tpgen.base.text import quantity
-from tpgen.emitter.graph_writer import list_graph_dots
+from tpgen.emitter.graph_writer import list_picture_nodes
 from tpgen.planner.coupling import wigner_3j
 from tpgen.planner.plan import Plan
 from tpgen.tools.inspection.costs.explained import ExplanationValues, PathExplanation
@@ -168,7 +168,7 @@ def draw_graph(request: Request, path: str | Path) -> None:
     names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
     colors = {index: path_color(index) for index in names}
     _draw_graph_dots(
-        list_graph_dots(request.emit_program().graph), names, colors, "several paths, or all", path, with_numbers=True
+        list_picture_nodes(request.emit_program().graph), names, colors, "several paths, or all", path, with_numbers=True
     )
 
 
@@ -178,7 +178,7 @@ def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
     modules = sorted(filter(None, dict.fromkeys(homes.values())), key=lambda home: home == _SHARED)
     numbers = {home: n for n, home in enumerate(modules)}
     colors = {n: "black" if home == _SHARED else path_color(n) for n, home in enumerate(modules)}
-    found = list_graph_dots(graph_module.graph).items()
+    found = list_picture_nodes(graph_module.graph).items()
     dots = {name: replace(dot, path=numbers.get(homes[name] or "")) for name, dot in found}
     _draw_graph_dots(dots, dict(enumerate(modules)), colors, "the network's own code", path)
 
@@ -204,7 +204,7 @@ def _draw_graph_dots(
     # dots in ranks, each in the colour of its path, or with its number too; a legend says what paths are
     reads = {name: [source for source in dot.reads if source in dots] for name, dot in dots.items()}
     inputs = [name for name, dot in dots.items() if dot.is_end and not reads[name]]
-    place, lines = lay_out_ranks(reads, inputs)
+    place, lines = lay_out_graph_in_ranks(reads, inputs)
     xs = [x for x, _ in place.values()]
     wide, tall = max(xs) - min(xs), -min(y for _, y in place.values())
     rows = min(len(names), 40)

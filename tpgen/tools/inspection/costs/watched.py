@@ -54,7 +54,7 @@ class WatchedModule:
             x = args[0] if args else kwargs["x"]
             args, kwargs = (x, x), {}
         if self.program is not None:
-            return ProductCall(*self.program.rows_of(*args, **kwargs))
+            return ProductCall(*self.program.count_rows_and_nodes(*args, **kwargs))
         x, dim = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), self.plan.inputs[0].dim
         rows = x.shape[0] if x.dim() > 1 else 1
         return ProductCall(rows, None, x.numel() // max(rows * dim, 1), x.dtype, str(x.device))

@@ -24,7 +24,7 @@ from tpgen.kernels.rows import ELEMENTS, RowRules
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
 from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep
 from tpgen.kernels.sweep.statements import Component, Computation, Value
-from tpgen.nn.modules import list_open_sizes
+from tpgen.nn.modules import list_size_keywords
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, OUT, Plan
 from tpgen.tools.inspection.stages.request import GRAPHS, Line, Request
@@ -171,7 +171,7 @@ class PolynomialRequest(Request):
 
     @property
     def module_options(self) -> dict[str, Any]:
-        sizes = list_open_sizes(self.plan, self.channels, self.elements)
+        sizes = list_size_keywords(self.plan, self.channels, self.elements)
         return {**sizes, "strategy": self.strategy, "backend": self.backend}
 
     def _make_sweep(self, call: str) -> PolynomialSweep:
