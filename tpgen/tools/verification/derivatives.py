@@ -37,10 +37,10 @@ NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
 def replace_norms_by_formulas() -> Iterator[None]:
     """Replace torch's layer, weight and (in training) batch norms by formulas."""
 
-    def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    def weight_norm_by_formula(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
         return v * (g / torch.norm_except_dim(v, 2, dim))
 
-    def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+    def layer_norm_by_formula(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
         return _normalize_over_axes(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
 
     def wrap_torch_batch_norm(torch_batch_norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -57,10 +57,12 @@ def replace_norms_by_formulas() -> Iterator[None]:
 
     functions = nn.functional
     with (
-        replaced_attribute(functions, "layer_norm", lambda own: layer_norm),
+        replaced_attribute(functions, "layer_norm", lambda own: layer_norm_by_formula),
         replaced_attribute(functions, "batch_norm", wrap_torch_batch_norm),
-        replaced_attribute(torch, "_weight_norm", lambda own: weight_norm),
-        replaced_attribute(sys.modules["torch.nn.utils.weight_norm"], "_weight_norm", lambda own: weight_norm),
+        replaced_attribute(torch, "_weight_norm", lambda own: weight_norm_by_formula),
+        replaced_attribute(
+            sys.modules["torch.nn.utils.weight_norm"], "_weight_norm", lambda own: weight_norm_by_formula
+        ),
     ):
         yield
 
@@ -79,7 +81,7 @@ def _normalize_over_axes(
     return found if bias is None else found + bias.reshape(*bias.shape, *affine_trailing_shape)
 
 
-def is_freed_graph(error: Exception) -> bool:
+def is_freed_graph_error(error: Exception) -> bool:
     """Whether a backward failed at a freed graph."""
     return isinstance(error, RuntimeError) and "a second time" in str(error)
 
@@ -157,18 +159,18 @@ def _compare_gradients_with_finite_differences(derivative_order: int, subject: M
         return {"": NOT_DIFFERENTIABLE}
     cotangents = draw_normal_tensors(function(leaves), seed=7)
 
-    def scalar(given: TensorsByName, c: TensorsByName) -> Tensor:
-        return sum_weighted_entries(function(given), c)
+    def sum_weighted_results(leaves: TensorsByName, weights: TensorsByName) -> Tensor:
+        return sum_weighted_entries(function(leaves), weights)
 
     def contract_gradient_of_lower_order(operands: TensorsByName) -> Tensor:
         if derivative_order == 1:
-            return scalar(operands, cotangents).detach()
-        found = compute_gradients_of_order(derivative_order - 1, scalar, operands, cotangents)
+            return sum_weighted_results(operands, cotangents).detach()
+        found = compute_gradients_of_order(derivative_order - 1, sum_weighted_results, operands, cotangents)
         return sum_weighted_entries(found, draw_normal_tensors(operands, seed=derivative_order - 1)).detach()
 
     def compare_gradient_with_best_differences(leaves_at_point: TensorsByName, leaf_names: list[str]) -> GotAndExpected:
         gradient, found = (
-            compute_gradients_of_order(derivative_order, scalar, leaves_at_point, cotangents),
+            compute_gradients_of_order(derivative_order, sum_weighted_results, leaves_at_point, cotangents),
             list[GotAndExpected](),
         )
         for step in STEPS:

@@ -24,12 +24,12 @@ class AtomGraph:
     edge_twins: Tensor | None = None  # the copy of the arguments' graph that each edge belongs to
 
     @property
-    def copies(self) -> int:
+    def copy_count(self) -> int:
         """Number of copies of the original graph."""
         return int(self.twins.max()) + 1 if len(self.twins) else 1
 
     @property
-    def number(self) -> int:
+    def graph_count(self) -> int:
         """Number of graphs."""
         return len(self.graphs)
 
@@ -144,7 +144,7 @@ def _append_shifted_copy_of_atoms_and_edges(
         "points": torch.cat([graph.points, graph.points + shift])[order],
         "batch": torch.cat([graph.batch, graph.batch])[order],
         "atoms": torch.cat([graph.atoms, graph.atoms])[order],
-        "twins": torch.cat([graph.twins, graph.twins + graph.copies])[order],
+        "twins": torch.cat([graph.twins, graph.twins + graph.copy_count])[order],
     }
     if graph.ends is None or copies_crossed_by_edges is None or graph.edges is None or graph.edge_twins is None:
         return replace(graph, **moved)
@@ -153,7 +153,7 @@ def _append_shifted_copy_of_atoms_and_edges(
         torch.stack([source + n * number, target + number * ((copies_crossed_by_edges.long() + n) % 2)]) for n in (0, 1)
     ]
     rows = {"edges": torch.cat([graph.edges] * 2)}
-    rows["edge_twins"] = torch.cat([graph.edge_twins, graph.edge_twins + graph.copies])
+    rows["edge_twins"] = torch.cat([graph.edge_twins, graph.edge_twins + graph.copy_count])
     return replace(graph, ends=place[torch.cat(ends, 1)], **rows, **moved)
 
 
@@ -166,13 +166,18 @@ def select_graph_of_batch(batch: AtomGraph, graph_index: int) -> AtomGraph:
 def join_graphs(first: AtomGraph, second: AtomGraph) -> AtomGraph:
     """Join two graphs to a batch."""
 
-    def joined_field(name: str, more: int = 0) -> Tensor | None:
-        a, b = getattr(first, name), getattr(second, name)
-        return None if a is None else torch.cat([a, b + more], -1 if name == "ends" else 0)
+    def joined_field(field_name: str, number_offset: int = 0) -> Tensor | None:
+        a, b = getattr(first, field_name), getattr(second, field_name)
+        return None if a is None else torch.cat([a, b + number_offset], -1 if field_name == "ends" else 0)
 
     names = ("points", "atoms", "graphs", "cells", "counts", "edges")
     found = {name: joined_field(name) for name in names}
-    further = {"batch": first.number, "ends": len(first.points), "twins": first.copies, "edge_twins": first.copies}
+    further = {
+        "batch": first.graph_count,
+        "ends": len(first.points),
+        "twins": first.copy_count,
+        "edge_twins": first.copy_count,
+    }
     return AtomGraph(**found, **{name: joined_field(name, more) for name, more in further.items()})  # type: ignore[arg-type]
 
 

@@ -53,7 +53,7 @@ _WAY = (0.48, 0.64, 0.6)
 
 def compare_after_other_calls(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Compare a network's results after other calls with a fresh copy's."""
-    first, found = subject.arguments(), dict[str, GotAndExpectedOrReason]()
+    first, found = subject.copy_call_arguments(), dict[str, GotAndExpectedOrReason]()
     others = _make_inputs_of_first_and_second_call_by_case(subject, first)
     cases: dict[str, _ComparisonOfPart] = {
         **{part: partial(_compare_many_calls_with_fresh_copy, subject, *given) for part, given in others.items()},

@@ -75,7 +75,7 @@ class EncodedEdges:
     in_order: bool = False  # edges are sorted by first end
     axes: int = field(default=1)  # first axes of an argument that slots fill: 2 for neighbours of each atom
 
-    def has_edge_rows(self, x: Tensor) -> bool:
+    def has_row_per_edge(self, x: Tensor) -> bool:
         return tuple(x.shape[: self.axes]) == self.shape
 
     def rows_of_edges(self, x: Tensor) -> Tensor:
@@ -185,7 +185,9 @@ def _add_roles_of_arguments_that_repeat_edge_ends(
 ) -> EncodedEdges:
     roles = dict(edges.roles)
     for name in (
-        name for name in index_names if name not in roles and edges.axes == 1 and edges.has_edge_rows(arguments[name])
+        name
+        for name in index_names
+        if name not in roles and edges.axes == 1 and edges.has_row_per_edge(arguments[name])
     ):
         for end, role in zip(edges.ends, ("first ends", "second ends"), strict=True):
             if torch.equal(edges.rows_of_edges(arguments[name]), end):

@@ -45,9 +45,9 @@ def pair_results(got: TensorsByName, expected: TensorsByName) -> dict[str, GotAn
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
 
-def prefix_part_names(prefix: str, outcomes: Mapping[str, Of]) -> dict[str, Of]:
+def prefix_part_names(prefix: str, comparisons: Mapping[str, Of]) -> dict[str, Of]:
     """Prefix outcome names with a part's name."""
-    return {f"{prefix}{', ' + name if name else ''}": pair for name, pair in outcomes.items()}
+    return {f"{prefix}{', ' + name if name else ''}": pair for name, pair in comparisons.items()}
 
 
 def compare_or_give_reason(

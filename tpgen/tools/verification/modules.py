@@ -263,11 +263,11 @@ def _list_parameter_name_of_each_weight(module: PolynomialModule) -> list[str]:
 
 
 def _make_transformation_rule_of_operand(operand: Operand) -> TransformationRule:
-    def turned(x: Tensor, matrix: Tensor) -> Tensor:
+    def rotate_operand_rows(x: Tensor, matrix: Tensor) -> Tensor:
         flat = read_operand(operand, x.flatten(1) if operand.channels and operand.layout == "channel" else x)
         return write_operand(operand, flat @ representation_matrix(operand.irreps, matrix).T).reshape(x.shape)
 
-    return TransformationRule(str(operand.irreps), turned)
+    return TransformationRule(str(operand.irreps), rotate_operand_rows)
 
 
 def _call_polynomial(

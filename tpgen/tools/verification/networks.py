@@ -110,7 +110,7 @@ def build_tested_network(
         "undeclared": not turns,
         "results_of_reordered_rows": None if points is None else call_with_permuted_atoms,
         "outcomes": tuple(straight),
-        **_make_fields_by_trying_float64_copy(base),
+        **_try_float64_copy_and_make_subject_fields(base),
     }
     named = set_energy_forces_and_stress_by_name(replace(base, **fields), straight, roles)
     named = named if roles else set_energy_and_forces_by_differences(named, straight)
@@ -179,13 +179,13 @@ def _rebuild_call_arguments(
     leaf_names: list[str], leaves: list[Any], tree_spec: Any, replacements: TensorsByName
 ) -> Any:
     given = [
-        _with_type_of_argument(replacements[n], x) if n in replacements else copy_tensors_in_arguments(x)
+        _convert_to_type_of_argument(replacements[n], x) if n in replacements else copy_tensors_in_arguments(x)
         for n, x in zip(leaf_names, leaves, strict=True)
     ]
     return closed_fields(pytree.tree_unflatten(given, tree_spec))
 
 
-def _with_type_of_argument(value: Tensor, argument: Any) -> Any:
+def _convert_to_type_of_argument(value: Tensor, argument: Any) -> Any:
     return int(value) if type(argument) is int else value
 
 
@@ -212,7 +212,7 @@ def _make_transformation_rules_of_inputs_and_results(
     return turns, results
 
 
-def _make_fields_by_trying_float64_copy(subject: ModuleUnderTest) -> dict[str, Any]:
+def _try_float64_copy_and_make_subject_fields(subject: ModuleUnderTest) -> dict[str, Any]:
     # How a network runs in float64: as it is, with float64 where its code names other dtypes, or why not at all.
     why, wide = "", subject.dtype == torch.float64
     for narrow in (False,) if wide else (False, True):

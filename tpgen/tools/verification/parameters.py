@@ -15,7 +15,7 @@ from tpgen.tools.verification.derivatives import (
     FunctionOfTensorsByName,
     central_difference,
     draw_normal_tensors,
-    is_freed_graph,
+    is_freed_graph_error,
     make_float64_function,
 )
 from tpgen.tools.verification.findings import GotAndExpected, GotAndExpectedOrReason
@@ -45,11 +45,11 @@ class _ParameterStep:
     noise: Mapping[str, Tensor]
     size: float
 
-    def exceeds_noise(self, result: str) -> bool:
-        return bool(self.change[result].abs() > self.noise[result])
+    def is_change_beyond_noise(self, result_name: str) -> bool:
+        return bool(self.change[result_name].abs() > self.noise[result_name])
 
-    def slope(self, result: str) -> Tensor:
-        return self.change[result] / (2 * self.size)
+    def slope_of_result(self, result_name: str) -> Tensor:
+        return self.change[result_name] / (2 * self.size)
 
 
 def compare_parameter_gradients(subject: ModuleUnderTest) -> GotAndExpectedByPart:
@@ -82,13 +82,13 @@ def compare_parameter_gradients(subject: ModuleUnderTest) -> GotAndExpectedByPar
     }
     outcomes: dict[str, GotAndExpectedOrReason] = {part.removeprefix("out, "): pair for part, pair in further.items()}
     for result, c in cotangents.items():
-        depends = [name for name in names if steps[name].exceeds_noise(result)]
+        depends = [name for name in names if steps[name].is_change_beyond_noise(result)]
         if depends and result in claims:
             outcomes[result] = _compare_parameter_gradients_with_slopes(
                 lambda given, n=result, c=c: (function(given)[n].detach() * c).sum(),  # type: ignore[misc]
                 leaves,
                 {name: claims[result][name] for name in depends},
-                {name: (steps[name].along, steps[name].slope(result)) for name in depends},
+                {name: (steps[name].along, steps[name].slope_of_result(result)) for name in depends},
                 result,
             )
         elif depends and trains:
@@ -190,7 +190,7 @@ def _compute_gradients_or_none_if_graph_freed(scalar: Tensor, parameters: list[T
     try:
         return list(torch.autograd.grad(scalar, parameters, retain_graph=True, allow_unused=True))
     except RuntimeError as error:
-        if not is_freed_graph(error):
+        if not is_freed_graph_error(error):
             raise
         return None
 
@@ -230,8 +230,8 @@ def _compare_parameter_gradients_with_slopes(
     return torch.stack(got), torch.stack(expected)
 
 
-def _is_near_slope(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs() <= SLOPE_LIMIT * torch.maximum(one.abs(), other.abs()))
+def _is_near_slope(first: Tensor, second: Tensor) -> bool:
+    return bool((first - second).abs() <= SLOPE_LIMIT * torch.maximum(first.abs(), second.abs()))
 
 
 def _join_parameter_names_as_text(leaf_names: list[str]) -> str:

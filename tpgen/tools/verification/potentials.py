@@ -59,13 +59,13 @@ def _compare_forces_with_energy_differences(subject: ModuleUnderTest) -> GotAndE
     own = subject(subject.given)[subject.forces or ""]
     got, expected = [], []
 
-    def energy(direction: Tensor, step: float) -> Tensor:
+    def energy_at_step(direction: Tensor, step: float) -> Tensor:
         return _total_energy(subject, subject({**subject.given, name: points + step * direction}))
 
     for seed in range(_DIRECTIONS):
         direction = draw_normal_tensors({name: points}, seed=300 + seed)[name]
         got.append((own * direction).sum().detach())
-        expected.append(-differentiate_at_zero(partial(energy, direction), got[-1], -got[-1]))
+        expected.append(-differentiate_at_zero(partial(energy_at_step, direction), got[-1], -got[-1]))
     return torch.stack(got), torch.stack(expected)
 
 
@@ -271,14 +271,14 @@ def _remark_if_long_edges_change_energy(subject: ModuleUnderTest) -> GotAndExpec
     far = graph.points.clone()
     far[0] += LONG * torch.cat([(graph.points - graph.points[0]).norm(dim=-1), graph.vectors.norm(dim=-1)]).max()
 
-    def energy(moved: AtomGraph, kept: Tensor) -> Tensor:
-        return _total_energy(subject, subject(parsed.make_arguments_for_graph(select_edges(moved, kept))))
+    def energy_with_edges(moved_graph: AtomGraph, kept_edges: Tensor) -> Tensor:
+        return _total_energy(subject, subject(parsed.make_arguments_for_graph(select_edges(moved_graph, kept_edges))))
 
     with suppress(Exception):  # it may need edges
         every = torch.ones_like(of_first)
-        least = ALIKE * (energy(graph, every) - energy(longer, every)).abs()
+        least = ALIKE * (energy_with_edges(graph, every) - energy_with_edges(longer, every)).abs()
         for moved, left in ((replace(graph, points=far), ~of_first), (longer, ~every)):
-            if (energy(moved, every) - energy(moved, left)).abs() > least:
+            if (energy_with_edges(moved, every) - energy_with_edges(moved, left)).abs() > least:
                 return {"long edges": NO_CUTOFF.format(LONG)}
     return {}
 
@@ -287,15 +287,15 @@ def _find_energy_and_force_jumps_along_path(
     subject: ModuleUnderTest, operands_at: Callable[[float], TensorsByName], grid_points: Tensor
 ) -> dict[str, GotAndExpected]:
     # bisection of the intervals that bend most leaves the jump, near zero for a continuous curve
-    def values_at(fraction: float) -> tuple[Tensor, ...]:
+    def energy_and_forces_at(fraction: float) -> tuple[Tensor, ...]:
         return tuple(x.flatten() for x in compute_energy_and_forces(subject, operands_at(fraction)))
 
     grid = grid_points.tolist()
-    there = [values_at(place) for place in grid]
+    there = [energy_and_forces_at(place) for place in grid]
     found: dict[str, GotAndExpected] = {}
     for n, name in enumerate(("energy", "forces")):
         values = torch.stack([x[n] for x in there])
-        found[name] = _compare_largest_jump_with_range(lambda place, n=n: values_at(place)[n], grid, values)  # type: ignore[misc]
+        found[name] = _compare_largest_jump_with_range(lambda place, n=n: energy_and_forces_at(place)[n], grid, values)  # type: ignore[misc]
     return found
 
 

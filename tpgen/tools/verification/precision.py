@@ -35,12 +35,12 @@ class NarrowDtypeMode(TorchFunctionMode):
             self.named |= dict.fromkeys((resolve_name(function) or function.__name__, dtype) for dtype in dtypes)
             if self.widen_to_float64:
                 function = Tensor.double if function in _CASTS else function
-                given = [_float64_for_narrow(x) for x in given]
-                further = {name: _float64_for_narrow(x) for name, x in further.items()}
+                given = [_replace_narrow_dtype_by_float64(x) for x in given]
+                further = {name: _replace_narrow_dtype_by_float64(x) for name, x in further.items()}
         return function(*given, **further)
 
 
-def _float64_for_narrow(x: Any) -> Any:
+def _replace_narrow_dtype_by_float64(x: Any) -> Any:
     return torch.float64 if isinstance(x, torch.dtype) and x in NARROW else x
 
 

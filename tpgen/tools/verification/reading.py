@@ -156,8 +156,8 @@ def _find_graph_of_each_atom_and_batch_role(
     return torch.zeros(atom_count, dtype=torch.int64), {}
 
 
-def _is_name_of_sizes(name: str) -> bool:
-    return any(part in last_dict_key(name).lower() for part in _SIZES)
+def _is_name_of_sizes(argument_name: str) -> bool:
+    return any(part in last_dict_key(argument_name).lower() for part in _SIZES)
 
 
 def _find_role_of_argument(
@@ -172,35 +172,35 @@ def _find_role_of_argument(
     if last_dict_key(argument_name) == POINTERS:
         return "pointers"
     if last_dict_key(argument_name) == PERIODIC:
-        return GRAPHS if argument.dim() == 2 and rows == graph.number else ""
+        return GRAPHS if argument.dim() == 2 and rows == graph.graph_count else ""
     if counted := _find_role_of_size_argument(argument_name, argument, graph):
         return counted
-    if edges is not None and rows is not None and edges.has_edge_rows(argument):
+    if edges is not None and rows is not None and edges.has_row_per_edge(argument):
         return _find_role_of_edge_argument(argument_name, argument, rule, graph, index_kind)
     if index_kind == ATOMS or (
         index_kind == EDGES and graph.ends is not None and int(argument.max()) < graph.ends.shape[1]
     ):
-        of_tuples = rows not in (atoms, graph.number) or find_tuple_axis(argument)
+        of_tuples = rows not in (atoms, graph.graph_count) or find_tuple_axis(argument)
         where = "tuples" if of_tuples else ATOMS if rows == atoms else GRAPHS
         return f"{index_kind} by {where}" if argument.dim() else ""
     if rule is INVARIANT and argument.dim() > 1 and argument.shape[:2] == (atoms, atoms):
         return "square"
-    return {None: "", graph.number: GRAPHS, atoms: ATOMS}.get(rows, "")
+    return {None: "", graph.graph_count: GRAPHS, atoms: ATOMS}.get(rows, "")
 
 
 def _find_role_of_size_argument(argument_name: str, argument: Tensor, graph: AtomGraph) -> str:
-    counts = torch.bincount(graph.batch, minlength=graph.number)
-    of_edges = counts if graph.ends is None else torch.bincount(graph.batch[graph.ends[0]], minlength=graph.number)
+    counts = torch.bincount(graph.batch, minlength=graph.graph_count)
+    of_edges = counts if graph.ends is None else torch.bincount(graph.batch[graph.ends[0]], minlength=graph.graph_count)
     for role, numbers in (("numbers of atoms", counts), ("numbers of edges", of_edges)):
         alike = (
             argument.dim()
-            and len(argument) == graph.number
+            and len(argument) == graph.graph_count
             and torch.equal(argument.flatten().double(), numbers.double())
         )
         if alike and (not argument.is_floating_point() or _is_name_of_sizes(argument_name)):
             return role
     if argument.dim() == 0 and is_index(argument) and _is_name_of_sizes(argument_name):
-        every = {len(graph.points): "all atoms", int(of_edges.sum()): "all edges", graph.number: "all graphs"}
+        every = {len(graph.points): "all atoms", int(of_edges.sum()): "all edges", graph.graph_count: "all graphs"}
         return every.get(int(argument), "")
     return ""
 
@@ -236,8 +236,8 @@ def _find_roles_of_arguments_with_row_per_index_tuple(
     }
 
 
-def _may_be_cell_counts(name: str, x: Tensor) -> bool:
-    return last_dict_key(name) in _COUNTS + VECTORS or bool((x < 0).any())
+def _may_be_cell_counts(argument_name: str, argument: Tensor) -> bool:
+    return last_dict_key(argument_name) in _COUNTS + VECTORS or bool((argument < 0).any())
 
 
 def _are_whole_numbers(x: Tensor) -> bool:
@@ -260,9 +260,9 @@ def _reason_for_ambiguous_axes(
 ) -> str:
     rows, atoms = 0 if edges is None or edges.axes > 1 else edges.shape[0], len(graph.points)
     loose = [n for n, x in arguments.items() if roles[n] in (ATOMS, EDGES, GRAPHS) and x.is_floating_point()]
-    if rows and rows in (atoms, graph.number):
+    if rows and rows in (atoms, graph.graph_count):
         return f"there are {rows} edges, and {atoms} atoms: give a call in which numbers tell axes apart"
-    if atoms == graph.number and loose:
+    if atoms == graph.graph_count and loose:
         return f"there are as many graphs as atoms: nobody can tell of which {loose[0]} is"
     return ""
 

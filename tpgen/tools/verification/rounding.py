@@ -51,7 +51,7 @@ class _Float64ResultRoundingMode(DispatchMode):
         return found
 
 
-class _NarrowDtypeAndAutocastMode(NarrowDtypeMode):
+class _NarrowDtypeAndAutocastRecorder(NarrowDtypeMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         for device in {x.device.type for x in args if isinstance(x, Tensor)}:
             if torch.is_autocast_enabled(device):
@@ -144,8 +144,10 @@ def _remark_on_inaccurate_energy_differences(
     return {"differences of energies": COARSE.format(lost, step)}
 
 
-def _energy_change(subject: ModuleUnderTest, energy: str, operands: TensorsByName, moved: TensorsByName) -> Tensor:
-    before, after = (call_network_detached(subject, given)[energy] for given in (operands, moved))
+def _energy_change(
+    subject: ModuleUnderTest, energy_name: str, operands: TensorsByName, moved_operands: TensorsByName
+) -> Tensor:
+    before, after = (call_network_detached(subject, given)[energy_name] for given in (operands, moved_operands))
     return (after - before).sum()
 
 
@@ -168,7 +170,7 @@ def _measure_result_changes_by_rounding(
 
 def _describe_narrow_dtype_casts_in_code(subject: ModuleUnderTest, operands: TensorsByName) -> str:
     # What narrows numbers of the network, as far as calls say.
-    with _NarrowDtypeAndAutocastMode() as casts:
+    with _NarrowDtypeAndAutocastRecorder() as casts:
         subject(operands, subject.make_fresh_copy())
     own = torch.finfo(subject.dtype).eps
     narrow = [(name, str(dtype).removeprefix("torch.")) for name, dtype in casts.named if torch.finfo(dtype).eps > own]

@@ -28,7 +28,7 @@ from tpgen.tools.inspection.report.values import describe_error
 from tpgen.tools.verification.derivatives import (
     compute_gradients_of_order,
     draw_normal_tensors,
-    is_freed_graph,
+    is_freed_graph_error,
     sum_weighted_entries,
 )
 from tpgen.tools.verification.findings import GotAndExpected, GotAndExpectedOrReason, largest_entry, tolerance_of
@@ -48,7 +48,7 @@ def compare_compiled(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     torch.compiler.reset()  # beyond its limit of compilations torch would run eager code
     run = compile_program(subject.module, Config(backend=subject.backend))
     within = _has_autograd_call_inside_forward(subject)
-    compared = _call_detached if within else _compute_results_and_gradients
+    compared = _compute_detached_results if within else _compute_results_and_gradients
     try:
         with _silence_warnings_and_logs():
             got = compared(subject, run)
@@ -85,18 +85,18 @@ def _has_autograd_call_inside_forward(subject: ModuleUnderTest) -> bool:
     taken = []
 
     def wrap_to_record_calls(function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*given: Any, **keywords: Any) -> Any:
+        def record_and_call(*given: Any, **keywords: Any) -> Any:
             taken.append(True)
             return function(*given, **keywords)
 
-        return counted
+        return record_and_call
 
     with replaced_attribute(torch.autograd, "grad", wrap_to_record_calls):
-        _call_detached(subject)
+        _compute_detached_results(subject)
     return bool(taken)
 
 
-def _call_detached(subject: ModuleUnderTest, run: CallableModule | None = None) -> TensorsByName:
+def _compute_detached_results(subject: ModuleUnderTest, run: CallableModule | None = None) -> TensorsByName:
     return {name: y.detach() for name, y in subject(subject.given, run).items()}
 
 
@@ -121,13 +121,13 @@ def _compute_results_and_gradients(subject: ModuleUnderTest, run: CallableModule
             {name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents
         )
 
-    found = _call_detached(subject, run)
+    found = _compute_detached_results(subject, run)
     try:
         slopes = compute_gradients_of_order(
             1, sum_results_times_cotangents, subject.given, draw_normal_tensors(found, seed=7)
         )
     except RuntimeError as error:
-        if not is_freed_graph(error):
+        if not is_freed_graph_error(error):
             raise
         return found
     return found | {f"gradient of {name}": g for name, g in slopes.items()}
@@ -137,7 +137,7 @@ def _choose_call_with_or_without_gradients(subject: ModuleUnderTest) -> Callable
     # with gradients, except where forces are results and splines have no second derivatives; some of torch's gradients,
     # as that of a determinant, fail if the default dtype is another
     compared = (
-        _call_detached
+        _compute_detached_results
         if has_splined_nets(subject.module) and _has_autograd_call_inside_forward(subject)
         else _compute_results_and_gradients
     )
@@ -167,7 +167,9 @@ def compare_repeated_calls(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     bits: dict[str, GotAndExpectedOrReason] = dict(
         _compare_results_with_first_call([compared(subject) for _ in range(REPEATS)])
     )
-    number = DRAWING if find_advanced_random_states(subject.module, lambda: _call_detached(subject)) else REPEATS
+    number = (
+        DRAWING if find_advanced_random_states(subject.module, lambda: _compute_detached_results(subject)) else REPEATS
+    )
     for place in range(PLACES if subject.kind == "network" else 0):
         bits |= _compare_repeated_calls_on_moved_inputs(subject, place, number)
     return {
@@ -193,16 +195,16 @@ def is_random_in_training_alone(subject: ModuleUnderTest) -> bool:
     )
     of_torch = all(
         is_torch_generator(subject.module, name)
-        for name in find_advanced_random_states(drawn.module, lambda: _call_detached(drawn))
+        for name in find_advanced_random_states(drawn.module, lambda: _compute_detached_results(drawn))
     )
-    return of_torch and not find_advanced_random_states(calm.module, lambda: _call_detached(calm))
+    return of_torch and not find_advanced_random_states(calm.module, lambda: _compute_detached_results(calm))
 
 
 def is_random(subject: ModuleUnderTest) -> bool:
     """Whether random numbers change results of equal inputs."""
     if subject.drawing is None:
         return False
-    one, other = (_call_detached(subject.with_advancing_randomness()) for _ in range(2))
+    one, other = (_compute_detached_results(subject.with_advancing_randomness()) for _ in range(2))
     return any(not torch.equal(y, other[name]) for name, y in one.items() if name in other)
 
 
@@ -215,7 +217,7 @@ def _compare_repeated_calls_on_moved_inputs(
     moved = {n: x + NEAR * x.abs().max() * draw[n] if n in draw and x.numel() else x for n, x in subject.given.items()}
     other = replace(subject, given=moved)
     try:
-        found = [_call_detached(other) for _ in range(call_count)]
+        found = [_compute_detached_results(other) for _ in range(call_count)]
     except Exception:
         return {}
     same = all(one.keys() == found[0].keys() for one in found)
@@ -239,7 +241,7 @@ def _remark_if_gradients_need_other_default_dtype(
     subject: ModuleUnderTest, result_function: Callable[[ModuleUnderTest], TensorsByName]
 ) -> dict[str, str]:
     # Errors of torch in the default dtype of the process.
-    if result_function in (_call_detached, _compute_results_and_gradients):
+    if result_function in (_compute_detached_results, _compute_results_and_gradients):
         return {}
     default = str(torch.get_default_dtype()).removeprefix("torch.")
     return {"default dtype": f"torch takes no gradients where the default dtype is {default}: compared in its own"}
@@ -250,7 +252,7 @@ def _remark_on_training_and_evaluation_difference(subject: ModuleUnderTest) -> d
         return {}
     try:
         one, other = (
-            subject.detached_results(subject.make_fresh_copy().train(mode), subject.arguments())
+            subject.detached_results(subject.make_fresh_copy().train(mode), subject.copy_call_arguments())
             for mode in (True, False)
         )
     except Exception as error:
@@ -273,14 +275,14 @@ def compare_threads(subject: ModuleUnderTest) -> GotAndExpectedByPart:
 def compare_saved_copies(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Compare bits of results with those of copies from a state_dict and a file."""
     found: dict = {}
-    expected = _call_detached(subject)
+    expected = _compute_detached_results(subject)
     for part, again in (("state_dict", _copy_from_state_dict), ("file", save_and_load)):
         try:
             module = again(subject.module)
         except Exception as error:
             found[part] = describe_error(error)
             continue
-        found |= prefix_part_names(part, pair_results(_call_detached(subject, module), expected))
+        found |= prefix_part_names(part, pair_results(_compute_detached_results(subject, module), expected))
     held, buffers = subject.module.state_dict(), subject.module.named_buffers()
     left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
     if subject.kind == "network" and left:
@@ -296,7 +298,7 @@ def _check_deepcopy_after_call(subject: ModuleUnderTest) -> dict[str, GotAndExpe
     module = subject.make_fresh_copy()
     try:
         deepcopy(module)
-        subject.call(module, subject.arguments())
+        subject.call(module, subject.copy_call_arguments())
     except Exception:  # other laws say so
         return {}
     try:
@@ -350,7 +352,7 @@ def _find_unregistered_tensors_that_results_use(subject: ModuleUnderTest) -> dic
     if not plain:
         return {}
     expected, changed = (
-        subject.detached_results(subject.make_fresh_copy(), subject.arguments()),
+        subject.detached_results(subject.make_fresh_copy(), subject.copy_call_arguments()),
         subject.make_fresh_copy(),
     )
 
@@ -360,7 +362,7 @@ def _find_unregistered_tensors_that_results_use(subject: ModuleUnderTest) -> dic
         for x in moved:
             x.data.add_(CHANGE * max(1.0, float(x.detach().abs().max())))
         try:
-            found = subject.detached_results(changed, subject.arguments())
+            found = subject.detached_results(changed, subject.copy_call_arguments())
         except Exception:  # as of a table that must hold what it holds
             return True
         finally:

@@ -88,7 +88,7 @@ def _compare_energy_of_many_copies_with_one(subject: ModuleUnderTest, distance: 
     if (
         energy is None
         or not edges
-        or graph.number > 1
+        or graph.graph_count > 1
         or _find_possibly_extensive_arguments(subject) & subject.given.keys()
     ):
         return {}
@@ -112,7 +112,7 @@ def _compare_energy_beside_distant_one_species_graph(
 ) -> dict[str, GotAndExpectedOrReason]:
     # A system and a far one, without an edge between, of a single species: the sum of both energies, or a word.
     parsed, energy = require_parsed_graph_inputs(subject), subject.energy
-    if energy is None or {"batch", GRAPHS} & {*parsed.roles.values()} or parsed.graph.number > 1:
+    if energy is None or {"batch", GRAPHS} & {*parsed.roles.values()} or parsed.graph.graph_count > 1:
         return {}  # of graphs, the law of batches says so
     found: dict[str, GotAndExpectedOrReason] = {}
     for part, pure in _make_graphs_of_one_species(parsed, parsed.graph).items():
@@ -178,7 +178,7 @@ def _compute_expected_results_of_doubled_graph(
             found[name] = 2 * y
         elif name == subject.stress:
             found |= {name: y} if require_parsed_graph_inputs(subject).periodic else {}
-        elif of_atoms and (atoms != doubled_graph.number or name == subject.forces):
+        elif of_atoms and (atoms != doubled_graph.graph_count or name == subject.forces):
             moves = subject.result_rule(name).moves
             found[name] = y[doubled_graph.atoms] + (
                 doubled_graph.points - points[doubled_graph.atoms] if moves else 0.0
@@ -197,9 +197,9 @@ def compare_batch(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     if cell is not None and cell.shape == (3, 3) and not parsed.names_with_role("pointers"):
         raise NotCompared("a cell (3, 3) is of one graph: give it as (1, 3, 3), or two graphs")
     graph = parsed.graph
-    if graph.ends is None and graph.number == 1:
+    if graph.ends is None and graph.graph_count == 1:
         raise NotCompared("the network makes its own edges: give two graphs")
-    parts = [select_graph_of_batch(graph, n) for n in range(graph.number)]
+    parts = [select_graph_of_batch(graph, n) for n in range(graph.graph_count)]
     given = parts if len(parts) > 1 else [graph, strain_and_shrink_graph(graph)]
     found = _compare_batch_with_single_graphs(subject, given)
     first = parts[0]

@@ -231,7 +231,7 @@ class ModuleUnderTest:
         own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
         return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
 
-    def arguments(self) -> TensorsByName:
+    def copy_call_arguments(self) -> TensorsByName:
         """Copy all tensors of a call for the module, integers included."""
         return {**self.move_operands_to_module(self.given), **clone_tensors(self.fixed)}
 

@@ -55,7 +55,7 @@ class CallSideEffect(Exception):
 def check_side_effects_of_call(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Check that calls change no parameters, inputs, random states or process settings."""
     subject = subject.with_advancing_randomness()
-    module, given = subject.make_fresh_copy(), subject.arguments()
+    module, given = subject.make_fresh_copy(), subject.copy_call_arguments()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     for parameter in module.parameters():
         parameter.grad = None
@@ -97,7 +97,7 @@ def _find_generators_that_a_call_seeds_and_advances(
                 begin(seed)
             began.append(read_random_states_of_process())
             with suppress(Exception), torch.set_grad_enabled(with_gradients):
-                subject.call(module, subject.arguments())
+                subject.call(module, subject.copy_call_arguments())
             after.append(read_random_states_of_process())
             held.append(read_generator_states_of_network(module))
     of_process = [name for name in RANDOM if after[0][name] != began[0][name]]
@@ -110,7 +110,7 @@ def _find_inputs_whose_memory_or_gradient_a_call_writes(
     subject: ModuleUnderTest, module: nn.Module
 ) -> list[tuple[str, str]]:
     # Writes of a call into its inputs: their memory, which may not count them, or gradients.
-    given, expected = subject.arguments(), subject.arguments()
+    given, expected = subject.copy_call_arguments(), subject.copy_call_arguments()
     before = {name: x._version for name, x in given.items()}
     subject.call(module, given)
     other = [name for name, x in given.items() if x._version != before[name] or not _has_same_bits(x, expected[name])]
@@ -124,16 +124,16 @@ def _find_changed_and_added_entries_of_argument_containers(
     # What a call puts into dicts and lists of its caller's: other values, and entries that are new or gone.
     if subject.call_arguments is None:
         return [], []
-    given, before = (subject.call_arguments(subject.arguments()) for _ in range(2))
+    given, before = (subject.call_arguments(subject.copy_call_arguments()) for _ in range(2))
     with suppress(Exception):
         module(*given)
-    after, known = _container_entries(given), _container_entries(before)
+    after, known = _list_container_entries_by_path(given), _list_container_entries_by_path(before)
     both = [(name, after[name], x) for name, x in known.items() if isinstance(x, Tensor) and name in after]
     other = [name for name, y, x in both if not (isinstance(y, Tensor) and _has_same_bits(y.to(x), x))]
     return other, sorted(after.keys() ^ known.keys())
 
 
-def _container_entries(argument: Any) -> dict[str, Any]:
+def _list_container_entries_by_path(argument: Any) -> dict[str, Any]:
     found = pytree.tree_flatten_with_path(opened_fields(list(argument)))[0]
     return {format_leaf_path(path[1:]): x for path, x in found if len(path) > 1}
 
@@ -143,7 +143,7 @@ def _has_same_bits(x: Tensor, y: Tensor) -> bool:
 
 
 def _remark_on_inputs_set_to_require_gradients(subject: ModuleUnderTest, module: nn.Module) -> dict[str, str]:
-    given = subject.arguments()
+    given = subject.copy_call_arguments()
     subject.call(module, given)
     return dict.fromkeys((name for name, x in given.items() if x.requires_grad), ASKED)
 
@@ -186,10 +186,12 @@ MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
 def compare_memory_layouts(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Compare results of inputs with other strides and offsets."""
     found: dict = {}
-    expected = subject.detached_results(subject.module, subject.arguments())
+    expected = subject.detached_results(subject.module, subject.copy_call_arguments())
     for part, laid in MEMORY.items():
         try:
-            got = subject.detached_results(subject.module, {name: laid(x) for name, x in subject.arguments().items()})
+            got = subject.detached_results(
+                subject.module, {name: laid(x) for name, x in subject.copy_call_arguments().items()}
+            )
         except RuntimeError as error:  # such as a view: it says so, and is not silently wrong
             found[part] = f"it does not take them: {str(error).strip().splitlines()[0][:120]}"
             continue
@@ -202,7 +204,7 @@ def compare_gradient_modes(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     frozen = None if subject.fresh is None else subject.make_fresh_copy().requires_grad_(False)
 
     def call_module(module: nn.Module = subject.module, inputs_require_grad: bool = False) -> TensorsByName:
-        given = subject.arguments()
+        given = subject.copy_call_arguments()
         for x in given.values():
             x.requires_grad_(inputs_require_grad and x.is_floating_point())
         return subject.detached_results(module, given)

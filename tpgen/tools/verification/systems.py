@@ -250,7 +250,7 @@ def compare_on_one_atom_crystal(
     """Run a comparison on a one-atom cubic crystal, unless the network takes edges."""
     parsed = require_parsed_graph_inputs(subject)
     graph = parsed.graph
-    if graph.ends is not None or len(parsed.periodic) < 3 or graph.number > 1:
+    if graph.ends is not None or len(parsed.periodic) < 3 or graph.graph_count > 1:
         return {}
     cube = EDGE * shortest_distance(graph) * torch.eye(3, dtype=graph.points.dtype)[None]
     crystal = replace(select_atoms(graph, torch.zeros(1, dtype=torch.int64)), cells=cube)
@@ -311,7 +311,7 @@ def _make_graph_of_atom_between_two(graph: AtomGraph) -> AtomGraph:
     places = shortest_distance(graph) * torch.tensor([[-1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     points, same = places.to(graph.points), torch.zeros_like(rows)
     found = replace(graph, points=points, batch=same, atoms=graph.atoms[rows], twins=same)
-    if graph.number > 1:
+    if graph.graph_count > 1:
         found = replace(found, graphs=graph.graphs[:1], cells=None if graph.cells is None else graph.cells[:1])
     if graph.ends is None or graph.edges is None or graph.edge_twins is None:
         return found
@@ -341,7 +341,7 @@ def _check_finite_results_on_graph(subject: ModuleUnderTest, graph: AtomGraph) -
         if (
             count_rows(y, subject.result_rule(name))
             == atoms
-            not in (1, require_parsed_graph_inputs(subject).graph.number)
+            not in (1, require_parsed_graph_inputs(subject).graph.graph_count)
         ):
             wanted = (len(graph.points), *y.shape[1:])
             pairs[name] = (found[name].isfinite().double(), torch.ones(wanted).double())
@@ -362,11 +362,11 @@ def compare_summed_systems(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     outcomes: dict[str, GotAndExpected | str] = {}
     for name in list_atomic_energy_results(subject):
         y = found[name]
-        if y.numel() != len(graph.points) or energy.numel() not in (1, graph.number):
+        if y.numel() != len(graph.points) or energy.numel() not in (1, graph.graph_count):
             outcomes[name] = f"its shape is {tuple(y.shape)}, where one number for each atom is summed"
             continue
-        sums = torch.zeros(graph.number, dtype=torch.float64).index_add(0, graph.batch, y.flatten())
-        outcomes[name] = (sums if energy.numel() == graph.number else sums.sum().reshape(1), energy.flatten())
+        sums = torch.zeros(graph.graph_count, dtype=torch.float64).index_add(0, graph.batch, y.flatten())
+        outcomes[name] = (sums if energy.numel() == graph.graph_count else sums.sum().reshape(1), energy.flatten())
     return outcomes
 
 

@@ -56,7 +56,7 @@ _PARTS: dict[str, tuple[Callable[[ModuleUnderTest], Any], str]] = {
     "cell": (lambda s: s.parsed.periodic, "no cell with a volume, and images of edges in it, is among the inputs"),
     "plane": (lambda s: len(s.parsed.periodic) > 1, "no cell that repeats along two vectors is among the inputs"),
     "batch": (
-        lambda s: s.parsed.names_with_role("batch") or s.parsed.graph.number > 1,
+        lambda s: s.parsed.names_with_role("batch") or s.parsed.graph.graph_count > 1,
         "no tensor named batch says which graph an atom is in",
     ),
 }

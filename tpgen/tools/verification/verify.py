@@ -28,7 +28,7 @@ from tpgen.tools.verification.derivatives import (
     DERIVATIVE_LIMIT,
     FREED,
     OF_TORCH,
-    is_freed_graph,
+    is_freed_graph_error,
     replace_norms_by_formulas,
 )
 from tpgen.tools.verification.findings import (
@@ -327,7 +327,7 @@ def _compare_and_judge_law(
         with disable_splines(subject.module) if by_nets else nullcontext():
             outcomes: Mapping[str, Any] = law.compare(_copy_module_as_is_in_float64(subject) if by_nets else subject)
     except Exception as error:
-        outcomes = {"": FREED if is_freed_graph(error) else error}
+        outcomes = {"": FREED if is_freed_graph_error(error) else error}
     found = [
         judge_comparison(law_name, part, outcome, tolerance, _allowed_absolute_rounding_error(law, part, subject))
         for part, outcome in outcomes.items()

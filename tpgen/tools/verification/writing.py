@@ -69,13 +69,13 @@ def _renumber_indices(
 ) -> Tensor:
     if index_kind == ATOMS:
         table = _table_of_new_rows_by_copy_and_old_row(
-            graph.atoms, graph.twins, graph.copies, len(parsed_graph_inputs.graph.points)
+            graph.atoms, graph.twins, graph.copy_count, len(parsed_graph_inputs.graph.points)
         )
     else:
         assert graph.edges is not None
         assert graph.edge_twins is not None
         table = _table_of_new_rows_by_copy_and_old_row(
-            graph.edges, graph.edge_twins, graph.copies, parsed_graph_inputs.graph.ends.shape[1]
+            graph.edges, graph.edge_twins, graph.copy_count, parsed_graph_inputs.graph.ends.shape[1]
         )
     indices = indices.long()
     within = (indices >= 0) & (indices < table.shape[1])
@@ -103,7 +103,7 @@ def _make_index_argument_for_graph(
         return _renumber_indices_or_raise(
             parsed_graph_inputs, graph, index_kind, original_argument[graph.atoms], graph.twins
         )
-    twins = torch.stack([graph.twins[graph.batch == n][0] for n in range(graph.number)])
+    twins = torch.stack([graph.twins[graph.batch == n][0] for n in range(graph.graph_count)])
     return _renumber_indices_or_raise(parsed_graph_inputs, graph, index_kind, original_argument[graph.graphs], twins)
 
 
@@ -130,18 +130,20 @@ def _select_and_renumber_index_tuples(
 ) -> Tensor:
     # tuples whose indices are all left, in each copy of the graph
     axis = find_tuple_axis(original_argument)
-    kept, twins = _find_rows_and_copies_of_complete_tuples(parsed_graph_inputs, graph, original_argument.shape[axis])
+    kept, twins = _find_rows_and_copies_of_index_tuples_within_graph(
+        parsed_graph_inputs, graph, original_argument.shape[axis]
+    )
     rows = original_argument.movedim(axis, 0)[kept]
     return (_renumber_indices(parsed_graph_inputs, graph, index_kind, rows, twins) if index_kind else rows).movedim(
         0, axis
     )
 
 
-def _find_rows_and_copies_of_complete_tuples(
+def _find_rows_and_copies_of_index_tuples_within_graph(
     parsed_graph_inputs: Any, graph: AtomGraph, tuple_count: int
 ) -> tuple[Tensor, Tensor]:
     rows, copies = [], []
-    for copy in range(graph.copies):
+    for copy in range(graph.copy_count):
         there = torch.ones(tuple_count, dtype=torch.bool)
         for name in parsed_graph_inputs.index_names:
             x = parsed_graph_inputs.values[name]
@@ -189,9 +191,9 @@ def _select_argument_rows_for_graph(
     )
 
 
-def _count_by_graph(graph: AtomGraph, of_edges: bool = False) -> Tensor:
-    batch = graph.batch[graph.ends[0]] if of_edges and graph.ends is not None else graph.batch
-    return torch.bincount(batch, minlength=graph.number)
+def _count_atoms_or_edges_by_graph(graph: AtomGraph, count_edges: bool = False) -> Tensor:
+    batch = graph.batch[graph.ends[0]] if count_edges and graph.ends is not None else graph.batch
+    return torch.bincount(batch, minlength=graph.graph_count)
 
 
 def _segment_offsets(counts: Tensor) -> Tensor:
@@ -228,12 +230,12 @@ WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
         x if g.counts is None else _arrange_edge_rows_as_in_argument(r, g, x, (r.sign * g.counts).to(x.dtype))
     ),
     "batch": lambda r, g, x: g.batch,
-    "pointers": lambda r, g, x: _segment_offsets(_count_by_graph(g)),
-    "numbers of atoms": lambda r, g, x: _count_by_graph(g).reshape(-1, *x.shape[1:]),
-    "numbers of edges": lambda r, g, x: _count_by_graph(g, of_edges=True).reshape(-1, *x.shape[1:]),
+    "pointers": lambda r, g, x: _segment_offsets(_count_atoms_or_edges_by_graph(g)),
+    "numbers of atoms": lambda r, g, x: _count_atoms_or_edges_by_graph(g).reshape(-1, *x.shape[1:]),
+    "numbers of edges": lambda r, g, x: _count_atoms_or_edges_by_graph(g, count_edges=True).reshape(-1, *x.shape[1:]),
     "all atoms": lambda r, g, x: torch.tensor(len(g.points)).reshape(x.shape),
     "all edges": lambda r, g, x: torch.tensor(0 if g.ends is None else g.ends.shape[1]).reshape(x.shape),
-    "all graphs": lambda r, g, x: torch.tensor(g.number).reshape(x.shape),
+    "all graphs": lambda r, g, x: torch.tensor(g.graph_count).reshape(x.shape),
     "square": _select_rows_and_columns_of_atoms,
     "tuples": lambda r, g, x: _select_and_renumber_index_tuples(r, g, x, ""),
     ATOMS: lambda r, g, x: _select_argument_rows_for_graph(r, g, x, ATOMS),
