@@ -35,7 +35,7 @@ from tpgen.tools.verification.systems import (
     strain_and_shrink_graph,
 )
 
-_ComparisonOfPart = Callable[[str], Mapping[str, GotAndExpectedOrReason]]  # by the name of the part
+_CompareFunction = Callable[[str], Mapping[str, GotAndExpectedOrReason]]  # by the name of the part
 _CALLS = 12
 _ROOM, _PLACES = 2**22, count(1)  # entries, and places in them
 MOVE = 1e-2  # of other inputs, relative to the largest entry
@@ -55,16 +55,16 @@ def compare_after_other_calls(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Compare a network's results after other calls with a fresh copy's."""
     first, found = subject.copy_call_arguments(), dict[str, GotAndExpectedOrReason]()
     others = _make_inputs_of_first_and_second_call_by_case(subject, first)
-    cases: dict[str, _ComparisonOfPart] = {
+    cases: dict[str, _CompareFunction] = {
         **{part: partial(_compare_many_calls_with_fresh_copy, subject, *given) for part, given in others.items()},
         "without gradients": partial(torch.no_grad()(_compare_many_calls_with_fresh_copy), subject, *others[OTHER]),
-        **_make_comparisons_after_other_graphs(subject, first),
-        **_make_comparisons_after_trajectories(subject, first),
+        **_make_functions_that_compare_after_other_graphs(subject, first),
+        **_make_functions_that_compare_after_trajectories(subject, first),
         "new weights": partial(_compare_after_parameter_step, subject, first, None),
     }
     if any(module.training for module in subject.module.modules()):
         cases["new weights in evaluation"] = partial(_compare_after_parameter_step, subject, first, False)
-    untracked: dict[str, _ComparisonOfPart] = {
+    untracked: dict[str, _CompareFunction] = {
         f"{part}, without gradients": torch.no_grad()(cases[part]) for part in cases if part.startswith("new weights")
     }
     untracked["after calls without gradients"] = partial(_compare_gradients_after_no_grad_call, subject, first)
@@ -247,9 +247,9 @@ def _reverse_atom_labels_and_change_one(atom_labels: Tensor) -> Tensor:
     return found
 
 
-def _make_comparisons_after_trajectories(
+def _make_functions_that_compare_after_trajectories(
     subject: ModuleUnderTest, inputs: TensorsByName
-) -> dict[str, _ComparisonOfPart]:
+) -> dict[str, _CompareFunction]:
     # Of a network that finds its own edges, after calls of points on their way, and of a larger cell: as a fresh copy.
     parsed = subject.parsed
     if not isinstance(parsed, ParsedGraphInputs) or parsed.graph.ends is not None or parsed.unclear:
@@ -265,7 +265,7 @@ def _make_comparisons_after_trajectories(
         small = replace(graph, points=graph.points / 2, cells=graph.cells / 2)
         ways["a cell of half the length"] = [graph, small]
 
-    def compare_end_of_trajectory(graphs: Sequence[AtomGraph], part_name: str) -> dict[str, GotAndExpected]:
+    def compare_last_call_with_fresh_copy(graphs: Sequence[AtomGraph], part_name: str) -> dict[str, GotAndExpected]:
         given = [{**inputs, **subject.move_operands_to_module(parsed.make_arguments_for_graph(one))} for one in graphs]
         wanted = _require_finite_results("it", partial(subject.detached_results, subject.make_fresh_copy(), given[-1]))
         used = subject.make_fresh_copy()
@@ -273,7 +273,7 @@ def _make_comparisons_after_trajectories(
             last = _require_finite_results("points on their way", partial(subject.detached_results, used, one))
         return prefix_part_names(part_name, pair_results(last, wanted))
 
-    found = {part: partial(compare_end_of_trajectory, way) for part, way in ways.items()}
+    found = {part: partial(compare_last_call_with_fresh_copy, way) for part, way in ways.items()}
     return {**found, "one atom draws near": partial(_compare_approaching_last_atom_with_fresh_copy, subject, inputs)}
 
 
@@ -344,16 +344,16 @@ def _bisect_cutoff_distance_of_last_atom(
     return near, far
 
 
-def _make_comparisons_after_other_graphs(
+def _make_functions_that_compare_after_other_graphs(
     subject: ModuleUnderTest, inputs: TensorsByName
-) -> dict[str, _ComparisonOfPart]:
+) -> dict[str, _CompareFunction]:
     # After a call of another graph, and one with fewer edges: as a fresh copy, of each.
     parsed = subject.parsed
     if not isinstance(parsed, ParsedGraphInputs) or parsed.graph.ends is None or parsed.unclear:
         return {}
     used = subject.make_fresh_copy()
 
-    def compare_other_graph(graph: AtomGraph, part_name: str) -> dict[str, GotAndExpected]:
+    def compare_used_network_with_fresh_copy(graph: AtomGraph, part_name: str) -> dict[str, GotAndExpected]:
         given = {**inputs, **subject.move_operands_to_module(parsed.make_arguments_for_graph(graph))}
         wanted = _require_finite_results("it", partial(subject.detached_results, subject.make_fresh_copy(), given))
         straight = subject.detached_results(used, inputs)
@@ -362,7 +362,7 @@ def _make_comparisons_after_other_graphs(
         return found | prefix_part_names(f"after {part_name}", again)
 
     graphs = {"another graph": strain_and_shrink_graph(parsed.graph), "fewer edges": keep_shorter_edges(parsed.graph)}
-    return {part: partial(compare_other_graph, graph) for part, graph in graphs.items()}
+    return {part: partial(compare_used_network_with_fresh_copy, graph) for part, graph in graphs.items()}
 
 
 def _compare_after_parameter_step(

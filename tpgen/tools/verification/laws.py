@@ -208,7 +208,7 @@ def build_e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProd
 
 def compare_with_e3nn(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Compare a product and its matrix `right` with e3nn's."""
-    return {"": _compare_forward_with_e3nn(subject), "right": _compare_right_with_e3nn(subject)}
+    return {"": _compare_forward_with_e3nn(subject), "right": _compare_right_method_with_e3nn(subject)}
 
 
 def _compare_forward_with_e3nn(subject: ModuleUnderTest) -> GotAndExpected:
@@ -220,11 +220,11 @@ def _compare_forward_with_e3nn(subject: ModuleUnderTest) -> GotAndExpected:
     return change_layout(subject(subject.given)["out"], plan.irreps_out, layouts[2], "mul_ir"), expected
 
 
-def _compare_right_with_e3nn(subject: ModuleUnderTest) -> GotAndExpected | str:
+def _compare_right_method_with_e3nn(subject: ModuleUnderTest) -> GotAndExpected | str:
     plan, layouts, given = (
         _plan_of_subject(subject),
         _layouts_of_x1_x2_out(subject),
-        _limit_operand_rows_for_right(subject),
+        _limit_operand_rows_for_right_method(subject),
     )
     lacking = [mode for mode in E3NN_LACKS_RIGHT if any(i.connection_mode == mode for i in plan.instructions)]
     if lacking:
@@ -236,9 +236,9 @@ def _compare_right_with_e3nn(subject: ModuleUnderTest) -> GotAndExpected | str:
     return change_layout(got.transpose(1, 2), plan.irreps_in1, layouts[0], "mul_ir").transpose(1, 2), expected
 
 
-def compare_right_with_forward(subject: ModuleUnderTest) -> GotAndExpectedByPart:
+def compare_right_method_with_forward(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Compare the matrix of `right`, times input 1, with the product."""
-    given = _limit_operand_rows_for_right(subject)
+    given = _limit_operand_rows_for_right_method(subject)
     return {"": (torch.einsum("zi,zik->zk", given["x1"], _call_right_method(subject, given)), subject(given)["out"])}
 
 
@@ -248,7 +248,7 @@ def _call_right_method(subject: ModuleUnderTest, operands: TensorsByName) -> Ten
     return module.right(own["x2"], *_list_weight_if_any(own)).to("cpu", torch.float64)
 
 
-def _limit_operand_rows_for_right(subject: ModuleUnderTest) -> TensorsByName:
+def _limit_operand_rows_for_right_method(subject: ModuleUnderTest) -> TensorsByName:
     # as many of the rows as `right` has room for: its result is a matrix for each row, which can be large
     plan = _plan_of_subject(subject)
     rows = max(1, MAX_RIGHT // max(1, plan.irreps_in1.dim * plan.irreps_out.dim))

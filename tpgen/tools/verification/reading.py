@@ -173,7 +173,7 @@ def _find_role_of_argument(
         return "pointers"
     if last_dict_key(argument_name) == PERIODIC:
         return GRAPHS if argument.dim() == 2 and rows == graph.graph_count else ""
-    if counted := _find_role_of_size_argument(argument_name, argument, graph):
+    if counted := _find_role_of_atom_or_edge_count_argument(argument_name, argument, graph):
         return counted
     if edges is not None and rows is not None and edges.has_row_per_edge(argument):
         return _find_role_of_edge_argument(argument_name, argument, rule, graph, index_kind)
@@ -188,7 +188,7 @@ def _find_role_of_argument(
     return {None: "", graph.graph_count: GRAPHS, atoms: ATOMS}.get(rows, "")
 
 
-def _find_role_of_size_argument(argument_name: str, argument: Tensor, graph: AtomGraph) -> str:
+def _find_role_of_atom_or_edge_count_argument(argument_name: str, argument: Tensor, graph: AtomGraph) -> str:
     counts = torch.bincount(graph.batch, minlength=graph.graph_count)
     of_edges = counts if graph.ends is None else torch.bincount(graph.batch[graph.ends[0]], minlength=graph.graph_count)
     for role, numbers in (("numbers of atoms", counts), ("numbers of edges", of_edges)):

@@ -186,7 +186,7 @@ def _compute_expected_results_of_doubled_graph(
     return found
 
 
-class BatchRejected(Exception):
+class Refused(Exception):
     """A network rejects a batch of graphs accepted alone."""
 
 
@@ -261,7 +261,7 @@ def _compare_batch_with_single_graphs(
             call_on_graph(subject, reduce(join_graphs, [graphs[0], graphs[0]]))
         except NotCompared:
             raise why from None
-        return {"": BatchRejected(f"of two graphs each is taken alone, and two that are alike together; {why}")}
+        return {"": Refused(f"of two graphs each is taken alone, and two that are alike together; {why}")}
     return _compare_results_with_single_graphs(subject, together, each)
 
 

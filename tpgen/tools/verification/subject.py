@@ -57,7 +57,7 @@ TRANSFORMATION_RULES: dict[str, TransformationRule] = {
 INVARIANT = TransformationRule("stays", lambda x, matrix: x)
 
 
-def make_transformation_rule(kind_or_irreps: Any, layout: str = "mul_ir") -> TransformationRule:
+def make_transformation_rule(kind_or_irreps: str | Irreps | None, layout: str = "mul_ir") -> TransformationRule:
     """Rule of a kind such as ``cartesian_points``, of irreps, or of None (invariant).
 
     >>> make_transformation_rule("2x0e+1o").said, make_transformation_rule("cartesian_points").moves

@@ -48,7 +48,7 @@ ADDED = "a call adds or removes this entry of its caller's, as some networks mea
 UNTRACKED = ("does not require grad", "nference tensor")
 
 
-class CallSideEffect(Exception):
+class Touched(Exception):
     """A call changes state outside its module."""
 
 
@@ -78,7 +78,7 @@ def check_side_effects_of_call(subject: ModuleUnderTest) -> GotAndExpectedByPart
     ]
     exchanged, added = _find_changed_and_added_entries_of_argument_containers(subject, module)
     found += [f"{name} of its caller's" for name in exchanged]
-    touched = CallSideEffect(f"a call changes {', '.join(dict.fromkeys(found))}")
+    touched = Touched(f"a call changes {', '.join(dict.fromkeys(found))}")
     outcomes: dict = {"": touched if found else (torch.zeros(1), torch.zeros(1))}
     outcomes |= dict.fromkeys(meant, DRAWN) | dict.fromkeys(added, ADDED)
     after = dict(module.named_parameters())

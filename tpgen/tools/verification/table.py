@@ -108,7 +108,9 @@ def _make_law_of_energy_slopes(
 LAWS: dict[str, Law] = {
     "definition": Law("equal to the slow definition in float64", laws.compare_with_definition, attrgetter("reference")),
     "e3nn": Law("equal to e3nn's product", laws.compare_with_e3nn, is_product),
-    "right": Law("`right` as a matrix on input 1 is the product", laws.compare_right_with_forward, is_product, slack=2),
+    "right": Law(
+        "`right` as a matrix on input 1 is the product", laws.compare_right_method_with_forward, is_product, slack=2
+    ),
     "linear": Law("linear in each operand", laws.compare_linearity, lambda s: s.linear or s.affine, slack=5),
     "degree": Law("of the right degree in each operand", laws.compare_degree, attrgetter("degrees"), slack=5),
     "equivariant": Law(

@@ -157,16 +157,16 @@ class Verification(Shown):
 
     def __str__(self) -> str:
         rows = [COLUMNS, *(format_finding_as_table_row(finding) for finding in self.shown())]
-        return "\n".join([*self._format_report_heading(), "", table(rows), "", self._format_report_summary()])
+        return "\n".join([*self._format_report_heading_lines(), "", table(rows), "", self._format_report_summary()])
 
     def _repr_html_(self) -> str:
         return (
-            div_lines(*self._format_report_heading())
+            div_lines(*self._format_report_heading_lines())
             + format_findings_as_html(self.shown())
             + div_lines(self._format_report_summary())
         )
 
-    def _format_report_heading(self) -> tuple[str, str, str]:
+    def _format_report_heading_lines(self) -> tuple[str, str, str]:
         return (
             f"{self.kind} {self.title}: {self.verdict}",
             self.settings,
