@@ -19,8 +19,8 @@ from tests.tools.verification.suspicious import Cluster, cluster, of
 from tpgen.base.errors import InputError
 from tpgen.tools.verification import runs
 from tpgen.tools.verification.findings import NOT_COMPARED
-from tpgen.tools.verification.history import move_last_atom_beyond_and_within_reach
-from tpgen.tools.verification.networks import build_network_subject
+from tpgen.tools.verification.history import make_graphs_with_last_atom_beyond_and_within_cutoff
+from tpgen.tools.verification.networks import build_tested_network
 from tpgen.tools.verification.verify import verify
 
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_said_is_an_error(network: type[nn.Module], given, said: 
 
 def test_forces_that_nobody_can_tell_are_no_pass() -> None:
     report = verify(of(told=_pushed)().double(), cluster(), **ORDERED, without=["compiled", "smooth", "conservation"])
-    assert "not compared, and so not passed: forces" in report.said or "forces" not in report.failed
+    assert "not compared, and so not passed: forces" in report.verdict or "forces" not in report.failed
     assert not report.passed
 
 
@@ -126,8 +126,8 @@ def test_zeros_of_the_network_stay_and_are_told_of_a_failure_alone() -> None:
 
 
 def test_an_atom_comes_from_beyond_the_cutoff() -> None:
-    moved = move_last_atom_beyond_and_within_reach(
-        build_network_subject(clusters.Cluster().double(), clusters.cluster())
+    moved = make_graphs_with_last_atom_beyond_and_within_cutoff(
+        build_tested_network(clusters.Cluster().double(), clusters.cluster())
     )
     far, near = ([torch.cdist(g.points[-1:], g.points[:-1]).min() for g in graphs] for graphs in moved)
     assert all(CUTOFF + 0.3 < r < 2 * CUTOFF for r in far)

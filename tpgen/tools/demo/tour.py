@@ -165,7 +165,7 @@ def _write_verification_and_list_failures(
     (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
     (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
     console.print(f"   {title}: verified ({count_statuses_as_text(report.findings)})")
-    return [] if report.passed else [f"{title}: {report.said}"]
+    return [] if report.passed else [f"{title}: {report.verdict}"]
 
 
 # slow, or of those products alone that GPUs have kernels for

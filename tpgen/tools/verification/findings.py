@@ -24,26 +24,28 @@ TOLERANCES: dict[torch.dtype, float] = {
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """A product's tolerance in a dtype; raises `InputError` for unknown dtypes."""
+    """Allowed relative error of a product in a dtype; raises `InputError` for unknown dtypes."""
     if dtype not in TOLERANCES:
         raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
     return TOLERANCES[dtype]
 
 
 PASSED, FAILED, NOT_COMPARED = "passed", "failed", "not compared"
-Pair = tuple[Tensor, Tensor]
+GotAndExpected = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Noted:
-    """Tensors to compare, with a remark."""
+class GotAndExpectedWithRemark:
+    """Tensors to compare, with a remark for the report."""
 
-    pair: Pair
+    pair: GotAndExpected
     why: str
     of_failure: bool = False  # the remark is of a failure alone
 
 
-Outcome = Pair | Noted | str | Exception  # got and expected, or why it was not compared, or how it broke down
+GotAndExpectedOrReason = (
+    GotAndExpected | GotAndExpectedWithRemark | str | Exception
+)  # got and expected, or why it was not compared, or how it broke down
 
 
 class NotCompared(Exception):
@@ -63,29 +65,35 @@ class LawFinding:
     why: str = ""
 
 
-def judge_outcome(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
-    """Judge an outcome; errors up to ``floor`` pass."""
-    if isinstance(outcome, (str, NotCompared)):
-        return LawFinding(law, part, NOT_COMPARED, why=str(outcome))
-    if isinstance(outcome, Noted):
-        found = judge_outcome(law, part, outcome.pair, tolerance, floor)
-        if outcome.of_failure and found.status == PASSED:
+def judge_comparison(
+    law_name: str, part_name: str, comparison: GotAndExpectedOrReason, tolerance: float, absolute_floor: float = 0.0
+) -> LawFinding:
+    """Judge by relative tolerance; absolute errors up to ``absolute_floor`` pass."""
+    if isinstance(comparison, (str, NotCompared)):
+        return LawFinding(law_name, part_name, NOT_COMPARED, why=str(comparison))
+    if isinstance(comparison, GotAndExpectedWithRemark):
+        found = judge_comparison(law_name, part_name, comparison.pair, tolerance, absolute_floor)
+        if comparison.of_failure and found.status == PASSED:
             return found
-        return replace(found, why="; ".join(filter(None, (found.why, outcome.why))))
-    if isinstance(outcome, Exception):
-        lines = str(outcome).strip().splitlines() or [""]
-        return LawFinding(law, part, FAILED, tolerance=tolerance, why=f"{type(outcome).__name__}: {lines[0][:200]}")
-    got, expected = outcome
+        return replace(found, why="; ".join(filter(None, (found.why, comparison.why))))
+    if isinstance(comparison, Exception):
+        lines = str(comparison).strip().splitlines() or [""]
+        return LawFinding(
+            law_name, part_name, FAILED, tolerance=tolerance, why=f"{type(comparison).__name__}: {lines[0][:200]}"
+        )
+    got, expected = comparison
     if got.shape != expected.shape:
         why = f"the shape is {tuple(got.shape)} where {tuple(expected.shape)} was expected"
-        return LawFinding(law, part, FAILED, tolerance=tolerance, why=why)
+        return LawFinding(law_name, part_name, FAILED, tolerance=tolerance, why=why)
     if not got.numel():
-        return LawFinding(law, part, NOT_COMPARED, why=f"the shape is {tuple(got.shape)}: there is nothing in it")
+        return LawFinding(
+            law_name, part_name, NOT_COMPARED, why=f"the shape is {tuple(got.shape)}: there is nothing in it"
+        )
     absolute, scale = largest_entry(got - expected), largest_entry(expected)
     relative = absolute / scale if scale > 0.0 else absolute
     # written so that an error which is not a number fails
-    holds = relative <= tolerance or absolute <= floor
-    return LawFinding(law, part, PASSED if holds else FAILED, absolute, relative, tolerance)
+    holds = relative <= tolerance or absolute <= absolute_floor
+    return LawFinding(law_name, part_name, PASSED if holds else FAILED, absolute, relative, tolerance)
 
 
 def largest_entry(x: Tensor) -> float:
@@ -101,26 +109,25 @@ def largest_difference(x: Tensor, y: Tensor) -> float:
 COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
 
 
-def list_finding_cells(finding: LawFinding) -> tuple[str, ...]:
-    """A finding's table row."""
+def format_finding_as_table_row(finding: LawFinding) -> tuple[str, ...]:
     numbers = (finding.absolute, finding.relative, finding.tolerance)
     errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
     return (finding.law, finding.part, finding.status, *errors, finding.why)
 
 
-def write_findings_html(findings: Sequence[LawFinding]) -> str:
+def format_findings_as_html(findings: Sequence[LawFinding]) -> str:
     """An HTML table of findings, and a chart of errors."""
-    rows = [COLUMNS, *map(list_finding_cells, findings)]
+    rows = [COLUMNS, *map(format_finding_as_table_row, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
     return html_table(
-        rows, left=(0, 1, 2, 6), bars={"relative": [*map(_log_share_of_tolerance, findings)]}
+        rows, left=(0, 1, 2, 6), bars={"relative": [*map(_bar_length_by_log_of_error_over_tolerance, findings)]}
     ) + draw_error_scale(errors)
 
 
 _POWERS = 16  # below a tolerance by so many powers of ten, an error has no bar
 
 
-def _log_share_of_tolerance(finding: LawFinding) -> float:
+def _bar_length_by_log_of_error_over_tolerance(finding: LawFinding) -> float:
     if not finding.relative or not finding.tolerance or finding.relative <= 0 or finding.tolerance <= 0:
         return 0.0
     return min(max(_POWERS + log10(finding.relative / finding.tolerance), 0.0), _POWERS)

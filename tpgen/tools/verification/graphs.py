@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AtomGraph:
-    """Atoms, cells and edges; an edge joins ``x[ends[0]]`` and ``x[ends[1]] + counts @ cell``."""
+    """Batched atoms, cells and edges; an edge joins ``x[ends[0]]`` and ``x[ends[1]] + counts @ cell``."""
 
     points: Tensor
     batch: Tensor  # the graph of each atom
@@ -24,12 +24,12 @@ class AtomGraph:
     edge_twins: Tensor | None = None  # the copy of the arguments' graph that each edge belongs to
 
     @property
-    def copies(self) -> int:
+    def copy_count(self) -> int:
         """Number of copies of the original graph."""
         return int(self.twins.max()) + 1 if len(self.twins) else 1
 
     @property
-    def number(self) -> int:
+    def graph_count(self) -> int:
         """Number of graphs."""
         return len(self.graphs)
 
@@ -38,27 +38,26 @@ class AtomGraph:
         """Edge vectors, across cells."""
         assert self.ends is not None
         found = self.points[self.ends[1]] - self.points[self.ends[0]]
-        return found if self.counts is None else found + self.shifts(self.counts)
+        return found if self.counts is None else found + self.displacements_of_cell_counts(self.counts)
 
-    def shifts(self, counts: Tensor) -> Tensor:
+    def displacements_of_cell_counts(self, cell_counts: Tensor) -> Tensor:
         """Convert each edge's counts of crossed cells to displacements."""
         assert self.ends is not None
         assert self.cells is not None
-        return torch.einsum("ei,eij->ej", counts, self.cells[self.batch[self.ends[0]]])
+        return torch.einsum("ei,eij->ej", cell_counts, self.cells[self.batch[self.ends[0]]])
 
 
-def select_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
+def select_edges(graph: AtomGraph, index_or_mask: Tensor) -> AtomGraph:
     """Keep the edges that an index or mask selects."""
     assert graph.ends is not None
     assert graph.edges is not None
     assert graph.edge_twins is not None
-    counts = None if graph.counts is None else graph.counts[kept]
-    rows = {"edges": graph.edges[kept], "edge_twins": graph.edge_twins[kept]}
-    return replace(graph, ends=graph.ends[:, kept], counts=counts, **rows)
+    counts = None if graph.counts is None else graph.counts[index_or_mask]
+    rows = {"edges": graph.edges[index_or_mask], "edge_twins": graph.edge_twins[index_or_mask]}
+    return replace(graph, ends=graph.ends[:, index_or_mask], counts=counts, **rows)
 
 
 def keep_half_of_edges_twice(graph: AtomGraph) -> AtomGraph:
-    """Keep half of the edges, twice each."""
     assert graph.ends is not None
     number = graph.ends.shape[1]
     order = torch.argsort(graph.ends[0], stable=True)[: (number + 1) // 2]
@@ -66,7 +65,6 @@ def keep_half_of_edges_twice(graph: AtomGraph) -> AtomGraph:
 
 
 def sort_edges_by_first_atom(graph: AtomGraph) -> AtomGraph:
-    """Sort edges by their first atom."""
     assert graph.ends is not None
     return select_edges(graph, torch.argsort(graph.ends[0], stable=True))
 
@@ -83,30 +81,29 @@ def select_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
 
 
 def reverse_edges(graph: AtomGraph) -> AtomGraph:
-    """Reverse every edge."""
     assert graph.ends is not None
     return replace(graph, ends=graph.ends.flip(0), counts=None if graph.counts is None else -graph.counts)
 
 
-def move_atoms_to_other_cells(graph: AtomGraph, steps: Tensor) -> AtomGraph:
-    """Move atoms, with edges, by ``steps (atoms, 3)`` of the lattice vectors."""
+def move_atoms_to_other_cells(graph: AtomGraph, cell_steps: Tensor) -> AtomGraph:
+    """Move atoms, with edges, by ``cell_steps (atoms, 3)`` of the lattice vectors."""
     assert graph.cells is not None
-    steps = steps.to(graph.points.dtype)
-    points = graph.points + torch.einsum("ni,nij->nj", steps, graph.cells[graph.batch])
+    cell_steps = cell_steps.to(graph.points.dtype)
+    points = graph.points + torch.einsum("ni,nij->nj", cell_steps, graph.cells[graph.batch])
     if graph.ends is None or graph.counts is None:
         return replace(graph, points=points)
     source, target = graph.ends
-    return replace(graph, points=points, counts=graph.counts + steps[source] - steps[target])
+    return replace(graph, points=points, counts=graph.counts + cell_steps[source] - cell_steps[target])
 
 
-def shear_lattice(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
-    """Describe the lattice with vector ``other`` added to vector ``axis``."""
+def shear_lattice(graph: AtomGraph, axis: int, added_axis: int) -> AtomGraph:
+    """Describe the same lattice with vector ``added_axis`` added to vector ``axis``."""
     assert graph.cells is not None
     cells = graph.cells.clone()
-    cells[:, axis] += cells[:, other]
+    cells[:, axis] += cells[:, added_axis]
     counts = None if graph.counts is None else graph.counts.clone()
     if counts is not None:
-        counts[:, other] -= counts[:, axis]
+        counts[:, added_axis] -= counts[:, axis]
     return replace(graph, cells=cells, counts=counts)
 
 
@@ -118,7 +115,7 @@ def double_cell_along_axis(graph: AtomGraph, axis: int) -> AtomGraph:
     step = graph.cells[graph.batch, axis]
     counts = graph.counts
     along = None if graph.ends is None else torch.zeros(graph.ends.shape[1]) if counts is None else counts[:, axis]
-    twice = _with_second_copy(graph, step, along)
+    twice = _append_shifted_copy_of_atoms_and_edges(graph, step, along)
     if counts is None or along is None:
         return replace(twice, cells=cells)
     copies = [counts.clone(), counts.clone()]
@@ -130,11 +127,15 @@ def double_cell_along_axis(graph: AtomGraph, axis: int) -> AtomGraph:
 def add_distant_copy(graph: AtomGraph, distance: float) -> AtomGraph:
     """Add a distant copy, without edges between."""
     step = distance * torch.tensor([0.6, 0.0, 0.8], dtype=graph.points.dtype).expand_as(graph.points)
-    twice = _with_second_copy(graph, step, None if graph.ends is None else torch.zeros(graph.ends.shape[1]))
+    twice = _append_shifted_copy_of_atoms_and_edges(
+        graph, step, None if graph.ends is None else torch.zeros(graph.ends.shape[1])
+    )
     return twice if graph.counts is None else replace(twice, counts=torch.cat([graph.counts] * 2))
 
 
-def _with_second_copy(graph: AtomGraph, shift: Tensor, copies_crossed: Tensor | None) -> AtomGraph:
+def _append_shifted_copy_of_atoms_and_edges(
+    graph: AtomGraph, shift: Tensor, copies_crossed_by_edges: Tensor | None
+) -> AtomGraph:
     # atoms and a copy of each, the first those of a graph; ``along`` counts the copies that an edge goes over
     number = len(graph.points)
     order = torch.argsort(torch.cat([graph.batch, graph.batch]), stable=True)
@@ -143,34 +144,40 @@ def _with_second_copy(graph: AtomGraph, shift: Tensor, copies_crossed: Tensor | 
         "points": torch.cat([graph.points, graph.points + shift])[order],
         "batch": torch.cat([graph.batch, graph.batch])[order],
         "atoms": torch.cat([graph.atoms, graph.atoms])[order],
-        "twins": torch.cat([graph.twins, graph.twins + graph.copies])[order],
+        "twins": torch.cat([graph.twins, graph.twins + graph.copy_count])[order],
     }
-    if graph.ends is None or copies_crossed is None or graph.edges is None or graph.edge_twins is None:
+    if graph.ends is None or copies_crossed_by_edges is None or graph.edges is None or graph.edge_twins is None:
         return replace(graph, **moved)
     source, target = graph.ends
-    ends = [torch.stack([source + n * number, target + number * ((copies_crossed.long() + n) % 2)]) for n in (0, 1)]
+    ends = [
+        torch.stack([source + n * number, target + number * ((copies_crossed_by_edges.long() + n) % 2)]) for n in (0, 1)
+    ]
     rows = {"edges": torch.cat([graph.edges] * 2)}
-    rows["edge_twins"] = torch.cat([graph.edge_twins, graph.edge_twins + graph.copies])
+    rows["edge_twins"] = torch.cat([graph.edge_twins, graph.edge_twins + graph.copy_count])
     return replace(graph, ends=place[torch.cat(ends, 1)], **rows, **moved)
 
 
-def take_graph_of_batch(graph: AtomGraph, number: int) -> AtomGraph:
-    """One graph of a batch."""
-    found = select_atoms(graph, (graph.batch == number).nonzero().flatten())
-    cells = None if graph.cells is None else graph.cells[number : number + 1]
-    return replace(found, batch=found.batch * 0, graphs=graph.graphs[number : number + 1], cells=cells)
+def select_graph_of_batch(batch: AtomGraph, graph_index: int) -> AtomGraph:
+    found = select_atoms(batch, (batch.batch == graph_index).nonzero().flatten())
+    cells = None if batch.cells is None else batch.cells[graph_index : graph_index + 1]
+    return replace(found, batch=found.batch * 0, graphs=batch.graphs[graph_index : graph_index + 1], cells=cells)
 
 
-def join_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
+def join_graphs(first: AtomGraph, second: AtomGraph) -> AtomGraph:
     """Join two graphs to a batch."""
 
-    def joined_field(name: str, more: int = 0) -> Tensor | None:
-        a, b = getattr(one, name), getattr(two, name)
-        return None if a is None else torch.cat([a, b + more], -1 if name == "ends" else 0)
+    def joined_field(field_name: str, number_offset: int = 0) -> Tensor | None:
+        a, b = getattr(first, field_name), getattr(second, field_name)
+        return None if a is None else torch.cat([a, b + number_offset], -1 if field_name == "ends" else 0)
 
     names = ("points", "atoms", "graphs", "cells", "counts", "edges")
     found = {name: joined_field(name) for name in names}
-    further = {"batch": one.number, "ends": len(one.points), "twins": one.copies, "edge_twins": one.copies}
+    further = {
+        "batch": first.graph_count,
+        "ends": len(first.points),
+        "twins": first.copy_count,
+        "edge_twins": first.copy_count,
+    }
     return AtomGraph(**found, **{name: joined_field(name, more) for name, more in further.items()})  # type: ignore[arg-type]
 
 
@@ -187,7 +194,7 @@ def place_atoms_on_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGrap
 
 
 def shortest_distance(graph: AtomGraph) -> float:
-    """Shortest edge, else distance, else one."""
+    """Shortest edge length, else interatomic distance, else one."""
     edges = graph.ends is not None and graph.ends.shape[1] > 0
     if edges:
         lengths = graph.vectors.norm(dim=-1)

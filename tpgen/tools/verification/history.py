@@ -15,26 +15,27 @@ from torch import Tensor, nn
 from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
 from tpgen.tools.verification.derivatives import draw_normal_tensors
-from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
+from tpgen.tools.verification.findings import GotAndExpected, GotAndExpectedOrReason, NotCompared
 from tpgen.tools.verification.graphs import AtomGraph, keep_half_of_edges_twice, reverse_edges, shortest_distance
-from tpgen.tools.verification.laws import Outcomes, pair_results, prefix_part_names
+from tpgen.tools.verification.laws import GotAndExpectedByPart, pair_results, prefix_part_names
 from tpgen.tools.verification.potentials import stretch_operands
-from tpgen.tools.verification.reading import Reading
+from tpgen.tools.verification.reading import ParsedGraphInputs
 from tpgen.tools.verification.subject import (
-    Subject,
+    ModuleUnderTest,
     TensorsByName,
     clone_tensors,
     copy_detached_in_float64,
-    name_leaf,
+    format_leaf_path,
 )
 from tpgen.tools.verification.surroundings import UNTRACKED
 from tpgen.tools.verification.systems import (
     call_on_graph,
     keep_shorter_edges,
-    require_reading,
+    require_parsed_graph_inputs,
     strain_and_shrink_graph,
 )
 
+_CompareFunction = Callable[[str], Mapping[str, GotAndExpectedOrReason]]  # by the name of the part
 _CALLS = 12
 _ROOM, _PLACES = 2**22, count(1)  # entries, and places in them
 MOVE = 1e-2  # of other inputs, relative to the largest entry
@@ -50,23 +51,23 @@ _SAME = 1e-11  # results of an atom beyond the reach
 _WAY = (0.48, 0.64, 0.6)
 
 
-def compare_after_other_calls(subject: Subject) -> Outcomes:
-    """Compare a network, after other calls, with a fresh copy."""
-    first, found = subject.arguments(), dict[str, Outcome]()
-    others = _inputs_of_two_calls_by_part(subject, first)
-    cases: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
-        **{part: partial(_compare_after_many_calls, subject, *given) for part, given in others.items()},
-        "without gradients": partial(torch.no_grad()(_compare_after_many_calls), subject, *others[OTHER]),
-        **_other_graph_cases(subject, first),
-        **_trajectory_cases(subject, first),
+def compare_after_other_calls(subject: ModuleUnderTest) -> GotAndExpectedByPart:
+    """Compare a network's results after other calls with a fresh copy's."""
+    first, found = subject.copy_call_arguments(), dict[str, GotAndExpectedOrReason]()
+    others = _make_inputs_of_first_and_second_call_by_case(subject, first)
+    cases: dict[str, _CompareFunction] = {
+        **{part: partial(_compare_many_calls_with_fresh_copy, subject, *given) for part, given in others.items()},
+        "without gradients": partial(torch.no_grad()(_compare_many_calls_with_fresh_copy), subject, *others[OTHER]),
+        **_make_functions_that_compare_after_other_graphs(subject, first),
+        **_make_functions_that_compare_after_trajectories(subject, first),
         "new weights": partial(_compare_after_parameter_step, subject, first, None),
     }
     if any(module.training for module in subject.module.modules()):
         cases["new weights in evaluation"] = partial(_compare_after_parameter_step, subject, first, False)
-    untracked: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
+    untracked: dict[str, _CompareFunction] = {
         f"{part}, without gradients": torch.no_grad()(cases[part]) for part in cases if part.startswith("new weights")
     }
-    untracked["after calls without gradients"] = partial(_compare_after_untracked_call, subject, first)
+    untracked["after calls without gradients"] = partial(_compare_gradients_after_no_grad_call, subject, first)
     for part, compared in cases.items():
         try:
             found |= compared(part)
@@ -78,51 +79,53 @@ def compare_after_other_calls(subject: Subject) -> Outcomes:
     return found
 
 
-def _fresh_results(description: str, call: Callable[[], TensorsByName]) -> TensorsByName:
+def _require_finite_results(input_description: str, call: Callable[[], TensorsByName]) -> TensorsByName:
     # Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers.
     try:
         found = call()
     except Exception as error:
         own = any(said in str(error) for said in UNTRACKED)
-        why = OWN_GRADIENTS if own else f"the network does not take {description}: {type(error).__name__}"
+        why = OWN_GRADIENTS if own else f"the network does not take {input_description}: {type(error).__name__}"
         raise NotCompared(why) from error
     if not all(bool(y.isfinite().all()) for y in found.values()):
         raise NotCompared("a fresh copy gives no numbers")
     return found
 
 
-def _compare_after_many_calls(
-    subject: Subject, inputs: TensorsByName, other_inputs: TensorsByName, part: str
-) -> dict[str, Outcome]:
+def _compare_many_calls_with_fresh_copy(
+    subject: ModuleUnderTest, inputs: TensorsByName, other_inputs: TensorsByName, part_name: str
+) -> dict[str, GotAndExpectedOrReason]:
     # After many calls, of other inputs in the same memory, and back: as a fresh copy.
     wanted = [
-        _fresh_results("them", partial(subject.detached_results, subject.fresh_copy(), _copies_at_new_addresses(given)))
+        _require_finite_results(
+            "them", partial(subject.detached_results, subject.make_fresh_copy(), _copy_to_unused_addresses(given))
+        )
         for given in (inputs, other_inputs)
     ]
-    found: dict[str, Outcome] = prefix_part_names(
-        f"{part}, what was returned", _compare_returned_values_after_next_call(subject, inputs, other_inputs)
+    found: dict[str, GotAndExpectedOrReason] = prefix_part_names(
+        f"{part_name}, what was returned", _compare_returned_tensors_after_next_call(subject, inputs, other_inputs)
     )
-    used, held = subject.fresh_copy(), clone_tensors(inputs)
+    used, held = subject.make_fresh_copy(), clone_tensors(inputs)
     for _ in range(_CALLS):
         last = subject.call(used, held)
-    found |= prefix_part_names(f"{part}, {_CALLS} calls", pair_results(copy_detached_in_float64(last), wanted[0]))
+    found |= prefix_part_names(f"{part_name}, {_CALLS} calls", pair_results(copy_detached_in_float64(last), wanted[0]))
     found |= prefix_part_names("inputs after calls", {n: (held[n].double(), x.double()) for n, x in inputs.items()})
     for given, expected, when in ((other_inputs, wanted[1], "the same memory"), (inputs, wanted[0], "and back")):
         with torch.no_grad():
             for name, x in given.items():
                 held[name].copy_(x)
-        found |= prefix_part_names(f"{part}, {when}", pair_results(subject.detached_results(used, held), expected))
+        found |= prefix_part_names(f"{part_name}, {when}", pair_results(subject.detached_results(used, held), expected))
         if given is other_inputs:
             own = {_storage_address(x) for x in held.values()}
             kept = {name: y for name, y in last.items() if _storage_address(y) not in own}
             expected = {name: wanted[0][name] for name in kept}
             found |= prefix_part_names(
-                f"{part}, a result that was kept", pair_results(copy_detached_in_float64(kept), expected)
+                f"{part_name}, a result that was kept", pair_results(copy_detached_in_float64(kept), expected)
             )
     return found
 
 
-def _copies_at_new_addresses(inputs: TensorsByName) -> TensorsByName:
+def _copy_to_unused_addresses(inputs: TensorsByName) -> TensorsByName:
     # Copies at addresses that no call has seen: a cache by address, which copies of a module share, knows none of them.
     found = {}
     for name, x in inputs.items():
@@ -132,38 +135,44 @@ def _copies_at_new_addresses(inputs: TensorsByName) -> TensorsByName:
     return found
 
 
-def _compare_returned_values_after_next_call(
-    subject: Subject, inputs: TensorsByName, other_inputs: TensorsByName
-) -> dict[str, Pair]:
+def _compare_returned_tensors_after_next_call(
+    subject: ModuleUnderTest, inputs: TensorsByName, other_inputs: TensorsByName
+) -> dict[str, GotAndExpected]:
     # The numbers in what a call has returned, its tuples and dicts, before another call and after.
-    used, seen = subject.fresh_copy(), list[Any]()
+    used, seen = subject.make_fresh_copy(), list[Any]()
     with used.register_forward_hook(lambda _module, _given, result: seen.append(result)):
         subject.detached_results(used, clone_tensors(inputs))
-        before = _tensors_of_return(seen)
+        before = _collect_tensors_of_returned_value(seen)
         subject.detached_results(used, clone_tensors(other_inputs))
-    after = _tensors_of_return(seen)
+    after = _collect_tensors_of_returned_value(seen)
     return {name: (after.get(name, x.new_zeros(0)), x) for name, x in before.items()}
 
 
-def _tensors_of_return(returned: Sequence[Any]) -> TensorsByName:
+def _collect_tensors_of_returned_value(returned: Sequence[Any]) -> TensorsByName:
     leaves = pytree.tree_flatten_with_path(opened_fields(returned[0]))[0] if returned else []
-    return copy_detached_in_float64({name_leaf(path): x for path, x in leaves if isinstance(x, Tensor)})
+    return copy_detached_in_float64({format_leaf_path(path): x for path, x in leaves if isinstance(x, Tensor)})
 
 
-def _compare_after_untracked_call(subject: Subject, inputs: TensorsByName, part: str) -> dict[str, Outcome]:
+def _compare_gradients_after_no_grad_call(
+    subject: ModuleUnderTest, inputs: TensorsByName, part_name: str
+) -> dict[str, GotAndExpectedOrReason]:
     # Results and gradients of parameters, after a call without gradients: as a fresh copy.
-    wanted = _fresh_results("them", partial(_results_and_parameter_gradients, subject, subject.fresh_copy(), inputs))
-    used = subject.fresh_copy()
+    wanted = _require_finite_results(
+        "them", partial(_compute_results_and_parameter_gradients, subject, subject.make_fresh_copy(), inputs)
+    )
+    used = subject.make_fresh_copy()
     with torch.no_grad():
-        _fresh_results("them", partial(subject.detached_results, used, clone_tensors(inputs)))
+        _require_finite_results("them", partial(subject.detached_results, used, clone_tensors(inputs)))
     try:
-        found = _results_and_parameter_gradients(subject, used, inputs)
+        found = _compute_results_and_parameter_gradients(subject, used, inputs)
     except Exception as error:
-        return {part: error}
-    return {**prefix_part_names(part, pair_results(found, wanted))}
+        return {part_name: error}
+    return {**prefix_part_names(part_name, pair_results(found, wanted))}
 
 
-def _results_and_parameter_gradients(subject: Subject, module: nn.Module, inputs: TensorsByName) -> TensorsByName:
+def _compute_results_and_parameter_gradients(
+    subject: ModuleUnderTest, module: nn.Module, inputs: TensorsByName
+) -> TensorsByName:
     found = subject.call(module, {n: x.clone().requires_grad_(x.is_floating_point()) for n, x in inputs.items()})
     weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
     live = {name: y for name, y in found.items() if y.requires_grad}
@@ -181,8 +190,8 @@ def _storage_address(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
 
 
-def _inputs_of_two_calls_by_part(
-    subject: Subject, inputs: TensorsByName
+def _make_inputs_of_first_and_second_call_by_case(
+    subject: ModuleUnderTest, inputs: TensorsByName
 ) -> dict[str, tuple[TensorsByName, TensorsByName]]:
     # for each part, inputs of the first and second call: moved numbers, stretched points, other integers, other edges
     floating = {name: x for name, x in inputs.items() if x.is_floating_point() and x.numel()}
@@ -190,176 +199,192 @@ def _inputs_of_two_calls_by_part(
     moved = {name: x + (MOVE * x.abs().max() * draw[name]).to(x) for name, x in floating.items()}
     found = {OTHER: (inputs, {**inputs, **moved})}
     if subject.points is not None:
-        stretched = subject.module_operands(stretch_operands(subject, FURTHER))
+        stretched = subject.move_operands_to_module(stretch_operands(subject, FURTHER))
         found["points from further apart"] = {**inputs, **stretched}, inputs
     for part, mixed in (
-        ("other indices", _with_other_integers(subject, inputs)),
-        ("other edges", _doubled_edge_arguments(subject, inputs)),
+        ("other indices", _make_changed_integer_arguments(subject, inputs)),
+        ("other edges", _make_arguments_with_half_of_edges_twice(subject, inputs)),
     ):
         found |= {part: (inputs, {**inputs, **mixed})} if mixed else {}
     return found
 
 
-def _doubled_edge_arguments(subject: Subject, inputs: TensorsByName) -> TensorsByName:
+def _make_arguments_with_half_of_edges_twice(subject: ModuleUnderTest, inputs: TensorsByName) -> TensorsByName:
     # As many edges, half of them twice: atoms have other numbers of neighbours.
-    reading = subject.reading
-    if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
+    parsed = subject.parsed
+    if not isinstance(parsed, ParsedGraphInputs) or parsed.graph.ends is None or parsed.unclear:
         return {}
     try:
-        found = subject.module_operands(reading.arguments_for(keep_half_of_edges_twice(reading.graph)))
+        found = subject.move_operands_to_module(parsed.make_arguments_for_graph(keep_half_of_edges_twice(parsed.graph)))
     except NotCompared:
         return {}
     same = found.keys() >= inputs.keys() and all(found[name].shape == x.shape for name, x in inputs.items())
     return {name: found[name] for name in inputs} if same else {}
 
 
-def _with_other_integers(subject: Subject, inputs: TensorsByName) -> TensorsByName:
+def _make_changed_integer_arguments(subject: ModuleUnderTest, inputs: TensorsByName) -> TensorsByName:
     # Other integers; where edges are known, with their images, and each graph keeps its atoms.
     whole = {name: x for name, x in inputs.items() if not x.is_floating_point() and x.numel()}
-    reading = subject.reading
-    if not isinstance(reading, Reading):
+    parsed = subject.parsed
+    if not isinstance(parsed, ParsedGraphInputs):
         return {name: x.flip(-1) if x.dim() > 1 else x.min() + x.max() - x for name, x in whole.items()}
-    mixed = {name: _with_atoms_in_other_order(x) for name, x in whole.items() if reading.roles[name] == "atoms"}
-    if reading.graph.ends is None or reading.unclear:
+    mixed = {name: _reverse_atom_labels_and_change_one(x) for name, x in whole.items() if parsed.roles[name] == "atoms"}
+    if parsed.graph.ends is None or parsed.unclear:
         return mixed
     try:
-        turned = subject.module_operands(reading.arguments_for(reverse_edges(reading.graph)))
+        turned = subject.move_operands_to_module(parsed.make_arguments_for_graph(reverse_edges(parsed.graph)))
     except NotCompared:  # of neighbours in rows without an empty place
         return mixed
-    moved = {name: turned[name] for name in inputs if reading.roles[name] not in ("atoms", "points", "cell")}
+    moved = {name: turned[name] for name in inputs if parsed.roles[name] not in ("atoms", "points", "cell")}
     return mixed | moved if all(x.shape == inputs[name].shape for name, x in moved.items()) else mixed
 
 
-def _with_atoms_in_other_order(x: Tensor) -> Tensor:
+def _reverse_atom_labels_and_change_one(atom_labels: Tensor) -> Tensor:
     # In another order, and one atom of another kind: of numbers that all differ, as names of atoms do, the order alone.
-    found = x.flip(0)
-    if x.dim() == 1 and 1 < len(x.unique()) < len(x):
-        found[0] = x.max() if found[0] < x.max() else x.min()
+    found = atom_labels.flip(0)
+    if atom_labels.dim() == 1 and 1 < len(atom_labels.unique()) < len(atom_labels):
+        found[0] = atom_labels.max() if found[0] < atom_labels.max() else atom_labels.min()
     return found
 
 
-def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
+def _make_functions_that_compare_after_trajectories(
+    subject: ModuleUnderTest, inputs: TensorsByName
+) -> dict[str, _CompareFunction]:
     # Of a network that finds its own edges, after calls of points on their way, and of a larger cell: as a fresh copy.
-    reading = subject.reading
-    if not isinstance(reading, Reading) or reading.graph.ends is not None or reading.unclear:
+    parsed = subject.parsed
+    if not isinstance(parsed, ParsedGraphInputs) or parsed.graph.ends is not None or parsed.unclear:
         return {}
-    graph, axis = reading.graph, draw_normal_tensors({"": reading.graph.points}, seed=31)[""]
+    graph, axis = parsed.graph, draw_normal_tensors({"": parsed.graph.points}, seed=31)[""]
     step = WALK * shortest_distance(graph) * axis / axis.norm(dim=1, keepdim=True)
     ways = {"a slow walk": [replace(graph, points=graph.points + n * step) for n in range(_STEPS)]}
     aside = graph.points.clone()
     away = 1e-3 * axis[0] + aside[0] - aside[graph.batch == graph.batch[0]].mean(0)
     aside[0] += LEAP * shortest_distance(graph) * away / away.norm()
     ways["one atom comes back"] = [replace(graph, points=aside), graph]
-    if reading.periodic and graph.cells is not None:
+    if parsed.periodic and graph.cells is not None:
         small = replace(graph, points=graph.points / 2, cells=graph.cells / 2)
         ways["a cell of half the length"] = [graph, small]
 
-    def compare_trajectory(visited_graphs: Sequence[AtomGraph], part: str) -> dict[str, Pair]:
-        given = [{**inputs, **subject.module_operands(reading.arguments_for(one))} for one in visited_graphs]
-        wanted = _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given[-1]))
-        used = subject.fresh_copy()
+    def compare_last_call_with_fresh_copy(graphs: Sequence[AtomGraph], part_name: str) -> dict[str, GotAndExpected]:
+        given = [{**inputs, **subject.move_operands_to_module(parsed.make_arguments_for_graph(one))} for one in graphs]
+        wanted = _require_finite_results("it", partial(subject.detached_results, subject.make_fresh_copy(), given[-1]))
+        used = subject.make_fresh_copy()
         for one in given:
-            last = _fresh_results("points on their way", partial(subject.detached_results, used, one))
-        return prefix_part_names(part, pair_results(last, wanted))
+            last = _require_finite_results("points on their way", partial(subject.detached_results, used, one))
+        return prefix_part_names(part_name, pair_results(last, wanted))
 
-    found = {part: partial(compare_trajectory, way) for part, way in ways.items()}
-    return {**found, "one atom draws near": partial(_compare_approach_of_last_atom, subject, inputs)}
+    found = {part: partial(compare_last_call_with_fresh_copy, way) for part, way in ways.items()}
+    return {**found, "one atom draws near": partial(_compare_approaching_last_atom_with_fresh_copy, subject, inputs)}
 
 
-def _compare_approach_of_last_atom(subject: Subject, inputs: TensorsByName, part: str) -> dict[str, Pair]:
+def _compare_approaching_last_atom_with_fresh_copy(
+    subject: ModuleUnderTest, inputs: TensorsByName, part_name: str
+) -> dict[str, GotAndExpected]:
     # After a call with the last atom beyond the reach of others, by less or more than a skin, and then within.
-    def results(network: nn.Module, graph: AtomGraph) -> TensorsByName:
-        given = {**inputs, **subject.module_operands(require_reading(subject).arguments_for(graph))}
-        return _fresh_results("an atom beyond others", partial(subject.detached_results, network, given))
+    def call_network_on_graph(network: nn.Module, graph: AtomGraph) -> TensorsByName:
+        given = {
+            **inputs,
+            **subject.move_operands_to_module(require_parsed_graph_inputs(subject).make_arguments_for_graph(graph)),
+        }
+        return _require_finite_results("an atom beyond others", partial(subject.detached_results, network, given))
 
-    departures, arrivals = move_last_atom_beyond_and_within_reach(subject)
-    wanted, got = [results(subject.fresh_copy(), graph) for graph in arrivals], []
+    departures, arrivals = make_graphs_with_last_atom_beyond_and_within_cutoff(subject)
+    wanted, got = [call_network_on_graph(subject.make_fresh_copy(), graph) for graph in arrivals], []
     for begin in departures:
-        used = subject.fresh_copy()
-        results(used, begin)
-        got += [results(used, graph) for graph in arrivals]
+        used = subject.make_fresh_copy()
+        call_network_on_graph(used, begin)
+        got += [call_network_on_graph(used, graph) for graph in arrivals]
     found, expected = (
         {name: torch.stack([one[name] for one in calls]) for name in wanted[0]}
         for calls in (got, wanted * len(departures))
     )
-    return prefix_part_names(part, pair_results(found, expected))
+    return prefix_part_names(part_name, pair_results(found, expected))
 
 
-def move_last_atom_beyond_and_within_reach(subject: Subject) -> tuple[list[AtomGraph], list[AtomGraph]]:
-    """Graphs with the last atom beyond the reach of others, and graphs with it within."""
-    reading = require_reading(subject)
-    graph, way = reading.graph, torch.tensor(_WAY, dtype=torch.float64)
+def make_graphs_with_last_atom_beyond_and_within_cutoff(
+    subject: ModuleUnderTest,
+) -> tuple[list[AtomGraph], list[AtomGraph]]:
+    """Graphs with the last atom beyond, and graphs with it within, the cutoff distance."""
+    parsed = require_parsed_graph_inputs(subject)
+    graph, way = parsed.graph, torch.tensor(_WAY, dtype=torch.float64)
     if int((graph.batch == graph.batch[-1]).sum()) < 2:
         raise NotCompared("one atom alone has no neighbours")
-    if reading.periodic:  # images are near wherever the atom is
+    if parsed.periodic:  # images are near wherever the atom is
         step = shortest_distance(graph) * way
-        return [_with_last_atom(graph, graph.points[-1] + skin * step) for skin in _SKINS], [graph]
+        return [_move_last_atom(graph, graph.points[-1] + skin * step) for skin in _SKINS], [graph]
     others = graph.points[(graph.batch == graph.batch[-1]).nonzero().flatten()[:-1]]
     edge = others[(others @ way).argmax()]  # beyond this atom, none is nearer
-    near, far = _bounds_of_last_atoms_reach(subject, edge, way)
-    starts = [_with_last_atom(graph, edge + (far + skin * near) * way) for skin in _SKINS]
-    return starts, [_with_last_atom(graph, edge + inside * near * way) for inside in _INSIDE]
+    near, far = _bisect_cutoff_distance_of_last_atom(subject, edge, way)
+    starts = [_move_last_atom(graph, edge + (far + skin * near) * way) for skin in _SKINS]
+    return starts, [_move_last_atom(graph, edge + inside * near * way) for inside in _INSIDE]
 
 
-def _with_last_atom(graph: AtomGraph, position: Tensor) -> AtomGraph:
+def _move_last_atom(graph: AtomGraph, position: Tensor) -> AtomGraph:
     return replace(graph, points=torch.cat([graph.points[:-1], position[None]]))
 
 
-def _bounds_of_last_atoms_reach(subject: Subject, edge: Tensor, direction: Tensor) -> tuple[float, float]:
+def _bisect_cutoff_distance_of_last_atom(
+    subject: ModuleUnderTest, origin: Tensor, direction: Tensor
+) -> tuple[float, float]:
     # distances between which the last atom comes to know of others, by copies that remember nothing
-    reading = require_reading(subject)
+    parsed = require_parsed_graph_inputs(subject)
 
-    def results_at(distance: float) -> Tensor:
-        graph, exact = _with_last_atom(reading.graph, edge + distance * direction), subject.in_float64()
+    def results_with_last_atom_at(distance: float) -> Tensor:
+        graph, exact = (_move_last_atom(parsed.graph, origin + distance * direction), subject.with_float64_copy())
         found = call_on_graph(exact, graph)
-        numbers = [y for name, y in found.items() if subject.result_frame(name).axes == 0] or list(found.values())
+        numbers = [y for name, y in found.items() if subject.result_rule(name).axes == 0] or list(found.values())
         return torch.cat([y.flatten() for y in numbers])
 
-    near, far = shortest_distance(reading.graph), _LONGEST * shortest_distance(reading.graph)
-    apart = results_at(far)
+    near, far = shortest_distance(parsed.graph), _LONGEST * shortest_distance(parsed.graph)
+    apart = results_with_last_atom_at(far)
     for _ in range(_HALVINGS):
         middle = (near * far) ** 0.5
-        beyond = torch.allclose(results_at(middle), apart, rtol=_SAME, atol=_SAME)
+        beyond = torch.allclose(results_with_last_atom_at(middle), apart, rtol=_SAME, atol=_SAME)
         near, far = (near, middle) if beyond else (middle, far)
     return near, far
 
 
-def _other_graph_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
+def _make_functions_that_compare_after_other_graphs(
+    subject: ModuleUnderTest, inputs: TensorsByName
+) -> dict[str, _CompareFunction]:
     # After a call of another graph, and one with fewer edges: as a fresh copy, of each.
-    reading = subject.reading
-    if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
+    parsed = subject.parsed
+    if not isinstance(parsed, ParsedGraphInputs) or parsed.graph.ends is None or parsed.unclear:
         return {}
-    used = subject.fresh_copy()
+    used = subject.make_fresh_copy()
 
-    def compare_graph(graph: AtomGraph, part: str) -> dict[str, Pair]:
-        given = {**inputs, **subject.module_operands(reading.arguments_for(graph))}
-        wanted = _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given))
+    def compare_used_network_with_fresh_copy(graph: AtomGraph, part_name: str) -> dict[str, GotAndExpected]:
+        given = {**inputs, **subject.move_operands_to_module(parsed.make_arguments_for_graph(graph))}
+        wanted = _require_finite_results("it", partial(subject.detached_results, subject.make_fresh_copy(), given))
         straight = subject.detached_results(used, inputs)
-        found = prefix_part_names(part, pair_results(subject.detached_results(used, given), wanted))
+        found = prefix_part_names(part_name, pair_results(subject.detached_results(used, given), wanted))
         again = pair_results(subject.detached_results(used, inputs), straight)
-        return found | prefix_part_names(f"after {part}", again)
+        return found | prefix_part_names(f"after {part_name}", again)
 
-    graphs = {"another graph": strain_and_shrink_graph(reading.graph), "fewer edges": keep_shorter_edges(reading.graph)}
-    return {part: partial(compare_graph, graph) for part, graph in graphs.items()}
+    graphs = {"another graph": strain_and_shrink_graph(parsed.graph), "fewer edges": keep_shorter_edges(parsed.graph)}
+    return {part: partial(compare_used_network_with_fresh_copy, graph) for part, graph in graphs.items()}
 
 
 def _compare_after_parameter_step(
-    subject: Subject, inputs: TensorsByName, mode: bool | None, part: str
-) -> dict[str, Pair]:
+    subject: ModuleUnderTest, inputs: TensorsByName, training: bool | None, part_name: str
+) -> dict[str, GotAndExpected]:
     # After a call and a step of its parameters: as a fresh copy with those, as given or in a mode.
-    used, fresh = (copy if mode is None else copy.train(mode) for copy in (subject.fresh_copy(), subject.fresh_copy()))
+    used, fresh = (
+        copy if training is None else copy.train(training)
+        for copy in (subject.make_fresh_copy(), subject.make_fresh_copy())
+    )
 
-    def stepped_results() -> TensorsByName:
+    def compute_fresh_results_after_parameter_step() -> TensorsByName:
         subject.detached_results(used, clone_tensors(inputs))
         for network in (used, fresh):
-            _step_parameters(network)
+            _perturb_parameters_in_place(network)
         return subject.detached_results(fresh, clone_tensors(inputs))
 
-    wanted = _fresh_results("them", stepped_results)
-    return prefix_part_names(part, pair_results(subject.detached_results(used, clone_tensors(inputs)), wanted))
+    wanted = _require_finite_results("them", compute_fresh_results_after_parameter_step)
+    return prefix_part_names(part_name, pair_results(subject.detached_results(used, clone_tensors(inputs)), wanted))
 
 
-def _step_parameters(network: nn.Module) -> None:
+def _perturb_parameters_in_place(network: nn.Module) -> None:
     # Change all parameters in their memory, as an optimizer does.
     with torch.no_grad():
         for p in network.parameters():

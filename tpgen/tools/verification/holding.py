@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-Place = tuple[str, ...]  # names of a module, of its attribute, and of what that holds
+AttributePath = tuple[str, ...]  # names of a module, of its attribute, and of what that holds
 _DEEP = 6  # objects within objects
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
@@ -26,33 +26,35 @@ def list_entries_and_attributes(value: Any) -> dict[Any, Any]:
 
 
 def list_unregistered_attributes(module: nn.Module) -> dict[str, Any]:
-    """Attributes but parameters, buffers and submodules."""
+    """Attributes except parameters, buffers and submodules."""
     return {name: x for name, x in vars(module).items() if name not in _REGISTERED}
 
 
-def find_unregistered_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
-    """Find floating tensors that no module registers, with attribute paths."""
+def find_unregistered_tensors(network: nn.Module) -> list[tuple[AttributePath, Tensor]]:
+    """Find floating tensors outside parameters and buffers, with attribute paths."""
     held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
     seen = {id(module) for module in network.modules()}
-    found: dict[int, tuple[Place, Tensor]] = {}
+    found: dict[int, tuple[AttributePath, Tensor]] = {}
     for path, module in network.named_modules():
         for name, value in list_unregistered_attributes(module).items():
-            for place, x in _reachable_tensors((path, name), value, seen):
+            for place, x in _iterate_tensors_with_paths((path, name), value, seen):
                 if x.is_floating_point() and x.numel() and x.data_ptr() not in held:
                     found.setdefault(id(x), (place, x))
     return list(found.values())
 
 
-def _reachable_tensors(place: Place, value: Any, seen: set[int]) -> Iterator[tuple[Place, Tensor]]:
+def _iterate_tensors_with_paths(
+    path: AttributePath, value: Any, visited_ids: set[int]
+) -> Iterator[tuple[AttributePath, Tensor]]:
     if isinstance(value, Tensor):
-        yield place, value
-    elif len(place) <= _DEEP and id(value) not in seen and _may_hold_network_tensors(value):
-        seen.add(id(value))
+        yield path, value
+    elif len(path) <= _DEEP and id(value) not in visited_ids and _may_contain_network_tensors(value):
+        visited_ids.add(id(value))
         for name, one in list_entries_and_attributes(value).items():
-            yield from _reachable_tensors((*place, str(name)), one, seen)
+            yield from _iterate_tensors_with_paths((*path, str(name)), one, visited_ids)
 
 
-def _may_hold_network_tensors(value: Any) -> bool:
+def _may_contain_network_tensors(value: Any) -> bool:
     # Objects of torch's and ours, as graphs, optimizers and programs, hold the network itself.
     own = type(value).__module__.partition(".")[0] in ("torch", "tpgen") and not isinstance(value, nn.Module)
     return not own and not isinstance(value, (type, FunctionType, ModuleType))

@@ -35,15 +35,15 @@ _LABEL_NAMES = {*SPECIES_NAMES, "charges", "charge", "spins", "spin", "node_attr
 _CANDIDATES = 64  # readings that are tried
 
 
-def _may_index_rows(values: Tensor, row_count: int) -> bool:
-    within = (values >= 0) & (values < row_count)
-    without = values[~within]
-    return bool(within.any()) and (not len(without) or (values.dim() > 0 and bool((without == without[0]).all())))
+def _may_be_row_indices(integers: Tensor, row_count: int) -> bool:
+    within = (integers >= 0) & (integers < row_count)
+    without = integers[~within]
+    return bool(within.any()) and (not len(without) or (integers.dim() > 0 and bool((without == without[0]).all())))
 
 
-def list_possible_index_kinds(name: str, indices: Tensor, atom_count: int) -> tuple[str, ...]:
-    """Kinds of rows that integers may index, likeliest first."""
-    named, known = last_dict_key(name).lower(), _may_index_rows(indices, atom_count)
+def list_possible_index_kinds(argument_name: str, indices: Tensor, atom_count: int) -> tuple[str, ...]:
+    """Kinds of rows (atoms, edges or none) that integers may index, likeliest first."""
+    named, known = last_dict_key(argument_name).lower(), _may_be_row_indices(indices, atom_count)
     if named in _LABEL_NAMES or not indices.numel():
         return (LABELS,)
     if known and named in _ATOM_NAMES:
@@ -56,16 +56,16 @@ def list_possible_index_kinds(name: str, indices: Tensor, atom_count: int) -> tu
     return (LABELS, ATOMS, *others) if by_atom or few or indices.numel() == 1 else (ATOMS, LABELS, *others)
 
 
-def iterate_kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
+def iterate_kind_assignments(candidate_kinds: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
     """Yield a kind for each index tensor, likeliest choice first."""
-    places = product(*(range(len(kinds)) for kinds in candidates.values()))
+    places = product(*(range(len(kinds)) for kinds in candidate_kinds.values()))
     for chosen in sorted(islice(places, 4096), key=lambda places: (sum(map(bool, places)), places))[:_CANDIDATES]:
-        yield {name: kinds[n] for (name, kinds), n in zip(candidates.items(), chosen, strict=True)}
+        yield {name: kinds[n] for (name, kinds), n in zip(candidate_kinds.items(), chosen, strict=True)}
 
 
 @dataclass(frozen=True)
-class EdgeEnds:
-    """Edge ends, and the layout of edge rows in arguments."""
+class EncodedEdges:
+    """Edges read from index arguments, and the layout of edge rows."""
 
     ends: Tensor
     roles: Mapping[str, str]
@@ -75,7 +75,7 @@ class EdgeEnds:
     in_order: bool = False  # edges are sorted by first end
     axes: int = field(default=1)  # first axes of an argument that slots fill: 2 for neighbours of each atom
 
-    def has_edge_rows(self, x: Tensor) -> bool:
+    def has_row_per_edge(self, x: Tensor) -> bool:
         return tuple(x.shape[: self.axes]) == self.shape
 
     def rows_of_edges(self, x: Tensor) -> Tensor:
@@ -83,37 +83,43 @@ class EdgeEnds:
         return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
 
 
-def read_edges(values: TensorsByName, index_kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
-    """Edges that atom indices encode, or None."""
-    names = [name for name in index_kinds if index_kinds[name] == ATOMS and is_index(values[name])]
+def find_edges_in_arguments(
+    arguments: TensorsByName, index_kinds: Mapping[str, str], atom_count: int
+) -> EncodedEdges | None:
+    """Find edges that index arguments encode."""
+    names = [name for name in index_kinds if index_kinds[name] == ATOMS and is_index(arguments[name])]
     names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)
     for find in (
-        _edges_from_pairs,
-        _edges_from_two_vectors,
-        _edges_from_neighbour_matrix,
-        _edges_from_flat_neighbour_list,
+        _find_edges_in_matrix_of_pairs,
+        _find_edges_in_two_vectors,
+        _find_edges_in_neighbour_matrix,
+        _find_edges_in_flat_neighbour_list,
     ):
-        found = find(values, names, atom_count)
+        found = find(arguments, names, atom_count)
         if found is not None and found.ends.shape[1]:
-            return _add_roles_of_repeated_edge_ends(found, values, names)
+            return _add_roles_of_arguments_that_repeat_edge_ends(found, arguments, names)
     return None
 
 
-def _edges_from_pairs(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+def _find_edges_in_matrix_of_pairs(
+    arguments: TensorsByName, index_names: list[str], atom_count: int
+) -> EncodedEdges | None:
     for name in index_names:
-        x = values[name]
+        x = arguments[name]
         if (
             x.dim() == 2
             and 2 in x.shape
             and (x.shape[0] == 2 or x.shape[0] != atom_count or last_dict_key(name) == EDGE_INDEX)
         ):
             role = "ends" if x.shape[0] == 2 else "ends by rows"
-            return _edges_without_padding(x if role == "ends" else x.T, {name: role}, atom_count)
+            return _encode_edges_without_padding(x if role == "ends" else x.T, {name: role}, atom_count)
     return None
 
 
-def _edges_from_two_vectors(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
-    vectors = {name: values[name] for name in index_names if values[name].dim() == 1}
+def _find_edges_in_two_vectors(
+    arguments: TensorsByName, index_names: list[str], atom_count: int
+) -> EncodedEdges | None:
+    vectors = {name: arguments[name] for name in index_names if arguments[name].dim() == 1}
     by_name = {last_dict_key(name).lower(): name for name in vectors}
     pairs = [(by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name]
     for length in {len(x) for x in vectors.values()} - {atom_count}:
@@ -122,58 +128,68 @@ def _edges_from_two_vectors(values: TensorsByName, index_names: list[str], atom_
     for first, second in pairs:
         if vectors[first].shape == vectors[second].shape:
             roles = {first: "first ends", second: "second ends"}
-            return _edges_without_padding(torch.stack([vectors[first], vectors[second]]), roles, atom_count)
+            return _encode_edges_without_padding(torch.stack([vectors[first], vectors[second]]), roles, atom_count)
     return None
 
 
-def _edges_without_padding(ends: Tensor, roles: Mapping[str, str], atom_count: int) -> EdgeEnds:
-    ends = ends.long()
-    kept = ((ends >= 0) & (ends < atom_count)).all(0)
+def _encode_edges_without_padding(
+    edge_ends: Tensor, argument_roles: Mapping[str, str], atom_count: int
+) -> EncodedEdges:
+    edge_ends = edge_ends.long()
+    kept = ((edge_ends >= 0) & (edge_ends < atom_count)).all(0)
     if bool(kept.all()):
-        return EdgeEnds(ends, roles, (ends.shape[1],))
+        return EncodedEdges(edge_ends, argument_roles, (edge_ends.shape[1],))
     empty = int((~kept).nonzero()[0])
-    return EdgeEnds(ends[:, kept], roles, (ends.shape[1],), kept.nonzero().flatten(), empty)
+    return EncodedEdges(edge_ends[:, kept], argument_roles, (edge_ends.shape[1],), kept.nonzero().flatten(), empty)
 
 
-def _edges_from_neighbour_matrix(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+def _find_edges_in_neighbour_matrix(
+    arguments: TensorsByName, index_names: list[str], atom_count: int
+) -> EncodedEdges | None:
     # a row of neighbours for each atom; a slot without an index, or masked, is empty
     for name in index_names:
-        x = values[name]
+        x = arguments[name]
         if x.dim() == 2 and len(x) == atom_count:
             kept = (x >= 0) & (x < atom_count)
-            for mask in (m for m in values.values() if m.dtype == torch.bool and m.shape == x.shape):
+            for mask in (m for m in arguments.values() if m.dtype == torch.bool and m.shape == x.shape):
                 left = x[~mask]
                 kept = kept & mask if len(left) and bool((left == left[0]).all()) else kept
             atom, place = kept.nonzero().T
             empty = (~kept).flatten().nonzero().flatten()
             slots = kept.flatten().nonzero().flatten()
             ends = torch.stack([atom, x.long()[atom, place]])
-            return EdgeEnds(
+            return EncodedEdges(
                 ends, {name: "neighbours"}, tuple(x.shape), slots, int(empty[0]) if len(empty) else None, axes=2
             )
     return None
 
 
-def _edges_from_flat_neighbour_list(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+def _find_edges_in_flat_neighbour_list(
+    arguments: TensorsByName, index_names: list[str], atom_count: int
+) -> EncodedEdges | None:
     # a vector of neighbours, with the count or the offset of each atom
-    for name in (name for name in index_names if values[name].dim() == 1):
-        x = values[name].long()
-        for other, held in ((n, v.long()) for n, v in values.items() if is_index(v) and v.dim() == 1 and n != name):
+    for name in (name for name in index_names if arguments[name].dim() == 1):
+        x = arguments[name].long()
+        for other, held in ((n, v.long()) for n, v in arguments.items() if is_index(v) and v.dim() == 1 and n != name):
             begins = len(held) == atom_count + 1 and int(held[0]) == 0 and bool((held.diff() >= 0).all())
             counts = held.diff() if begins else held
             if len(counts) == atom_count and int(counts.min()) >= 0 and int(counts.sum()) == len(x) and len(x) > 1:
                 ends = torch.stack([torch.repeat_interleave(torch.arange(atom_count), counts), x])
                 roles = {name: "second ends", other: "begins of rows" if begins else "lengths of rows"}
-                return EdgeEnds(ends, roles, (len(x),), in_order=True)
+                return EncodedEdges(ends, roles, (len(x),), in_order=True)
     return None
 
 
-def _add_roles_of_repeated_edge_ends(edges: EdgeEnds, values: TensorsByName, index_names: list[str]) -> EdgeEnds:
+def _add_roles_of_arguments_that_repeat_edge_ends(
+    edges: EncodedEdges, arguments: TensorsByName, index_names: list[str]
+) -> EncodedEdges:
     roles = dict(edges.roles)
     for name in (
-        name for name in index_names if name not in roles and edges.axes == 1 and edges.has_edge_rows(values[name])
+        name
+        for name in index_names
+        if name not in roles and edges.axes == 1 and edges.has_row_per_edge(arguments[name])
     ):
         for end, role in zip(edges.ends, ("first ends", "second ends"), strict=True):
-            if torch.equal(edges.rows_of_edges(values[name]), end):
+            if torch.equal(edges.rows_of_edges(arguments[name]), end):
                 roles.setdefault(name, role)
     return replace(edges, roles=roles)

@@ -32,35 +32,35 @@ _STATES: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
 _DEEP = 3  # how far within attributes a generator is looked for
 
 
-def read_shared_states() -> dict[str, str]:
+def read_random_states_of_process() -> dict[str, str]:
     """Process's random number states as text."""
-    return {name: _state_text(read()) for name, (read, _, _) in RANDOM.items()}
+    return {name: _format_state_as_text(read()) for name, (read, _, _) in RANDOM.items()}
 
 
-def read_held_states(network: nn.Module) -> dict[str, str]:
-    """States of generators in a network or its methods, as text."""
+def read_generator_states_of_network(network: nn.Module) -> dict[str, str]:
+    """States of random generators in a network or its methods, as text."""
     return {
-        name: _state_text(_functions_to_read_and_write_state(one)[0](one))
-        for name, one in _generators_of_network(network).items()
+        name: _format_state_as_text(_functions_to_read_and_write_state(one)[0](one))
+        for name, one in _find_random_generators_of_network(network).items()
     }
 
 
 def is_torch_generator(network: nn.Module, name: str) -> bool:
-    """Whether a named state is torch's."""
-    return name == TORCH or isinstance(_generators_of_network(network).get(name), torch.Generator)
+    """Whether a named random generator is torch's."""
+    return name == TORCH or isinstance(_find_random_generators_of_network(network).get(name), torch.Generator)
 
 
 def find_advanced_random_states(network: nn.Module, call: Callable[[], Any]) -> list[str]:
     """Name the random number states that a call changes."""
-    before = read_shared_states() | read_held_states(network)
+    before = read_random_states_of_process() | read_generator_states_of_network(network)
     call()
-    after = read_shared_states() | read_held_states(network)
+    after = read_random_states_of_process() | read_generator_states_of_network(network)
     return [name for name, state in after.items() if before.get(name) != state]
 
 
-def _state_text(state: Any) -> str:
+def _format_state_as_text(state: Any) -> str:
     if isinstance(state, dict):
-        return str({name: _state_text(x) for name, x in state.items()})
+        return str({name: _format_state_as_text(x) for name, x in state.items()})
     parts = state if isinstance(state, tuple) else (state,)
     return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
 
@@ -69,12 +69,12 @@ def _functions_to_read_and_write_state(generator: Any) -> tuple[Callable[[Any], 
     return next(functions for kind, functions in _STATES.items() if isinstance(generator, kind))
 
 
-def restore_randomness_after(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def wrap_call_to_restore_random_states(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Wrap a call to restore random number states afterwards."""
 
-    def call_and_restore(run: Any, operands: Any) -> Any:
+    def call_and_restore_random_states(run: Any, operands: Any) -> Any:
         before = [(put_back, read()) for read, put_back, _ in RANDOM.values()]
-        for one in _generators_of_network(run).values() if isinstance(run, nn.Module) else ():
+        for one in _find_random_generators_of_network(run).values() if isinstance(run, nn.Module) else ():
             read, write = _functions_to_read_and_write_state(one)
             before.append((partial(write, one), deepcopy(read(one))))
         try:
@@ -83,17 +83,17 @@ def restore_randomness_after(call: Callable[[Any, Any], Any]) -> Callable[[Any, 
             for put_back, state in before:
                 put_back(state)
 
-    return call_and_restore
+    return call_and_restore_random_states
 
 
-def _generators_of_network(network: nn.Module) -> dict[str, Any]:
+def _find_random_generators_of_network(network: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, module in network.named_modules():
-        found |= dict(_generators_within(path, list_unregistered_attributes(module), _DEEP))
+        found |= dict(_iterate_random_generators_within(path, list_unregistered_attributes(module), _DEEP))
     for cls in {cls for module in network.modules() for cls in type(module).__mro__}:
         if not cls.__module__.startswith("torch."):
-            found |= dict(_generators_within(cls.__name__, vars(cls), 1))
-            found |= dict(_generators_within("", _globals_of_methods(cls), 1))
+            found |= dict(_iterate_random_generators_within(cls.__name__, vars(cls), 1))
+            found |= dict(_iterate_random_generators_within("", _globals_of_methods(cls), 1))
     return found
 
 
@@ -102,10 +102,10 @@ def _globals_of_methods(cls: type) -> dict[str, Any]:
     return {n: f.__globals__[n] for f in methods for n in f.__code__.co_names if n in f.__globals__}
 
 
-def _generators_within(path: str, values: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
+def _iterate_random_generators_within(path: str, attributes: Any, max_depth: int) -> Iterator[tuple[str, Any]]:
+    for name, value in attributes.items():
         at = f"{path}.{name}" if path else str(name)
         if isinstance(value, tuple(_STATES)):
             yield at, value
-        elif depth > 1 and not isinstance(value, (Tensor, nn.Module, type)):
-            yield from _generators_within(at, list_entries_and_attributes(value), depth - 1)
+        elif max_depth > 1 and not isinstance(value, (Tensor, nn.Module, type)):
+            yield from _iterate_random_generators_within(at, list_entries_and_attributes(value), max_depth - 1)

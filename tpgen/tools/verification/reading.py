@@ -1,4 +1,4 @@
-"""Roles of a network call's tensors."""
+"""Roles of a call's tensors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from torch import Tensor
 
 from tpgen.networks.trial import is_index
 from tpgen.tools.verification.graphs import AtomGraph, sort_edges_by_first_atom
-from tpgen.tools.verification.indices import ATOMS, EDGES, GRAPHS, LABELS, SPECIES_NAMES, EdgeEnds, read_edges
-from tpgen.tools.verification.subject import STILL, Frame, TensorsByName, last_dict_key
-from tpgen.tools.verification.writing import find_tuple_axis, write_arguments_for_graph
+from tpgen.tools.verification.indices import (
+    ATOMS,
+    EDGES,
+    GRAPHS,
+    LABELS,
+    SPECIES_NAMES,
+    EncodedEdges,
+    find_edges_in_arguments,
+)
+from tpgen.tools.verification.subject import INVARIANT, TensorsByName, TransformationRule, last_dict_key
+from tpgen.tools.verification.writing import find_tuple_axis, make_call_arguments_for_graph
 
 VECTORS = ("shifts", "edge_cell_shift_vectors")  # images of edges, in space
 _COUNTS = ("unit_shifts", "edge_cell_shift", "cell_shift", "cell_offsets", "pbc_shift")  # the same in cells
@@ -27,20 +35,19 @@ _SIZES = ("num", "n_", "natom", "nnode", "nedge", "size", "count", "len", "total
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Role of each argument, and the encoded graph."""
+class ParsedGraphInputs:
+    """A network call's arguments, each one's role, and the encoded atom graph."""
 
     values: TensorsByName
     roles: Mapping[str, str]
     graph: AtomGraph
-    edges: EdgeEnds | None = None
+    edges: EncodedEdges | None = None
     sign: float = 1.0  # -1 if images belong to the first end of an edge
     periodic: tuple[int, ...] = ()
     unclear: str = ""  # why edges, cells and copies of atoms cannot be changed
     unreadable: str = ""  # why atoms cannot be permuted
 
     def names_with_role(self, role: str) -> list[str]:
-        """Names of arguments with a role."""
         return [name for name, found in self.roles.items() if found == role]
 
     @property
@@ -54,8 +61,8 @@ class Reading:
         return [] if self.edges is None else list(self.edges.roles)
 
     @property
-    def whole_number_names(self) -> list[str]:
-        """Names of floating arguments that are counts or labels."""
+    def integer_valued_float_names(self) -> list[str]:
+        """Names of floating arguments with counts or labels."""
         counts = {name for name, role in self.roles.items() if role.startswith("numbers of")}
         counts |= {*self.names_with_role("batch"), *self.names_with_role("pointers")}
 
@@ -66,42 +73,43 @@ class Reading:
         return [name for name, x in floating.items() if name in counts or is_label(name, x)]
 
     @property
-    def unread_names(self) -> list[str]:
+    def unrecognized_index_names(self) -> list[str]:
         """Names of possible indices without a known role."""
         reserved = (*BATCHES, POINTERS, PERIODIC)
         free = {n: self.values[n] for n, role in self.roles.items() if not role and last_dict_key(n) not in reserved}
         return [name for name, x in free.items() if is_index(x) and x.numel() > 1]
 
-    def arguments_for(self, graph: AtomGraph) -> TensorsByName:
-        """A call's arguments for another graph."""
+    def make_arguments_for_graph(self, graph: AtomGraph) -> TensorsByName:
+        """Make the call's arguments for another graph."""
         in_order = self.edges is not None and self.edges.in_order
-        return write_arguments_for_graph(self, sort_edges_by_first_atom(graph) if in_order else graph)
+        return make_call_arguments_for_graph(self, sort_edges_by_first_atom(graph) if in_order else graph)
 
 
-def count_rows(x: Tensor, frame: Frame) -> int | None:
-    """Number of rows; None if all axes turn."""
-    return x.shape[0] if x.dim() > frame.axes else None
+def count_rows(x: Tensor, rule: TransformationRule) -> int | None:
+    """Number of rows; None if all axes rotate."""
+    return x.shape[0] if x.dim() > rule.axes else None
 
 
-def read_call(
-    points_name: str,
-    values: TensorsByName,
-    turns: Mapping[str, Frame],
+def parse_graph_inputs(
+    positions_name: str,
+    arguments: TensorsByName,
+    transformation_rules: Mapping[str, TransformationRule],
     index_kinds: Mapping[str, str],
     graph_count: int = 0,
-) -> Reading | str:
-    """Read a call by ``index_kinds`` of rows that integers index; a text says why not."""
-    x = values[points_name].to(torch.float64)
+) -> ParsedGraphInputs | str:
+    """Assign a role to each argument, by ``index_kinds`` of integers; a text says why not."""
+    x = arguments[positions_name].to(torch.float64)
     if x.dim() != 2 or x.shape[1] != 3:
-        return f"{points_name} has shape {tuple(x.shape)}, where one row of three for each atom is read"
-    roles = {points_name: "points"}
-    edges = read_edges(values, index_kinds, len(x))
-    batch, read = _find_graph_of_each_atom_and_batch_role(values, index_kinds, len(x), graph_count)
+        return f"{positions_name} has shape {tuple(x.shape)}, where one row of three for each atom is read"
+    roles = {positions_name: "points"}
+    edges = find_edges_in_arguments(arguments, index_kinds, len(x))
+    batch, read = _find_graph_of_each_atom_and_batch_role(arguments, index_kinds, len(x), graph_count)
     roles |= read
     cell = next(
-        (n for n in values if last_dict_key(n) in CELLS and values[n].numel() % 9 == 0 and values[n].numel()), None
+        (n for n in arguments if last_dict_key(n) in CELLS and arguments[n].numel() % 9 == 0 and arguments[n].numel()),
+        None,
     )
-    cells = None if cell is None else values[cell].to(torch.float64).reshape(-1, 3, 3)
+    cells = None if cell is None else arguments[cell].to(torch.float64).reshape(-1, 3, 3)
     number = max(int(batch.max()) + 1 if len(batch) else 1, 1 if cells is None else len(cells))
     if cell is not None and cells is not None:
         roles[cell] = "cell"
@@ -112,28 +120,32 @@ def read_call(
         rows = torch.arange(edges.ends.shape[1])
         graph = replace(graph, ends=edges.ends, edges=rows, edge_twins=torch.zeros_like(rows))
         roles |= edges.roles
-    for name, value in values.items():
+    for name, value in arguments.items():
         if name not in roles:
             kind = index_kinds.get(name, LABELS)
-            roles[name] = _find_role_of_argument(name, value, turns.get(name, STILL), graph, edges, kind)
-    roles |= _find_arguments_with_rows_of_tuples(values, roles)
-    return _with_counts_of_crossed_cells(
-        Reading(values, roles, graph, edges, unclear=_why_axes_unclear(values, roles, graph, edges))
+            roles[name] = _find_role_of_argument(
+                name, value, transformation_rules.get(name, INVARIANT), graph, edges, kind
+            )
+    roles |= _find_roles_of_arguments_with_row_per_index_tuple(arguments, roles)
+    return _add_cell_counts_of_edges(
+        ParsedGraphInputs(
+            arguments, roles, graph, edges, unclear=_reason_for_ambiguous_axes(arguments, roles, graph, edges)
+        )
     )
 
 
 def _find_graph_of_each_atom_and_batch_role(
-    values: TensorsByName, index_kinds: Mapping[str, str], atom_count: int, graph_count: int
+    arguments: TensorsByName, index_kinds: Mapping[str, str], atom_count: int, graph_count: int
 ) -> tuple[Tensor, dict[str, str]]:
     # the graph of each atom: as said, by its name, as numbers of atoms, or as many as there are energies
-    whole = {name: x for name, x in values.items() if is_index(x) and x.dim() == 1}
+    whole = {name: x for name, x in arguments.items() if is_index(x) and x.dim() == 1}
     rows = {name: x.long() for name, x in whole.items() if len(x) == atom_count}
     for name, x in rows.items():
         sorted_ = bool((x.diff() >= 0).all()) and len(x) and int(x[0]) == 0 and len(x.unique()) == int(x[-1]) + 1
         several = sorted_ and int(x[-1]) + 1 == graph_count > 1
         if last_dict_key(name) in BATCHES or index_kinds.get(name) == GRAPHS or several:
             return x, {name: "batch"}
-    for name, x in values.items():
+    for name, x in arguments.items():
         if not x.numel() or not (
             last_dict_key(name) == POINTERS or (_is_name_of_sizes(name) and x.numel() == graph_count > 1)
         ):
@@ -144,116 +156,142 @@ def _find_graph_of_each_atom_and_batch_role(
     return torch.zeros(atom_count, dtype=torch.int64), {}
 
 
-def _is_name_of_sizes(name: str) -> bool:
-    return any(part in last_dict_key(name).lower() for part in _SIZES)
+def _is_name_of_sizes(argument_name: str) -> bool:
+    return any(part in last_dict_key(argument_name).lower() for part in _SIZES)
 
 
 def _find_role_of_argument(
-    name: str, x: Tensor, frame: Frame, graph: AtomGraph, edges: EdgeEnds | None, kind: str
+    argument_name: str,
+    argument: Tensor,
+    rule: TransformationRule,
+    graph: AtomGraph,
+    edges: EncodedEdges | None,
+    index_kind: str,
 ) -> str:
-    rows, atoms = count_rows(x, frame), len(graph.points)
-    if last_dict_key(name) == POINTERS:
+    rows, atoms = count_rows(argument, rule), len(graph.points)
+    if last_dict_key(argument_name) == POINTERS:
         return "pointers"
-    if last_dict_key(name) == PERIODIC:
-        return GRAPHS if x.dim() == 2 and rows == graph.number else ""
-    if counted := _size_role(name, x, graph):
+    if last_dict_key(argument_name) == PERIODIC:
+        return GRAPHS if argument.dim() == 2 and rows == graph.graph_count else ""
+    if counted := _find_role_of_atom_or_edge_count_argument(argument_name, argument, graph):
         return counted
-    if edges is not None and rows is not None and edges.has_edge_rows(x):
-        return _edge_role(name, x, frame, graph, kind)
-    if kind == ATOMS or (kind == EDGES and graph.ends is not None and int(x.max()) < graph.ends.shape[1]):
-        of_tuples = rows not in (atoms, graph.number) or find_tuple_axis(x)
+    if edges is not None and rows is not None and edges.has_row_per_edge(argument):
+        return _find_role_of_edge_argument(argument_name, argument, rule, graph, index_kind)
+    if index_kind == ATOMS or (
+        index_kind == EDGES and graph.ends is not None and int(argument.max()) < graph.ends.shape[1]
+    ):
+        of_tuples = rows not in (atoms, graph.graph_count) or find_tuple_axis(argument)
         where = "tuples" if of_tuples else ATOMS if rows == atoms else GRAPHS
-        return f"{kind} by {where}" if x.dim() else ""
-    if frame is STILL and x.dim() > 1 and x.shape[:2] == (atoms, atoms):
+        return f"{index_kind} by {where}" if argument.dim() else ""
+    if rule is INVARIANT and argument.dim() > 1 and argument.shape[:2] == (atoms, atoms):
         return "square"
-    return {None: "", graph.number: GRAPHS, atoms: ATOMS}.get(rows, "")
+    return {None: "", graph.graph_count: GRAPHS, atoms: ATOMS}.get(rows, "")
 
 
-def _size_role(name: str, x: Tensor, graph: AtomGraph) -> str:
-    counts = torch.bincount(graph.batch, minlength=graph.number)
-    of_edges = counts if graph.ends is None else torch.bincount(graph.batch[graph.ends[0]], minlength=graph.number)
+def _find_role_of_atom_or_edge_count_argument(argument_name: str, argument: Tensor, graph: AtomGraph) -> str:
+    counts = torch.bincount(graph.batch, minlength=graph.graph_count)
+    of_edges = counts if graph.ends is None else torch.bincount(graph.batch[graph.ends[0]], minlength=graph.graph_count)
     for role, numbers in (("numbers of atoms", counts), ("numbers of edges", of_edges)):
-        alike = x.dim() and len(x) == graph.number and torch.equal(x.flatten().double(), numbers.double())
-        if alike and (not x.is_floating_point() or _is_name_of_sizes(name)):
+        alike = (
+            argument.dim()
+            and len(argument) == graph.graph_count
+            and torch.equal(argument.flatten().double(), numbers.double())
+        )
+        if alike and (not argument.is_floating_point() or _is_name_of_sizes(argument_name)):
             return role
-    if x.dim() == 0 and is_index(x) and _is_name_of_sizes(name):
-        every = {len(graph.points): "all atoms", int(of_edges.sum()): "all edges", graph.number: "all graphs"}
-        return every.get(int(x), "")
+    if argument.dim() == 0 and is_index(argument) and _is_name_of_sizes(argument_name):
+        every = {len(graph.points): "all atoms", int(of_edges.sum()): "all edges", graph.graph_count: "all graphs"}
+        return every.get(int(argument), "")
     return ""
 
 
-def _edge_role(name: str, x: Tensor, frame: Frame, graph: AtomGraph, kind: str) -> str:
-    is_vector = x.dim() > 1 and x.shape[-1] == 3
-    if is_vector and last_dict_key(name) in VECTORS and frame is not STILL:
+def _find_role_of_edge_argument(
+    argument_name: str, argument: Tensor, rule: TransformationRule, graph: AtomGraph, index_kind: str
+) -> str:
+    is_vector = argument.dim() > 1 and argument.shape[-1] == 3
+    if is_vector and last_dict_key(argument_name) in VECTORS and rule is not INVARIANT:
         return "vectors"
-    if is_vector and frame is STILL and _are_whole_numbers(x) and _may_be_cell_counts(name, x):
+    if (
+        is_vector
+        and rule is INVARIANT
+        and _are_whole_numbers(argument)
+        and _may_be_cell_counts(argument_name, argument)
+    ):
         return "counts"
-    if is_index(x) and ("batch" in last_dict_key(name) or kind == GRAPHS):
+    if is_index(argument) and ("batch" in last_dict_key(argument_name) or index_kind == GRAPHS):
         return f"{GRAPHS} by {EDGES}"
-    return f"{kind} by {EDGES}" if kind in (ATOMS, EDGES) else EDGES
+    return f"{index_kind} by {EDGES}" if index_kind in (ATOMS, EDGES) else EDGES
 
 
-def _find_arguments_with_rows_of_tuples(values: TensorsByName, roles: Mapping[str, str]) -> dict[str, str]:
+def _find_roles_of_arguments_with_row_per_index_tuple(
+    arguments: TensorsByName, roles: Mapping[str, str]
+) -> dict[str, str]:
     lengths = {
-        len(values[n].movedim(find_tuple_axis(values[n]), 0)) for n, role in roles.items() if role.endswith("by tuples")
+        len(arguments[n].movedim(find_tuple_axis(arguments[n]), 0))
+        for n, role in roles.items()
+        if role.endswith("by tuples")
     }
-    return {n: "tuples" for n, role in roles.items() if not role and values[n].dim() and len(values[n]) in lengths}
+    return {
+        n: "tuples" for n, role in roles.items() if not role and arguments[n].dim() and len(arguments[n]) in lengths
+    }
 
 
-def _may_be_cell_counts(name: str, x: Tensor) -> bool:
-    return last_dict_key(name) in _COUNTS + VECTORS or bool((x < 0).any())
+def _may_be_cell_counts(argument_name: str, argument: Tensor) -> bool:
+    return last_dict_key(argument_name) in _COUNTS + VECTORS or bool((argument < 0).any())
 
 
 def _are_whole_numbers(x: Tensor) -> bool:
     return bool(((x - x.round()).abs() < _WHOLE).all())
 
 
-def are_cell_counts(name: str, values: TensorsByName) -> bool:
-    """Whether edge shifts are counts of cells, not vectors."""
-    x = values[name].double()
-    if last_dict_key(name) not in VECTORS or x.shape[-1:] != (3,) or not _are_whole_numbers(x):
+def is_argument_of_cell_counts(argument_name: str, arguments: TensorsByName) -> bool:
+    """Whether an argument of edge shifts counts cells, not vectors."""
+    x = arguments[argument_name].double()
+    if last_dict_key(argument_name) not in VECTORS or x.shape[-1:] != (3,) or not _are_whole_numbers(x):
         return False
     cells = [
-        v.double().reshape(-1, 3, 3) for n, v in values.items() if last_dict_key(n) in CELLS and v.numel() % 9 == 0
+        v.double().reshape(-1, 3, 3) for n, v in arguments.items() if last_dict_key(n) in CELLS and v.numel() % 9 == 0
     ]
     return not any(_are_whole_numbers(x @ torch.linalg.pinv(cell)) for found in cells for cell in found)
 
 
-def _why_axes_unclear(values: TensorsByName, roles: Mapping[str, str], graph: AtomGraph, edges: EdgeEnds | None) -> str:
+def _reason_for_ambiguous_axes(
+    arguments: TensorsByName, roles: Mapping[str, str], graph: AtomGraph, edges: EncodedEdges | None
+) -> str:
     rows, atoms = 0 if edges is None or edges.axes > 1 else edges.shape[0], len(graph.points)
-    loose = [n for n, x in values.items() if roles[n] in (ATOMS, EDGES, GRAPHS) and x.is_floating_point()]
-    if rows and rows in (atoms, graph.number):
+    loose = [n for n, x in arguments.items() if roles[n] in (ATOMS, EDGES, GRAPHS) and x.is_floating_point()]
+    if rows and rows in (atoms, graph.graph_count):
         return f"there are {rows} edges, and {atoms} atoms: give a call in which numbers tell axes apart"
-    if atoms == graph.number and loose:
+    if atoms == graph.graph_count and loose:
         return f"there are as many graphs as atoms: nobody can tell of which {loose[0]} is"
     return ""
 
 
-def _with_counts_of_crossed_cells(reading: Reading) -> Reading:
-    graph, counts, vectors = reading.graph, reading.names_with_role("counts"), reading.names_with_role("vectors")
-    if graph.ends is None or reading.edges is None or not (counts or vectors):
-        return reading if graph.ends is not None else replace(reading, periodic=_periodic_axes(reading, None))
+def _add_cell_counts_of_edges(parsed: ParsedGraphInputs) -> ParsedGraphInputs:
+    graph, counts, vectors = parsed.graph, parsed.names_with_role("counts"), parsed.names_with_role("vectors")
+    if graph.ends is None or parsed.edges is None or not (counts or vectors):
+        return parsed if graph.ends is not None else replace(parsed, periodic=_find_periodic_axes(parsed, None))
     if graph.cells is None:
-        return replace(reading, unclear=reading.unclear or "edges have images, and there is no cell for each graph")
+        return replace(parsed, unclear=parsed.unclear or "edges have images, and there is no cell for each graph")
     if counts:
-        found = reading.edges.rows_of_edges(reading.values[counts[0]]).to(torch.float64)
+        found = parsed.edges.rows_of_edges(parsed.values[counts[0]]).to(torch.float64)
     else:
         inverse = torch.linalg.inv(graph.cells)[graph.batch[graph.ends[0]]]
-        shifts = reading.edges.rows_of_edges(reading.values[vectors[0]]).to(torch.float64)
+        shifts = parsed.edges.rows_of_edges(parsed.values[vectors[0]]).to(torch.float64)
         found = torch.einsum("ei,eij->ej", shifts, inverse)
         if not _are_whole_numbers(found):
-            return replace(reading, unclear=reading.unclear or f"{vectors[0]} are no whole numbers of cells")
+            return replace(parsed, unclear=parsed.unclear or f"{vectors[0]} are no whole numbers of cells")
     signs = {sign: replace(graph, counts=sign * found.round()) for sign in (1.0, -1.0)}
     longest = {sign: float(one.vectors.norm(dim=-1).max()) for sign, one in signs.items()}
     sign = 1.0 if longest[1.0] <= longest[-1.0] * (1 + 1e-6) else -1.0
-    return replace(reading, graph=signs[sign], sign=sign, periodic=_periodic_axes(reading, found.round()))
+    return replace(parsed, graph=signs[sign], sign=sign, periodic=_find_periodic_axes(parsed, found.round()))
 
 
-def _periodic_axes(reading: Reading, cell_counts: Tensor | None) -> tuple[int, ...]:
-    if reading.graph.cells is None:
+def _find_periodic_axes(parsed: ParsedGraphInputs, edge_cell_counts: Tensor | None) -> tuple[int, ...]:
+    if parsed.graph.cells is None:
         return ()
-    said = next((x for n, x in reading.values.items() if last_dict_key(n) == PERIODIC and x.numel() % 3 == 0), None)
+    said = next((x for n, x in parsed.values.items() if last_dict_key(n) == PERIODIC and x.numel() % 3 == 0), None)
     there = torch.ones(3, dtype=torch.bool) if said is None else said.bool().reshape(-1, 3).all(0)
-    if cell_counts is not None:
-        there &= cell_counts.ne(0).any(0)
+    if edge_cell_counts is not None:
+        there &= edge_cell_counts.ne(0).any(0)
     return tuple(there.nonzero().flatten().tolist())

@@ -13,8 +13,8 @@ from torch import Tensor
 from tpgen.base.errors import InputError
 from tpgen.tools.verification.derivatives import draw_normal_tensors
 from tpgen.tools.verification.potentials import differentiate_energy_by_strain
-from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import Subject, TensorsByName, last_dict_key
+from tpgen.tools.verification.reading import ParsedGraphInputs
+from tpgen.tools.verification.subject import ModuleUnderTest, TensorsByName, last_dict_key
 
 ENERGY, FORCES, STRESS, VIRIAL = "energy", "forces", "stress", "virial"
 TURNS: dict[str, str | None] = {  # how results of these roles turn
@@ -38,8 +38,11 @@ ASK = (
 )
 
 
-def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict[str, str]]:
-    """Split ``irreps_out`` into turns, and result names by role; raises `InputError` for repeated roles."""
+def split_irreps_out_and_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict[str, str]]:
+    """Split ``irreps_out`` into irreps, and result names by role (energy, forces, stress).
+
+    Raises `InputError` for repeated roles.
+    """
     if not isinstance(irreps_out, (Mapping, list, tuple, str)):
         return irreps_out, {}
     listed = [irreps_out] if isinstance(irreps_out, str) else irreps_out
@@ -56,8 +59,10 @@ def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict
     return found, {word: known.get(name, name) for word, name in roles.items()}
 
 
-def set_roles_by_name(subject: Subject, results: TensorsByName, roles: Mapping[str, str]) -> Subject:
-    """Set the subject's energy, forces and stress by roles or names."""
+def set_energy_forces_and_stress_by_name(
+    subject: ModuleUnderTest, results: TensorsByName, roles: Mapping[str, str]
+) -> ModuleUnderTest:
+    """Set names of the energy, forces and stress by roles or usual names."""
     by_name = {role: next((n for n in names if n in results), None) for role, names in _NAMES.items()}
     found = dict(roles) if roles else {role: name for role, name in by_name.items() if name is not None}
     alone = next(iter(results))
@@ -71,19 +76,19 @@ def set_roles_by_name(subject: Subject, results: TensorsByName, roles: Mapping[s
     return replace(made, by_elimination=other)
 
 
-def detect_forces(subject: Subject, results: TensorsByName) -> Subject:
-    """Set the subject's forces and energy by differences of energies."""
+def set_energy_and_forces_by_differences(subject: ModuleUnderTest, results: TensorsByName) -> ModuleUnderTest:
+    """Set names of forces and energy by energy differences."""
     if subject.points is None or subject.forces is not None or subject.given[subject.points].dim() != 2:
         return subject
     x = subject.given[subject.points]
-    fields = [name for name, y in results.items() if y.shape == x.shape and subject.result_frame(name).axes == 1]
+    fields = [name for name, y in results.items() if y.shape == x.shape and subject.result_rule(name).axes == 1]
     energies = [name for name, y in results.items() if subject.energy in (None, name) and _may_be_energy(y, len(x))]
-    energies = [name for name in energies if subject.result_frame(name).axes == 0]
+    energies = [name for name in energies if subject.result_rule(name).axes == 0]
     if not fields or not energies:
         return subject
     try:
-        exact = subject.in_float64()
-        slopes, works = _draw_energy_changes_and_field_parts(exact, energies, fields)
+        exact = subject.with_float64_copy()
+        slopes, works = _sample_energy_slopes_and_field_components(exact, energies, fields)
     except Exception:  # it does not run in float64, or not beside these points
         return subject
     cosines = {(e, f): _absolute_cosine(slopes[e], works[f]) for f in fields for e in energies}
@@ -100,15 +105,15 @@ def _may_be_energy(result: Tensor, atom_count: int) -> bool:
     return 0 < result.numel() <= atom_count and result.numel() == (len(result) if result.dim() else 1)
 
 
-def _draw_energy_changes_and_field_parts(
-    subject: Subject, energies: list[str], fields: list[str]
+def _sample_energy_slopes_and_field_components(
+    subject: ModuleUnderTest, energy_names: list[str], field_names: list[str]
 ) -> tuple[TensorsByName, TensorsByName]:
     # Slopes of energies along directions, and the components of fields along them.
     name = subject.points or ""
     x = subject.given[name]
     at = subject(subject.given)
-    slopes: dict[str, list[Tensor]] = {e: [] for e in energies}
-    works: dict[str, list[Tensor]] = {f: [] for f in fields}
+    slopes: dict[str, list[Tensor]] = {e: [] for e in energy_names}
+    works: dict[str, list[Tensor]] = {f: [] for f in field_names}
     for seed in range(WAYS):
         along = draw_normal_tensors({name: x}, seed=700 + seed)[name]
         up, down = (subject({**subject.given, name: x + sign * STEP * along}) for sign in (1.0, -1.0))
@@ -124,18 +129,23 @@ def _absolute_cosine(one: Tensor, other: Tensor) -> float:
     return float((one @ other).abs() / (one.norm() * other.norm()).clamp(min=1e-300))
 
 
-def detect_stress(subject: Subject, results: TensorsByName) -> Subject:
-    """Set the subject's stress or virial by strain derivatives."""
+def set_stress_by_strain_derivatives(subject: ModuleUnderTest, results: TensorsByName) -> ModuleUnderTest:
+    """Set the name of the stress or virial by strain derivatives."""
     tensors = [
         name
         for name, y in results.items()
-        if last_dict_key(name).startswith(UNNAMED) and y.shape[-2:] == (3, 3) and subject.result_frame(name).axes == 2
+        if last_dict_key(name).startswith(UNNAMED) and y.shape[-2:] == (3, 3) and subject.result_rule(name).axes == 2
     ]
-    if subject.stress is not None or subject.energy is None or not tensors or not isinstance(subject.reading, Reading):
+    if (
+        subject.stress is not None
+        or subject.energy is None
+        or not tensors
+        or not isinstance(subject.parsed, ParsedGraphInputs)
+    ):
         return subject
-    cells = subject.reading.graph.cells
+    cells = subject.parsed.graph.cells
     try:
-        exact = subject.in_float64()
+        exact = subject.with_float64_copy()
         at = exact(exact.given)
         sums = {name: at[name].detach().reshape(-1, 3, 3).sum(0) for name in tensors}
         slopes = {name: differentiate_energy_by_strain(exact, y) for name, y in sums.items()}

@@ -11,19 +11,19 @@ from torch import Tensor
 from tpgen.base._torch import DispatchMode
 from tpgen.tools.verification.derivatives import draw_normal_tensors
 from tpgen.tools.verification.findings import (
+    GotAndExpectedOrReason,
+    GotAndExpectedWithRemark,
     NotCompared,
-    Noted,
-    Outcome,
     largest_difference,
     largest_entry,
     tolerance_of,
 )
 from tpgen.tools.verification.graphs import shortest_distance
-from tpgen.tools.verification.laws import Outcomes, pair_results
-from tpgen.tools.verification.precision import Casts
-from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import Subject, TensorsByName
-from tpgen.tools.verification.systems import call_network_detached, make_crowded_graph
+from tpgen.tools.verification.laws import GotAndExpectedByPart, pair_results
+from tpgen.tools.verification.precision import NarrowDtypeMode
+from tpgen.tools.verification.reading import ParsedGraphInputs
+from tpgen.tools.verification.subject import ModuleUnderTest, TensorsByName
+from tpgen.tools.verification.systems import call_network_detached, make_dense_graph
 
 UNEXPLAINED = 0.2  # of what a network may be wrong by: what is further apart is compared with rounding itself
 PLACES, MARGIN = 4, 20.0  # inputs moved by a rounding, and how many times as far as there results may be
@@ -36,7 +36,7 @@ DRAWS_OTHERS = "calls draw random numbers, of which float64 has others"
 UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
 
 
-class _RoundingMode(DispatchMode):
+class _Float64ResultRoundingMode(DispatchMode):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype, self.draws = dtype, False
@@ -51,7 +51,7 @@ class _RoundingMode(DispatchMode):
         return found
 
 
-class _NarrowDtypeRecorder(Casts):
+class _NarrowDtypeAndAutocastRecorder(NarrowDtypeMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         for device in {x.device.type for x in args if isinstance(x, Tensor)}:
             if torch.is_autocast_enabled(device):
@@ -59,46 +59,56 @@ class _NarrowDtypeRecorder(Casts):
         return super().__torch_function__(function, types, args, keywords)
 
 
-def compare_precision(subject: Subject) -> Outcomes:
+def compare_precision(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Compare results with a float64 copy's; rounding of large intermediates is reported only."""
     held = {name: x.to(subject.dtype).double() for name, x in subject.given.items()}
-    exact = subject.in_float64()
-    with Casts(widens=True):
+    exact = subject.with_float64_copy()
+    with NarrowDtypeMode(widen_to_float64=True):
         expected = exact(held)
-    compared = pair_results(subject(held, subject.fresh_copy()), expected)
+    compared = pair_results(subject(held, subject.make_fresh_copy()), expected)
     limit = UNEXPLAINED * subject.slack * tolerance_of(subject.dtype)
     distances = {name: largest_difference(*pair) for name, pair in compared.items()}
     far = {name: apart for name, apart in distances.items() if not apart <= limit * largest_entry(compared[name][1])}
-    honest = _rounding_errors(subject, exact, held, expected) if far else {}
-    found: dict[str, Outcome] = {**compared}
+    honest = _measure_result_changes_by_rounding(subject, exact, held, expected) if far else {}
+    found: dict[str, GotAndExpectedOrReason] = {**compared}
     for name, apart in far.items():
         rounding = MARGIN * honest.get(name or "out", 0.0)
         told = SMALL.format(dtype=str(subject.dtype).removeprefix("torch."), apart=apart)
-        found[name] = told if apart <= rounding else Noted(compared[name], _describe_narrow_casts(subject, held))
-    return found | _compare_far_from_origin(subject, exact) | _remark_on_energy_differences(subject, exact, held)
+        found[name] = (
+            told
+            if apart <= rounding
+            else GotAndExpectedWithRemark(compared[name], _describe_narrow_dtype_casts_in_code(subject, held))
+        )
+    return (
+        found
+        | _compare_with_atoms_far_from_origin(subject, exact)
+        | _remark_on_inaccurate_energy_differences(subject, exact, held)
+    )
 
 
-def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outcome]:
+def _compare_with_atoms_far_from_origin(
+    subject: ModuleUnderTest, float64_subject: ModuleUnderTest
+) -> dict[str, GotAndExpectedOrReason]:
     # The same points far from the origin, where rounding may move each by as much as they are rounded themselves.
-    reading, name = subject.reading, subject.points
-    if name is None or not isinstance(reading, Reading) or reading.unclear or subject.dtype not in WIDE:
+    parsed, name = subject.parsed, subject.points
+    if name is None or not isinstance(parsed, ParsedGraphInputs) or parsed.unclear or subject.dtype not in WIDE:
         return {}
-    graph = make_crowded_graph(reading) or reading.graph
-    away = FAR * shortest_distance(reading.graph)
+    graph = make_dense_graph(parsed) or parsed.graph
+    away = FAR * shortest_distance(parsed.graph)
     far = away * torch.tensor([0.6, -0.48, 0.64], dtype=torch.float64)
-    held = exact.reading.arguments_for(replace(graph, points=graph.points + far))
+    held = float64_subject.parsed.make_arguments_for_graph(replace(graph, points=graph.points + far))
     held = {n: x.to(subject.dtype).double() if x.is_floating_point() else x for n, x in held.items()}
     ulp = torch.finfo(subject.dtype).eps * away
     try:
-        with Casts(widens=True):
+        with NarrowDtypeMode(widen_to_float64=True):
             expected, *beside = (
-                call_network_detached(exact, {**held, name: held[name] + step})
+                call_network_detached(float64_subject, {**held, name: held[name] + step})
                 for step in (0.0, *(ulp * draw_normal_tensors(held, seed=820 + place)[name] for place in range(PLACES)))
             )
         found = pair_results(call_network_detached(subject, held), expected)
     except NotCompared:
         return {}
-    told: dict[str, Outcome] = {}
+    told: dict[str, GotAndExpectedOrReason] = {}
     for result, pair in found.items():
         if not all(bool(one[result or "out"].isfinite().all()) for one in (expected, *beside)):
             continue
@@ -109,19 +119,21 @@ def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outc
     return told
 
 
-def _remark_on_energy_differences(subject: Subject, exact: Subject, operands: TensorsByName) -> dict[str, Outcome]:
+def _remark_on_inaccurate_energy_differences(
+    subject: ModuleUnderTest, float64_subject: ModuleUnderTest, operands: TensorsByName
+) -> dict[str, GotAndExpectedOrReason]:
     # Whether energies of geometries can be told apart.
     name, energy = subject.points, subject.energy
     if name is None or energy is None or subject.dtype not in WIDE:
         return {}
-    step = MOVE * (shortest_distance(subject.reading.graph) if isinstance(subject.reading, Reading) else 1.0)
+    step = MOVE * (shortest_distance(subject.parsed.graph) if isinstance(subject.parsed, ParsedGraphInputs) else 1.0)
     moved = {
         **operands,
         name: (operands[name] + step * draw_normal_tensors(operands, seed=830)[name]).to(subject.dtype).double(),
     }
     try:
-        with Casts(widens=True):
-            change = _energy_change(exact, energy, operands, moved)
+        with NarrowDtypeMode(widen_to_float64=True):
+            change = _energy_change(float64_subject, energy, operands, moved)
         own = _energy_change(subject, energy, operands, moved)
     except NotCompared:
         return {}
@@ -132,30 +144,34 @@ def _remark_on_energy_differences(subject: Subject, exact: Subject, operands: Te
     return {"differences of energies": COARSE.format(lost, step)}
 
 
-def _energy_change(subject: Subject, energy: str, operands: TensorsByName, moved: TensorsByName) -> Tensor:
-    before, after = (call_network_detached(subject, given)[energy] for given in (operands, moved))
+def _energy_change(
+    subject: ModuleUnderTest, energy_name: str, operands: TensorsByName, moved_operands: TensorsByName
+) -> Tensor:
+    before, after = (call_network_detached(subject, given)[energy_name] for given in (operands, moved_operands))
     return (after - before).sum()
 
 
-def _rounding_errors(
-    subject: Subject, exact: Subject, operands: TensorsByName, expected: TensorsByName
+def _measure_result_changes_by_rounding(
+    subject: ModuleUnderTest, float64_subject: ModuleUnderTest, operands: TensorsByName, exact_results: TensorsByName
 ) -> dict[str, float]:
     # How far results of the copy are moved by rounding, of inputs and of whatever it computes.
-    unit, found = torch.finfo(subject.dtype).eps, dict.fromkeys(expected, 0.0)
+    unit, found = torch.finfo(subject.dtype).eps, dict.fromkeys(exact_results, 0.0)
     for place in range(PLACES):
         draw = draw_normal_tensors(operands, seed=800 + place)
-        with Casts(widens=True), _RoundingMode(subject.dtype) as rounded:
-            results = exact({name: x + unit * x * draw[name] for name, x in operands.items()})
+        with NarrowDtypeMode(widen_to_float64=True), _Float64ResultRoundingMode(subject.dtype) as rounded:
+            results = float64_subject({name: x + unit * x * draw[name] for name, x in operands.items()})
         if rounded.draws:
             raise NotCompared(DRAWS_OTHERS)
-        found = {name: max(most, largest_difference(results[name], expected[name])) for name, most in found.items()}
+        found = {
+            name: max(most, largest_difference(results[name], exact_results[name])) for name, most in found.items()
+        }
     return found
 
 
-def _describe_narrow_casts(subject: Subject, operands: TensorsByName) -> str:
+def _describe_narrow_dtype_casts_in_code(subject: ModuleUnderTest, operands: TensorsByName) -> str:
     # What narrows numbers of the network, as far as calls say.
-    with _NarrowDtypeRecorder() as casts:
-        subject(operands, subject.fresh_copy())
+    with _NarrowDtypeAndAutocastRecorder() as casts:
+        subject(operands, subject.make_fresh_copy())
     own = torch.finfo(subject.dtype).eps
     narrow = [(name, str(dtype).removeprefix("torch.")) for name, dtype in casts.named if torch.finfo(dtype).eps > own]
     said = [f"{name} to {dtype}" for name, dtype in narrow]

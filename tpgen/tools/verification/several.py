@@ -8,26 +8,26 @@ from functools import partial, reduce
 import torch
 from torch import Tensor
 
-from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
+from tpgen.tools.verification.findings import GotAndExpected, GotAndExpectedOrReason, NotCompared
 from tpgen.tools.verification.graphs import (
     AtomGraph,
     add_distant_copy,
     double_cell_along_axis,
     join_graphs,
     select_atoms,
-    take_graph_of_batch,
+    select_graph_of_batch,
 )
 from tpgen.tools.verification.indices import GRAPHS
-from tpgen.tools.verification.laws import Outcomes, compare_or_say_why_not, pair_results
+from tpgen.tools.verification.laws import GotAndExpectedByPart, compare_or_give_reason, pair_results
 from tpgen.tools.verification.padding import UnknownPadding
-from tpgen.tools.verification.reading import Reading, count_rows
-from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, last_dict_key
+from tpgen.tools.verification.reading import ParsedGraphInputs, count_rows
+from tpgen.tools.verification.subject import INVARIANT, ModuleUnderTest, TensorsByName, last_dict_key
 from tpgen.tools.verification.systems import (
     call_network_detached,
     call_on_graph,
-    compare_one_atom_crystal,
-    read_species_of_atoms,
-    require_reading,
+    compare_on_one_atom_crystal,
+    decode_species_of_atoms,
+    require_parsed_graph_inputs,
     strain_and_shrink_graph,
 )
 
@@ -46,9 +46,9 @@ APART = "energies do not add up: atoms know of others that no edge joins, or far
 _INTENSIVE = "the same of two systems as of one, which may be meant: say irreps_out={{{!r}: 'energy'}} of an energy"
 
 
-def compare_copies_of_system(subject: Subject) -> Outcomes:
-    """Compare a doubled cell, or two distant copies, with one."""
-    found, name = _compare_two_copies_with_one(subject), subject.energy or ""
+def compare_copies_of_system(subject: ModuleUnderTest) -> GotAndExpectedByPart:
+    """Compare results of a doubled cell, or two distant copies, with one system's."""
+    found, name = _compare_doubled_system_with_single(subject), subject.energy or ""
     pair = found.get(name)
     if not (subject.by_elimination and isinstance(pair, tuple) and torch.allclose(2 * pair[0], pair[1], rtol=1e-4)):
         return found
@@ -56,34 +56,39 @@ def compare_copies_of_system(subject: Subject) -> Outcomes:
     return {**others, name: _INTENSIVE.format(last_dict_key(name))}
 
 
-def _compare_two_copies_with_one(subject: Subject) -> Outcomes:
-    reading, straight = require_reading(subject), call_network_detached(subject, subject.given)
-    if reading.periodic:
-        if reading.index_names:
-            raise NotCompared(f"nobody can tell in which of two cells the indices {', '.join(reading.index_names)} are")
-        found = _compare_copies(subject, straight, double_cell_along_axis(reading.graph, reading.periodic[0]))
-        return {**found, **compare_one_atom_crystal(subject, _compare_longer_cell)}
-    exact = subject.in_float64()
-    points = reading.graph.points
+def _compare_doubled_system_with_single(subject: ModuleUnderTest) -> GotAndExpectedByPart:
+    parsed, straight = require_parsed_graph_inputs(subject), call_network_detached(subject, subject.given)
+    if parsed.periodic:
+        if parsed.index_names:
+            raise NotCompared(f"nobody can tell in which of two cells the indices {', '.join(parsed.index_names)} are")
+        found = _compare_doubled_graph_with_single_graph(
+            subject, straight, double_cell_along_axis(parsed.graph, parsed.periodic[0])
+        )
+        return {**found, **compare_on_one_atom_crystal(subject, _compare_energy_of_doubled_cell)}
+    exact = subject.with_float64_copy()
+    points = parsed.graph.points
     far = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max()))
     straight = call_network_detached(exact, exact.given)
-    near, further = (_compare_copies(exact, straight, add_distant_copy(reading.graph, n * far)) for n in (1, 2))
+    near, further = (
+        _compare_doubled_graph_with_single_graph(exact, straight, add_distant_copy(parsed.graph, n * far))
+        for n in (1, 2)
+    )
     same = [name for name, (got, expected) in near.items() if got.shape == expected.shape]
     if any(_differs_beyond_rounding(*(one[name][0] - one[name][1] for one in (near, further))) for name in same):
-        how = "no edge joins" if reading.graph.ends is not None else f"are {far:.0f} away"
+        how = "no edge joins" if parsed.graph.ends is not None else f"are {far:.0f} away"
         raise NotCompared(f"the network sees points that {how}")
-    many = compare_or_say_why_not(MANY, lambda: _compare_many_copies(exact, far))
-    return near | many | _compare_beside_one_species(exact, far)
+    many = compare_or_give_reason(MANY, lambda: _compare_energy_of_many_copies_with_one(exact, far))
+    return near | many | _compare_energy_beside_distant_one_species_graph(exact, far)
 
 
-def _compare_many_copies(subject: Subject, distance: float) -> dict[str, Pair]:
+def _compare_energy_of_many_copies_with_one(subject: ModuleUnderTest, distance: float) -> dict[str, GotAndExpected]:
     # the energy of so many copies that they have more edges than a small system has: some branch, or cut into chunks
-    graph, energy = require_reading(subject).graph, subject.energy
+    graph, energy = require_parsed_graph_inputs(subject).graph, subject.energy
     edges = 0 if graph.ends is None else graph.ends.shape[1]
     if (
         energy is None
         or not edges
-        or graph.number > 1
+        or graph.graph_count > 1
         or _find_possibly_extensive_arguments(subject) & subject.given.keys()
     ):
         return {}
@@ -95,21 +100,23 @@ def _compare_many_copies(subject: Subject, distance: float) -> dict[str, Pair]:
     return {energy: (last.reshape(1), once.reshape(1))}
 
 
-def _compare_longer_cell(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
+def _compare_energy_of_doubled_cell(subject: ModuleUnderTest, crystal: AtomGraph) -> dict[str, GotAndExpected]:
     # the energy of a cell twice as long
     twice, once = (call_on_graph(subject, graph) for graph in (double_cell_along_axis(crystal, 0), crystal))
     energy = subject.energy
     return {} if energy is None else {energy: (twice[energy].sum().reshape(1), 2 * once[energy].sum().reshape(1))}
 
 
-def _compare_beside_one_species(subject: Subject, distance: float) -> dict[str, Outcome]:
+def _compare_energy_beside_distant_one_species_graph(
+    subject: ModuleUnderTest, distance: float
+) -> dict[str, GotAndExpectedOrReason]:
     # A system and a far one, without an edge between, of a single species: the sum of both energies, or a word.
-    reading, energy = require_reading(subject), subject.energy
-    if energy is None or {"batch", GRAPHS} & {*reading.roles.values()} or reading.graph.number > 1:
+    parsed, energy = require_parsed_graph_inputs(subject), subject.energy
+    if energy is None or {"batch", GRAPHS} & {*parsed.roles.values()} or parsed.graph.graph_count > 1:
         return {}  # of graphs, the law of batches says so
-    found: dict[str, Outcome] = {}
-    for part, pure in _make_graphs_of_one_species(reading, reading.graph).items():
-        parts = [reading.graph, replace(pure, points=pure.points + distance)]
+    found: dict[str, GotAndExpectedOrReason] = {}
+    for part, pure in _make_graphs_of_one_species(parsed, parsed.graph).items():
+        parts = [parsed.graph, replace(pure, points=pure.points + distance)]
         try:
             together = call_on_graph(subject, reduce(join_graphs, parts))[energy].sum()
             each = [call_on_graph(subject, one)[energy].sum() for one in parts]
@@ -124,10 +131,15 @@ def _differs_beyond_rounding(one: Tensor, other: Tensor) -> bool:
     return one.shape != other.shape or bool((one - other).abs().max() > ALIKE * (1.0 + other.abs().max()))
 
 
-def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> dict[str, Pair]:
-    expected = _expected_results_of_two_copies(subject, results, doubled)
-    once = require_reading(subject).arguments_for(doubled)
-    found = [call_network_detached(subject, values) for values in _with_and_without_doubled_extensives(subject, once)]
+def _compare_doubled_graph_with_single_graph(
+    subject: ModuleUnderTest, single_results: TensorsByName, doubled_graph: AtomGraph
+) -> dict[str, GotAndExpected]:
+    expected = _compute_expected_results_of_doubled_graph(subject, single_results, doubled_graph)
+    once = require_parsed_graph_inputs(subject).make_arguments_for_graph(doubled_graph)
+    found = [
+        call_network_detached(subject, values)
+        for values in _make_arguments_with_and_without_doubled_extensives(subject, once)
+    ]
     missing = [name for name in expected if found[0][name].shape != expected[name].shape]
     if missing or not expected:
         return {name: (found[0][name], expected[name]) for name in expected}
@@ -136,31 +148,41 @@ def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph
     return pair_results({name: best[name] for name in expected}, expected)
 
 
-def _find_possibly_extensive_arguments(subject: Subject) -> set[str]:
+def _find_possibly_extensive_arguments(subject: ModuleUnderTest) -> set[str]:
     # arguments that may be numbers of a whole graph, which grow with it, as a charge does: nobody says which
-    roles = require_reading(subject).roles
-    return {name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL}
+    roles = require_parsed_graph_inputs(subject).roles
+    return {
+        name
+        for name in subject.given
+        if roles[name] in ("graphs", "") and subject.turns.get(name, INVARIANT) is INVARIANT
+    }
 
 
-def _with_and_without_doubled_extensives(subject: Subject, values: TensorsByName) -> list[TensorsByName]:
+def _make_arguments_with_and_without_doubled_extensives(
+    subject: ModuleUnderTest, arguments: TensorsByName
+) -> list[TensorsByName]:
     # with the numbers of a whole graph as they are, and as of two
     whole = _find_possibly_extensive_arguments(subject)
-    return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
+    return [arguments, {**arguments, **{name: 2 * arguments[name] for name in whole}}] if whole else [arguments]
 
 
-def _expected_results_of_two_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> TensorsByName:
+def _compute_expected_results_of_doubled_graph(
+    subject: ModuleUnderTest, single_results: TensorsByName, doubled_graph: AtomGraph
+) -> TensorsByName:
     # The results of a system and its copy, as far as it is known how they grow.
-    atoms, points, found = len(doubled.atoms) // 2, require_reading(subject).graph.points, {}
-    for name, y in results.items():
-        of_atoms = count_rows(y, subject.result_frame(name)) == atoms
+    atoms, points, found = len(doubled_graph.atoms) // 2, require_parsed_graph_inputs(subject).graph.points, {}
+    for name, y in single_results.items():
+        of_atoms = count_rows(y, subject.result_rule(name)) == atoms
         is_virial = name in VIRIALS or (name == subject.stress and subject.is_virial)
         if is_virial or (name == subject.energy and not of_atoms):
             found[name] = 2 * y
         elif name == subject.stress:
-            found |= {name: y} if require_reading(subject).periodic else {}
-        elif of_atoms and (atoms != doubled.number or name == subject.forces):
-            moves = subject.result_frame(name).moves
-            found[name] = y[doubled.atoms] + (doubled.points - points[doubled.atoms] if moves else 0.0)
+            found |= {name: y} if require_parsed_graph_inputs(subject).periodic else {}
+        elif of_atoms and (atoms != doubled_graph.graph_count or name == subject.forces):
+            moves = subject.result_rule(name).moves
+            found[name] = y[doubled_graph.atoms] + (
+                doubled_graph.points - points[doubled_graph.atoms] if moves else 0.0
+            )
     return found
 
 
@@ -168,33 +190,35 @@ class Refused(Exception):
     """A network rejects a batch of graphs accepted alone."""
 
 
-def compare_batch(subject: Subject) -> Outcomes:
-    """Compare graphs in a batch with each alone."""
-    reading = require_reading(subject)
-    cell = next((reading.values[name] for name in reading.names_with_role("cell")), None)
-    if cell is not None and cell.shape == (3, 3) and not reading.names_with_role("pointers"):
+def compare_batch(subject: ModuleUnderTest) -> GotAndExpectedByPart:
+    """Compare results of batched graphs with each graph's alone."""
+    parsed = require_parsed_graph_inputs(subject)
+    cell = next((parsed.values[name] for name in parsed.names_with_role("cell")), None)
+    if cell is not None and cell.shape == (3, 3) and not parsed.names_with_role("pointers"):
         raise NotCompared("a cell (3, 3) is of one graph: give it as (1, 3, 3), or two graphs")
-    graph = reading.graph
-    if graph.ends is None and graph.number == 1:
+    graph = parsed.graph
+    if graph.ends is None and graph.graph_count == 1:
         raise NotCompared("the network makes its own edges: give two graphs")
-    parts = [take_graph_of_batch(graph, n) for n in range(graph.number)]
+    parts = [select_graph_of_batch(graph, n) for n in range(graph.graph_count)]
     given = parts if len(parts) > 1 else [graph, strain_and_shrink_graph(graph)]
     found = _compare_batch_with_single_graphs(subject, given)
     first = parts[0]
     batches: dict[str, list[AtomGraph]] = {}
     if len({len(one.points) for one in given}) == 1:
-        batches[UNLIKE] = [first, _make_graph_of_other_size(reading, first)]
-    batches |= {part: [first, other] for part, other in _make_graphs_of_one_species(reading, first).items()}
+        batches[UNLIKE] = [first, _make_graph_of_other_size(parsed, first)]
+    batches |= {part: [first, other] for part, other in _make_graphs_of_one_species(parsed, first).items()}
     if len(first.points) > 1:
         lone = select_atoms(first, torch.zeros(1, dtype=torch.int64))
         batches |= {LONE: [first, lone], f"{LONE}, which comes first": [lone, first]}
     for part, batch in batches.items():
-        found |= compare_or_say_why_not(part, partial(_compare_batch_with_single_graphs, subject, batch))
-    found |= compare_or_say_why_not(MANY_GRAPHS, lambda: _compare_many_graphs(subject, given))
-    return found | _compare_with_empty_graph_between(subject, given[:2])
+        found |= compare_or_give_reason(part, partial(_compare_batch_with_single_graphs, subject, batch))
+    found |= compare_or_give_reason(MANY_GRAPHS, lambda: _compare_large_batch_with_single_graphs(subject, given))
+    return found | _compare_batch_with_empty_graph_between(subject, given[:2])
 
 
-def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
+def _compare_large_batch_with_single_graphs(
+    subject: ModuleUnderTest, graphs: list[AtomGraph]
+) -> dict[str, GotAndExpectedOrReason]:
     # so many that some branch, or cut them into chunks; a network may have room for less
     atoms = sum(len(one.points) for one in graphs)
     parts = graphs * (_ATOMS // max(atoms, 1) | 1)
@@ -203,13 +227,15 @@ def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str,
     return _compare_results_with_single_graphs(subject, together, each * (len(parts) // len(graphs)))
 
 
-def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
+def _compare_batch_with_empty_graph_between(
+    subject: ModuleUnderTest, two_graphs: list[AtomGraph]
+) -> dict[str, GotAndExpectedOrReason]:
     # The same graphs with a number between theirs that no atom has, where nothing but `compare_batch` counts graphs.
-    reading, energy = require_reading(subject), subject.energy
-    batches = reading.names_with_role("batch")
-    if energy is None or len(batches) != 1 or {"cell", "pointers", GRAPHS} & set(reading.roles.values()):
+    parsed, energy = require_parsed_graph_inputs(subject), subject.energy
+    batches = parsed.names_with_role("batch")
+    if energy is None or len(batches) != 1 or {"cell", "pointers", GRAPHS} & set(parsed.roles.values()):
         return {}
-    values = reading.arguments_for(reduce(join_graphs, graphs))
+    values = parsed.make_arguments_for_graph(reduce(join_graphs, two_graphs))
     try:
         straight = call_network_detached(subject, values)[energy]
         found = call_network_detached(subject, {**values, batches[0]: 2 * values[batches[0]]})[energy]
@@ -222,7 +248,9 @@ def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph])
     return {"a gap": (found[::2], straight)} if found.shape[:1] == (3,) else {}
 
 
-def _compare_batch_with_single_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
+def _compare_batch_with_single_graphs(
+    subject: ModuleUnderTest, graphs: list[AtomGraph]
+) -> dict[str, GotAndExpectedOrReason]:
     each = [call_on_graph(subject, one) for one in graphs]
     try:
         together = call_on_graph(subject, reduce(join_graphs, graphs))
@@ -238,9 +266,9 @@ def _compare_batch_with_single_graphs(subject: Subject, graphs: list[AtomGraph])
 
 
 def _compare_results_with_single_graphs(
-    subject: Subject, joined_results: TensorsByName, single_results: list[TensorsByName]
-) -> dict[str, Outcome]:
-    found: dict[str, Outcome] = {}
+    subject: ModuleUnderTest, joined_results: TensorsByName, single_results: list[TensorsByName]
+) -> dict[str, GotAndExpectedOrReason]:
+    found: dict[str, GotAndExpectedOrReason] = {}
     for name, y in joined_results.items():
         ys = [one[name] for one in single_results]
         if y.numel() == 1 and name == subject.energy:
@@ -254,18 +282,18 @@ def _compare_results_with_single_graphs(
     return found
 
 
-def _make_graph_of_other_size(reading: Reading, graph: AtomGraph) -> AtomGraph:
+def _make_graph_of_other_size(parsed: ParsedGraphInputs, graph: AtomGraph) -> AtomGraph:
     # A graph of another number of atoms, as far as one can be made.
     found = strain_and_shrink_graph(graph)
     fewer = len(found.points) < len(graph.points)
-    return found if fewer or not reading.periodic else double_cell_along_axis(graph, reading.periodic[0])
+    return found if fewer or not parsed.periodic else double_cell_along_axis(graph, parsed.periodic[0])
 
 
-def _make_graphs_of_one_species(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
+def _make_graphs_of_one_species(parsed: ParsedGraphInputs, graph: AtomGraph) -> dict[str, AtomGraph]:
     # The graph with an atom of the largest, or smallest, species in all places; none where all are of one.
-    for name in reading.names_with_role("atoms"):
-        kinds = read_species_of_atoms(reading.values[name])
-        if kinds is None or len(kinds) != len(reading.graph.points):
+    for name in parsed.names_with_role("atoms"):
+        kinds = decode_species_of_atoms(parsed.values[name])
+        if kinds is None or len(kinds) != len(parsed.graph.points):
             continue
         own = kinds[graph.atoms]
         if bool((own != own[0]).any()):

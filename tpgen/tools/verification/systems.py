@@ -13,21 +13,21 @@ from torch import Tensor
 
 from tpgen.tools.verification import laws
 from tpgen.tools.verification.derivatives import draw_normal_tensors
-from tpgen.tools.verification.findings import NotCompared, Outcome, Pair, largest_difference
+from tpgen.tools.verification.findings import GotAndExpected, GotAndExpectedOrReason, NotCompared, largest_difference
 from tpgen.tools.verification.graphs import (
     AtomGraph,
     move_atoms_to_other_cells,
     place_atoms_on_line,
     select_atoms,
     select_edges,
+    select_graph_of_batch,
     shear_lattice,
     shortest_distance,
-    take_graph_of_batch,
 )
-from tpgen.tools.verification.laws import Outcomes, compare_or_say_why_not, pair_results, prefix_part_names
+from tpgen.tools.verification.laws import GotAndExpectedByPart, compare_or_give_reason, pair_results, prefix_part_names
 from tpgen.tools.verification.potentials import compute_energy_and_forces
-from tpgen.tools.verification.reading import PERIODIC, Reading, count_rows
-from tpgen.tools.verification.subject import Subject, TensorsByName, draw_derangement, last_dict_key
+from tpgen.tools.verification.reading import PERIODIC, ParsedGraphInputs, count_rows
+from tpgen.tools.verification.subject import ModuleUnderTest, TensorsByName, draw_derangement, last_dict_key
 
 NODE_ENERGIES = ("node_energy", "node_energies", "atomic_energy", "atomic_energies", "energies")
 STRAIN = 0.06  # of another graph's cell
@@ -38,13 +38,13 @@ EQUAL_SPECIES = "results do not tell {} {} from {}: both may share a row of an e
 _MOST_SPECIES = 4  # of which each is put in the place of each other one
 
 
-def require_reading(subject: Subject) -> Reading:
-    """Subject's reading, which must exist."""
-    assert isinstance(subject.reading, Reading)
-    return subject.reading
+def require_parsed_graph_inputs(subject: ModuleUnderTest) -> ParsedGraphInputs:
+    """Parsed graph inputs, which must exist."""
+    assert isinstance(subject.parsed, ParsedGraphInputs)
+    return subject.parsed
 
 
-def call_network_detached(subject: Subject, arguments: TensorsByName) -> TensorsByName:
+def call_network_detached(subject: ModuleUnderTest, arguments: TensorsByName) -> TensorsByName:
     """Call a network; return detached results, or raise `NotCompared` on failure."""
     try:
         return {name: y.detach() for name, y in subject(arguments).items()}
@@ -55,61 +55,67 @@ def call_network_detached(subject: Subject, arguments: TensorsByName) -> Tensors
         raise NotCompared(f"the network does not take it: {type(error).__name__}: {said}") from error
 
 
-def call_on_graph(subject: Subject, graph: AtomGraph) -> TensorsByName:
-    """Call a network as `call_network_detached`, on another graph."""
-    return call_network_detached(subject, require_reading(subject).arguments_for(graph))
+def call_on_graph(subject: ModuleUnderTest, graph: AtomGraph) -> TensorsByName:
+    """Call a network on another graph."""
+    return call_network_detached(subject, require_parsed_graph_inputs(subject).make_arguments_for_graph(graph))
 
 
-def _reorder_rows_of_result(subject: Subject, result: str, y: Tensor, row_count: int, row_order: Tensor) -> Tensor:
+def _reorder_rows_of_result(
+    subject: ModuleUnderTest, result_name: str, result: Tensor, row_count: int, row_order: Tensor
+) -> Tensor:
     # A result in another order of atoms or edges, if it has a row for each.
-    return y[row_order] if count_rows(y, subject.result_frame(result)) == row_count else y
+    return result[row_order] if count_rows(result, subject.result_rule(result_name)) == row_count else result
 
 
-def call_with_permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
+def call_with_permuted_atoms(subject: ModuleUnderTest) -> tuple[TensorsByName, TensorsByName]:
     """Permute each graph's atoms; return results, and expected results."""
-    reading = require_reading(subject)
-    order = _order_with_isolated_atoms_last(reading.graph, draw_derangement(len(reading.graph.points)))
-    order = order[torch.argsort(reading.graph.batch[order], stable=True)]
-    got, straight = subject(reading.arguments_for(select_atoms(reading.graph, order))), subject(subject.given)
+    parsed = require_parsed_graph_inputs(subject)
+    order = _move_isolated_atoms_to_end_of_order(parsed.graph, draw_derangement(len(parsed.graph.points)))
+    order = order[torch.argsort(parsed.graph.batch[order], stable=True)]
+    got, straight = subject(parsed.make_arguments_for_graph(select_atoms(parsed.graph, order))), subject(subject.given)
     return got, _reorder_results_by_atoms(subject, straight, got, order)
 
 
-def read_species_of_atoms(species: Tensor) -> Tensor | None:
-    """Each atom's species, from integers or one-hot rows, or None."""
-    if not species.is_floating_point():
-        return species.flatten()
-    single = species.dim() == 2 and bool(((species == 0) | (species == 1)).all()) and bool((species.sum(1) == 1).all())
-    return species.argmax(1) if single else None
+def decode_species_of_atoms(integers_or_one_hot: Tensor) -> Tensor | None:
+    """Each atom's species, from integers or one-hot rows."""
+    if not integers_or_one_hot.is_floating_point():
+        return integers_or_one_hot.flatten()
+    single = (
+        integers_or_one_hot.dim() == 2
+        and bool(((integers_or_one_hot == 0) | (integers_or_one_hot == 1)).all())
+        and bool((integers_or_one_hot.sum(1) == 1).all())
+    )
+    return integers_or_one_hot.argmax(1) if single else None
 
 
-def _remark_on_species_of_equal_results(subject: Subject) -> dict[str, Outcome]:
-    reading = require_reading(subject)
-    for name in reading.names_with_role("atoms"):
-        species = read_species_of_atoms(reading.values[name])
-        if species is None or len(species) != len(reading.graph.points):
+def _remark_on_species_with_equal_results(subject: ModuleUnderTest) -> dict[str, GotAndExpectedOrReason]:
+    parsed = require_parsed_graph_inputs(subject)
+    for name in parsed.names_with_role("atoms"):
+        species = decode_species_of_atoms(parsed.values[name])
+        if species is None or len(species) != len(parsed.graph.points):
             continue
         with suppress(NotCompared):
             straight = call_network_detached(subject, subject.given)
             for one, other in combinations(species.unique().tolist()[:_MOST_SPECIES], 2):
-                atoms = reading.graph.atoms.clone()
+                atoms = parsed.graph.atoms.clone()
                 atoms[species[atoms] == one] = int((species == other).nonzero()[0])
-                found = call_on_graph(subject, replace(reading.graph, atoms=atoms))
+                found = call_on_graph(subject, replace(parsed.graph, atoms=atoms))
                 if all(torch.equal(x, found[key]) for key, x in straight.items()):
                     return {"species": EQUAL_SPECIES.format(name, one, other)}
     return {}
 
 
-def compare_permuted_systems(subject: Subject) -> Outcomes:
-    """Compare results of permuted rows or atoms; note equal species."""
+def compare_permuted_systems(subject: ModuleUnderTest) -> GotAndExpectedByPart:
+    """Compare results of permuted rows or atoms; remark on species with equal results."""
     found = dict(laws.compare_permutations(subject))
-    if not isinstance(subject.reading, Reading):
+    if not isinstance(subject.parsed, ParsedGraphInputs):
         return found
-    found |= _remark_on_species_of_equal_results(subject)
-    graph = subject.reading.graph
+    found |= _remark_on_species_with_equal_results(subject)
+    graph = subject.parsed.graph
     if graph.ends is None:
-        crowd = make_crowded_graph(subject.reading)
+        crowd = make_dense_graph(subject.parsed)
         if crowd is not None:
-            found |= compare_or_say_why_not(DENSE, lambda: _compare_permuted_atoms_of_crowd(subject, crowd))
+            found |= compare_or_give_reason(DENSE, lambda: _compare_permuted_atoms_of_dense_graph(subject, crowd))
         return found
     atom = int((graph.batch == graph.batch[-1]).nonzero()[0])  # the first of the last graph
     lone = select_edges(graph, (graph.ends != atom).all(0))
@@ -123,24 +129,26 @@ def compare_permuted_systems(subject: Subject) -> Outcomes:
     return found
 
 
-def _compare_permuted_atoms_of_crowd(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
+def _compare_permuted_atoms_of_dense_graph(
+    subject: ModuleUnderTest, dense_graph: AtomGraph
+) -> dict[str, GotAndExpected]:
     # of so many neighbours that a list of the nearest, or first, would leave some out
-    exact, order = subject.in_float64(), draw_derangement(len(graph.points))
-    straight, got = (call_on_graph(exact, one) for one in (graph, select_atoms(graph, order)))
+    exact, order = subject.with_float64_copy(), draw_derangement(len(dense_graph.points))
+    straight, got = (call_on_graph(exact, one) for one in (dense_graph, select_atoms(dense_graph, order)))
     return pair_results(got, _reorder_results_by_atoms(exact, straight, got, order))
 
 
-def make_crowded_graph(reading: Reading) -> AtomGraph | None:
-    """A crowded graph, or None for networks that take edges."""
-    if reading.graph.ends is not None or reading.index_names or reading.unread_names or reading.unclear:
+def make_dense_graph(parsed: ParsedGraphInputs) -> AtomGraph | None:
+    """Repeat atoms to a dense graph; None for networks that take edges."""
+    if parsed.graph.ends is not None or parsed.index_names or parsed.unrecognized_index_names or parsed.unclear:
         return None
-    one = take_graph_of_batch(reading.graph, 0)
+    one = select_graph_of_batch(parsed.graph, 0)
     again = torch.arange(len(one.points)).repeat(-(-CROWD // len(one.points)))
     draw = draw_normal_tensors({"": one.points[again]}, seed=33)[""]
     return replace(select_atoms(one, again), points=one.points[again] + ASIDE * shortest_distance(one) * draw)
 
 
-def _order_with_isolated_atoms_last(graph: AtomGraph, atom_order: Tensor) -> Tensor:
+def _move_isolated_atoms_to_end_of_order(graph: AtomGraph, atom_order: Tensor) -> Tensor:
     # An order in which atoms without an edge come last, if the last atom has one: some count atoms by their edges.
     if graph.ends is None:
         return atom_order
@@ -149,87 +157,109 @@ def _order_with_isolated_atoms_last(graph: AtomGraph, atom_order: Tensor) -> Ten
 
 
 def _reorder_results_by_atoms(
-    subject: Subject, results: TensorsByName, got: TensorsByName, atom_order: Tensor
+    subject: ModuleUnderTest, results: TensorsByName, results_of_permuted_atoms: TensorsByName, atom_order: Tensor
 ) -> TensorsByName:
-    return {name: _reorder_result_by_atoms(subject, name, y, got[name], atom_order) for name, y in results.items()}
+    return {
+        name: _reorder_result_by_atoms(subject, name, y, results_of_permuted_atoms[name], atom_order)
+        for name, y in results.items()
+    }
 
 
-def _reorder_result_by_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, atom_order: Tensor) -> Tensor:
+def _reorder_result_by_atoms(
+    subject: ModuleUnderTest, result_name: str, result: Tensor, result_of_permuted_atoms: Tensor, atom_order: Tensor
+) -> Tensor:
     # A result in another order of atoms: its rows, or rows and columns where it has both for each atom.
-    moved = _reorder_rows_of_result(subject, name, y, len(atom_order), atom_order)
-    if y.shape[:2] != (len(atom_order), len(atom_order)) or subject.result_frame(name).axes or got.shape != y.shape:
+    moved = _reorder_rows_of_result(subject, result_name, result, len(atom_order), atom_order)
+    if (
+        result.shape[:2] != (len(atom_order), len(atom_order))
+        or subject.result_rule(result_name).axes
+        or result_of_permuted_atoms.shape != result.shape
+    ):
         return moved
     square = moved[:, atom_order]
-    return square if largest_difference(got, square) < largest_difference(got, moved) else moved
+    return (
+        square
+        if largest_difference(result_of_permuted_atoms, square) < largest_difference(result_of_permuted_atoms, moved)
+        else moved
+    )
 
 
-def compare_edge_orders(subject: Subject) -> Outcomes:
+def compare_edge_orders(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Compare results of permuted edges with permuted results."""
-    reading = require_reading(subject)
-    assert reading.graph.edges is not None
-    order = draw_derangement(len(reading.graph.edges))
-    got, straight = subject(reading.arguments_for(select_edges(reading.graph, order))), subject(subject.given)
+    parsed = require_parsed_graph_inputs(subject)
+    assert parsed.graph.edges is not None
+    order = draw_derangement(len(parsed.graph.edges))
+    got, straight = subject(parsed.make_arguments_for_graph(select_edges(parsed.graph, order))), subject(subject.given)
     expected = {name: _reorder_rows_of_result(subject, name, y, len(order), order) for name, y in straight.items()}
     return pair_results(got, expected)
 
 
-def compare_moved_images(subject: Subject) -> Outcomes:
-    """Compare results after points move to other cells."""
-    reading = require_reading(subject)
-    graph, axes = reading.graph, list(reading.periodic)
-    straight, numbers = subject(reading.arguments_for(graph)), torch.arange(len(graph.points))
+def compare_moved_images(subject: ModuleUnderTest) -> GotAndExpectedByPart:
+    """Compare results before and after atoms move to periodic images."""
+    parsed = require_parsed_graph_inputs(subject)
+    graph, axes = parsed.graph, list(parsed.periodic)
+    straight, numbers = subject(parsed.make_arguments_for_graph(graph)), torch.arange(len(graph.points))
     first, every = (torch.zeros(len(numbers), 3) for _ in range(2))
     first[0, axes] = 1
     every[:, axes] = (numbers[:, None] // 2 ** torch.arange(3)).remainder(2)[:, axes].to(every)
     found, moved = (
-        pair_results(subject(reading.arguments_for(move_atoms_to_other_cells(graph, steps))), straight)
+        pair_results(subject(parsed.make_arguments_for_graph(move_atoms_to_other_cells(graph, steps))), straight)
         for steps in (first, every)
     )
     found = {**found, **prefix_part_names("all atoms", moved)}
-    said = [name for name, x in reading.values.items() if last_dict_key(name) == PERIODIC and x.numel() % 3 == 0]
-    if reading.graph.ends is not None or len(said) != 1:
+    said = [name for name, x in parsed.values.items() if last_dict_key(name) == PERIODIC and x.numel() % 3 == 0]
+    if parsed.graph.ends is not None or len(said) != 1:
         return found
-    return {**found, **compare_or_say_why_not("an open side", lambda: _compare_longer_open_axis(subject, said[0]))}
+    return {
+        **found,
+        **compare_or_give_reason("an open side", lambda: _compare_longer_cell_along_open_axis(subject, said[0])),
+    }
 
 
-def _compare_longer_open_axis(subject: Subject, periodic_name: str) -> dict[str, Pair]:
+def _compare_longer_cell_along_open_axis(subject: ModuleUnderTest, pbc_argument_name: str) -> dict[str, GotAndExpected]:
     # a vector along which the cell does not repeat may be longer
-    reading = require_reading(subject)
-    graph, axis = reading.graph, reading.periodic[0]
+    parsed = require_parsed_graph_inputs(subject)
+    graph, axis = parsed.graph, parsed.periodic[0]
     assert graph.cells is not None
     longer = graph.cells.clone()
     longer[:, axis] *= 1.5
-    said = reading.values[periodic_name].clone()
+    said = parsed.values[pbc_argument_name].clone()
     said.view(-1, 3)[:, axis] = 0
     one, two = (
-        call_network_detached(subject, {**reading.arguments_for(replace(graph, cells=cells)), periodic_name: said})
+        call_network_detached(
+            subject, {**parsed.make_arguments_for_graph(replace(graph, cells=cells)), pbc_argument_name: said}
+        )
         for cells in (longer, graph.cells)
     )
     names = [name for name in two if name == subject.energy or name == subject.forces]
     return pair_results({name: one[name] for name in names}, {name: two[name] for name in names})
 
 
-def compare_lattice_bases(subject: Subject) -> Outcomes:
+def compare_lattice_bases(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Compare results for other basis vectors of a lattice."""
-    reading = require_reading(subject)
-    axis, other = reading.periodic[:2]
-    sheared_results = subject(reading.arguments_for(shear_lattice(reading.graph, axis, other)))
+    parsed = require_parsed_graph_inputs(subject)
+    axis, other = parsed.periodic[:2]
+    sheared_results = subject(parsed.make_arguments_for_graph(shear_lattice(parsed.graph, axis, other)))
     found = pair_results(sheared_results, subject(subject.given))
-    return {**found, **compare_one_atom_crystal(subject, _compare_sheared_crystal)}
+    return {**found, **compare_on_one_atom_crystal(subject, _compare_crystal_in_sheared_lattice_basis)}
 
 
-def compare_one_atom_crystal(subject: Subject, compare: Callable[[Subject, AtomGraph], Outcomes]) -> dict[str, Outcome]:
-    """Compare by a cubic crystal of one atom; nothing for networks that take edges."""
-    reading = require_reading(subject)
-    graph = reading.graph
-    if graph.ends is not None or len(reading.periodic) < 3 or graph.number > 1:
+def compare_on_one_atom_crystal(
+    subject: ModuleUnderTest, compare: Callable[[ModuleUnderTest, AtomGraph], GotAndExpectedByPart]
+) -> dict[str, GotAndExpectedOrReason]:
+    """Run a comparison on a one-atom cubic crystal, unless the network takes edges."""
+    parsed = require_parsed_graph_inputs(subject)
+    graph = parsed.graph
+    if graph.ends is not None or len(parsed.periodic) < 3 or graph.graph_count > 1:
         return {}
     cube = EDGE * shortest_distance(graph) * torch.eye(3, dtype=graph.points.dtype)[None]
     crystal = replace(select_atoms(graph, torch.zeros(1, dtype=torch.int64)), cells=cube)
-    return compare_or_say_why_not(CRYSTAL, lambda: compare(subject, crystal))
+    return compare_or_give_reason(CRYSTAL, lambda: compare(subject, crystal))
 
 
-def _compare_sheared_crystal(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
+def _compare_crystal_in_sheared_lattice_basis(
+    subject: ModuleUnderTest, crystal: AtomGraph
+) -> dict[str, GotAndExpected]:
     # far from a cube
     axes = [(0, 1), (0, 1), (1, 2), (1, 2), (0, 2)]
     other = reduce(lambda found, pair: shear_lattice(found, *pair), axes, crystal)
@@ -254,9 +284,9 @@ def keep_shorter_edges(graph: AtomGraph) -> AtomGraph:
     return select_edges(graph, lengths <= lengths.median() * (1 + 1e-6)) if len(lengths) else graph
 
 
-def check_finite_systems(subject: Subject) -> Outcomes:
+def check_finite_systems(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Check that isolated, close and collinear atoms give finite results."""
-    graph = require_reading(subject).graph
+    graph = require_parsed_graph_inputs(subject).graph
     cases: dict[str, AtomGraph] = {}
     if graph.ends is not None:
         cases["an atom without edges"] = select_edges(graph, (graph.ends != 0).all(0))
@@ -269,9 +299,9 @@ def check_finite_systems(subject: Subject) -> Outcomes:
     if len(graph.points) > 2:
         for axis, name in enumerate("xyz"):
             cases[f"on a line along {name}"] = place_atoms_on_line(graph, axis, shortest_distance(graph))
-    found: dict[str, Outcome] = {}
+    found: dict[str, GotAndExpectedOrReason] = {}
     for name, case in cases.items():
-        found |= compare_or_say_why_not(name, lambda graph=case: _check_finite_results(subject, graph))  # type: ignore[misc]
+        found |= compare_or_give_reason(name, lambda graph=case: _check_finite_results_on_graph(subject, graph))  # type: ignore[misc]
     return found or {"": "there are no edges, and less than three points"}
 
 
@@ -281,7 +311,7 @@ def _make_graph_of_atom_between_two(graph: AtomGraph) -> AtomGraph:
     places = shortest_distance(graph) * torch.tensor([[-1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     points, same = places.to(graph.points), torch.zeros_like(rows)
     found = replace(graph, points=points, batch=same, atoms=graph.atoms[rows], twins=same)
-    if graph.number > 1:
+    if graph.graph_count > 1:
         found = replace(found, graphs=graph.graphs[:1], cells=None if graph.cells is None else graph.cells[:1])
     if graph.ends is None or graph.edges is None or graph.edge_twins is None:
         return found
@@ -301,14 +331,18 @@ def _move_two_points_close(graph: AtomGraph) -> AtomGraph:
     return replace(graph, points=points)
 
 
-def _check_finite_results(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
+def _check_finite_results_on_graph(subject: ModuleUnderTest, graph: AtomGraph) -> dict[str, GotAndExpected]:
     # Whether results are numbers, as many as there are atoms; of a potential without forces, whether slopes are.
-    values = require_reading(subject).arguments_for(graph)
+    values = require_parsed_graph_inputs(subject).make_arguments_for_graph(graph)
     found, straight = call_network_detached(subject, values), subject(subject.given)
-    atoms = len(require_reading(subject).graph.points)
+    atoms = len(require_parsed_graph_inputs(subject).graph.points)
     pairs = compare_finite_entries_with_ones(found)
     for name, y in straight.items():
-        if count_rows(y, subject.result_frame(name)) == atoms not in (1, require_reading(subject).graph.number):
+        if (
+            count_rows(y, subject.result_rule(name))
+            == atoms
+            not in (1, require_parsed_graph_inputs(subject).graph.graph_count)
+        ):
             wanted = (len(graph.points), *y.shape[1:])
             pairs[name] = (found[name].isfinite().double(), torch.ones(wanted).double())
     if subject.energy is not None and subject.forces is None:
@@ -316,26 +350,25 @@ def _check_finite_results(subject: Subject, graph: AtomGraph) -> dict[str, Pair]
     return {name: pair for name, pair in pairs.items() if pair[1].numel()}
 
 
-def compare_finite_entries_with_ones(results: TensorsByName) -> dict[str, Pair]:
+def compare_finite_entries_with_ones(results: TensorsByName) -> dict[str, GotAndExpected]:
     """Pair each result's mask of finite entries with ones."""
     return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in results.items() if y.numel()}
 
 
-def compare_summed_systems(subject: Subject) -> Outcomes:
+def compare_summed_systems(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     """Compare sums of atomic energies with graph energies."""
     found = subject(subject.given)
-    graph, energy = require_reading(subject).graph, found[subject.energy or ""]
-    outcomes: dict[str, Pair | str] = {}
+    graph, energy = require_parsed_graph_inputs(subject).graph, found[subject.energy or ""]
+    outcomes: dict[str, GotAndExpected | str] = {}
     for name in list_atomic_energy_results(subject):
         y = found[name]
-        if y.numel() != len(graph.points) or energy.numel() not in (1, graph.number):
+        if y.numel() != len(graph.points) or energy.numel() not in (1, graph.graph_count):
             outcomes[name] = f"its shape is {tuple(y.shape)}, where one number for each atom is summed"
             continue
-        sums = torch.zeros(graph.number, dtype=torch.float64).index_add(0, graph.batch, y.flatten())
-        outcomes[name] = (sums if energy.numel() == graph.number else sums.sum().reshape(1), energy.flatten())
+        sums = torch.zeros(graph.graph_count, dtype=torch.float64).index_add(0, graph.batch, y.flatten())
+        outcomes[name] = (sums if energy.numel() == graph.graph_count else sums.sum().reshape(1), energy.flatten())
     return outcomes
 
 
-def list_atomic_energy_results(subject: Subject) -> list[str]:
-    """Name the results that are atomic energies."""
+def list_atomic_energy_results(subject: ModuleUnderTest) -> list[str]:
     return [name for name in subject.outcomes if name in NODE_ENERGIES]

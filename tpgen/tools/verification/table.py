@@ -23,75 +23,94 @@ from tpgen.tools.verification import (
     systems,
 )
 from tpgen.tools.verification.laws import Law
-from tpgen.tools.verification.subject import Subject
+from tpgen.tools.verification.subject import ModuleUnderTest
 
 
-def is_product(subject: Subject) -> bool:
+def is_product(subject: ModuleUnderTest) -> bool:
     return subject.kind == "product"
 
 
-def is_network(subject: Subject) -> bool:
+def is_network(subject: ModuleUnderTest) -> bool:
     return subject.kind == "network"
 
 
-def _choose_by_points(
-    with_points: Callable[[Subject], Any], without_points: Callable[[Subject], Any]
-) -> Callable[[Subject], Any]:
+def _dispatch_by_presence_of_points(
+    function_with_points: Callable[[ModuleUnderTest], Any], function_without_points: Callable[[ModuleUnderTest], Any]
+) -> Callable[[ModuleUnderTest], Any]:
     return lambda subject: (
-        without_points(subject) if is_network(subject) and subject.points is None else with_points(subject)
+        function_without_points(subject)
+        if is_network(subject) and subject.points is None
+        else function_with_points(subject)
     )
 
 
 # Whether a subject has a part, and what is said where not.
-_PARTS: dict[str, tuple[Callable[[Subject], Any], str]] = {
+_PARTS: dict[str, tuple[Callable[[ModuleUnderTest], Any], str]] = {
     "points": (attrgetter("points"), "no input is said to be points"),
     **{name: (attrgetter(name), f"no result is known to be the {name}") for name in ("energy", "forces", "stress")},
     "energies of atoms": (systems.list_atomic_energy_results, "no result is known to be the energies of atoms"),
     "edges": (
-        lambda s: s.reading.graph.ends is not None,
+        lambda s: s.parsed.graph.ends is not None,
         "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in",
     ),
-    "cell": (lambda s: s.reading.periodic, "no cell with a volume, and images of edges in it, is among the inputs"),
-    "plane": (lambda s: len(s.reading.periodic) > 1, "no cell that repeats along two vectors is among the inputs"),
+    "cell": (lambda s: s.parsed.periodic, "no cell with a volume, and images of edges in it, is among the inputs"),
+    "plane": (lambda s: len(s.parsed.periodic) > 1, "no cell that repeats along two vectors is among the inputs"),
     "batch": (
-        lambda s: s.reading.names_with_role("batch") or s.reading.graph.number > 1,
+        lambda s: s.parsed.names_with_role("batch") or s.parsed.graph.graph_count > 1,
         "no tensor named batch says which graph an atom is in",
     ),
 }
 
 
-def _make_reason_for_first_missing_part(*parts: str) -> Callable[[Subject], str]:
+def _make_reason_for_first_missing_part(*parts: str) -> Callable[[ModuleUnderTest], str]:
     # says which part a subject lacks first; "reading" is of its arguments, in which "axes" can be told apart
-    return lambda subject: next(filter(None, (_why_part_missing(subject, part) for part in parts)), "")
+    return lambda subject: next(filter(None, (_reason_if_part_is_missing(subject, part) for part in parts)), "")
 
 
-def _why_part_missing(subject: Subject, part: str) -> str:
-    if part == "reading":
-        return subject.reading if isinstance(subject.reading, str) else subject.reading.unreadable
-    if part == "axes":
-        return subject.reading.unclear
-    has, why = _PARTS[part]
+def _reason_if_part_is_missing(subject: ModuleUnderTest, part_name: str) -> str:
+    if part_name == "reading":
+        return subject.parsed if isinstance(subject.parsed, str) else subject.parsed.unreadable
+    if part_name == "axes":
+        return subject.parsed.unclear
+    has, why = _PARTS[part_name]
     if has(subject):
         return ""
-    return (subject.unsaid or why) if part in ("energy", "forces") else why
+    return (subject.unsaid or why) if part_name in ("energy", "forces") else why
 
 
-def _make_graph_law(about: str, compare: Callable[[Subject], Any], *parts: str) -> Law:
+def _make_law_for_graph_networks(
+    description: str, compare: Callable[[ModuleUnderTest], Any], *required_parts: str
+) -> Law:
     # a law of atoms, cells and edges
     return Law(
-        about, compare, is_network, slack=5, lacks=_make_reason_for_first_missing_part("reading", *parts, "axes")
+        description,
+        compare,
+        is_network,
+        slack=5,
+        lacks=_make_reason_for_first_missing_part("reading", *required_parts, "axes"),
     )
 
 
-def _make_slope_law(about: str, compare: Callable[[Subject], Any], *parts: str) -> Law:
+def _make_law_of_energy_slopes(
+    description: str, compare: Callable[[ModuleUnderTest], Any], *required_parts: str
+) -> Law:
     # differences of energies
-    return Law(about, compare, is_network, limit=5e-8, lacks=_make_reason_for_first_missing_part(*parts), slopes=True)
+    return Law(
+        description,
+        compare,
+        is_network,
+        limit=5e-8,
+        lacks=_make_reason_for_first_missing_part(*required_parts),
+        slopes=True,
+    )
 
 
 LAWS: dict[str, Law] = {
     "definition": Law("equal to the slow definition in float64", laws.compare_with_definition, attrgetter("reference")),
     "e3nn": Law("equal to e3nn's product", laws.compare_with_e3nn, is_product),
-    "right": Law("`right` as a matrix on input 1 is the product", laws.compare_right, is_product, slack=2),
+    "right": Law(
+        "`right` as a matrix on input 1 is the product", laws.compare_right_method_with_forward, is_product, slack=2
+    ),
     "linear": Law("linear in each operand", laws.compare_linearity, lambda s: s.linear or s.affine, slack=5),
     "degree": Law("of the right degree in each operand", laws.compare_degree, attrgetter("degrees"), slack=5),
     "equivariant": Law(
@@ -108,26 +127,37 @@ LAWS: dict[str, Law] = {
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
-        _choose_by_points(
-            systems.compare_permuted_systems, surroundings.compare_also_without_gradients(rows.compare_permuted_rows)
+        _dispatch_by_presence_of_points(
+            systems.compare_permuted_systems,
+            surroundings.wrap_law_to_compare_also_without_gradients(rows.compare_permuted_rows),
         ),
         lambda s: is_network(s) or s.results_of_reordered_rows is not None,
         slack=5,
-        lacks=_choose_by_points(_make_reason_for_first_missing_part("reading"), rows.why_no_rows),
+        lacks=_dispatch_by_presence_of_points(
+            _make_reason_for_first_missing_part("reading"), rows.reason_for_incomparable_rows
+        ),
     ),
-    "edges": _make_graph_law("edges in another order give results in it", masks.compare_edges_and_masks, "edges"),
-    "images": _make_graph_law("a point's image in another cell is as good", systems.compare_moved_images, "cell"),
-    "basis": _make_graph_law("the same lattice by other vectors is as good", systems.compare_lattice_bases, "plane"),
-    "copies": _make_graph_law("two of everything have twice the energy", several.compare_copies_of_system),
-    "batch": _make_graph_law("graphs together are as each alone", several.compare_batch, "batch"),
+    "edges": _make_law_for_graph_networks(
+        "edges in another order give results in it", masks.compare_edges_and_masks, "edges"
+    ),
+    "images": _make_law_for_graph_networks(
+        "a point's image in another cell is as good", systems.compare_moved_images, "cell"
+    ),
+    "basis": _make_law_for_graph_networks(
+        "the same lattice by other vectors is as good", systems.compare_lattice_bases, "plane"
+    ),
+    "copies": _make_law_for_graph_networks("two of everything have twice the energy", several.compare_copies_of_system),
+    "batch": _make_law_for_graph_networks("graphs together are as each alone", several.compare_batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
-        surroundings.compare_also_without_gradients(
-            _choose_by_points(rows.check_finite_points, rows.check_finite_rows)
+        surroundings.wrap_law_to_compare_also_without_gradients(
+            _dispatch_by_presence_of_points(
+                rows.check_finite_results_at_degenerate_points, rows.check_finite_results_with_vanishing_rows
+            )
         ),
         is_network,
         limit=0.0,
-        lacks=_choose_by_points(_make_reason_for_first_missing_part("reading", "axes"), lambda s: ""),
+        lacks=_dispatch_by_presence_of_points(_make_reason_for_first_missing_part("reading", "axes"), lambda s: ""),
     ),
     "sum": Law(
         "energies of atoms add up",
@@ -153,10 +183,10 @@ LAWS: dict[str, Law] = {
     "second order": Law("gradients of gradients", partial(derivatives.compare_derivative, 2), slack=5),
     "third order": Law("gradients of these", partial(derivatives.compare_derivative, 3), slack=10),
     "Hessian": Law("second derivatives are symmetric", potentials.compare_second_derivatives, slack=5),
-    "forces": _make_slope_law(
+    "forces": _make_law_of_energy_slopes(
         "forces are the slope of the energy", potentials.compare_forces, "points", "energy", "forces"
     ),
-    "stress": _make_slope_law(
+    "stress": _make_law_of_energy_slopes(
         "stress is the slope by strain over the volume", potentials.compare_stress, "energy", "stress"
     ),
     "smooth": Law(
@@ -168,7 +198,7 @@ LAWS: dict[str, Law] = {
     ),
     "conservation": Law(
         "a trajectory keeps its energy",
-        potentials.compare_conservation,
+        potentials.compare_energy_conservation,
         is_network,
         limit=potentials.DRIFT,
         lacks=_make_reason_for_first_missing_part("points", "energy"),
@@ -185,10 +215,12 @@ LAWS: dict[str, Law] = {
     "no_grad": Law("the same values whether or not gradients are taken", surroundings.compare_gradient_modes),
     "memory": Law(
         "inputs are read wherever they lie",
-        surroundings.compare_also_without_gradients(surroundings.compare_memory_layouts),
+        surroundings.wrap_law_to_compare_also_without_gradients(surroundings.compare_memory_layouts),
         slack=5,
     ),
-    "surroundings": Law("a call leaves all else as it was", surroundings.check_untouched, is_network, limit=0.0),
+    "surroundings": Law(
+        "a call leaves all else as it was", surroundings.check_side_effects_of_call, is_network, limit=0.0
+    ),
     "threads": Law("the same numbers on any number of threads", runs.compare_threads, lambda s: s.device.type == "cpu"),
     "saved": Law("the same bits after a save", runs.compare_saved_copies, limit=0.0),
 }

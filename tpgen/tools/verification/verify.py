@@ -28,7 +28,7 @@ from tpgen.tools.verification.derivatives import (
     DERIVATIVE_LIMIT,
     FREED,
     OF_TORCH,
-    is_freed_graph,
+    is_freed_graph_error,
     replace_norms_by_formulas,
 )
 from tpgen.tools.verification.findings import (
@@ -38,18 +38,18 @@ from tpgen.tools.verification.findings import (
     PASSED,
     LawFinding,
     count_statuses_as_text,
-    judge_outcome,
-    list_finding_cells,
+    format_finding_as_table_row,
+    format_findings_as_html,
+    judge_comparison,
     tolerance_of,
-    write_findings_html,
 )
 from tpgen.tools.verification.laws import Law
-from tpgen.tools.verification.modules import build_module_subject
-from tpgen.tools.verification.networks import build_network_subject, copy_tensors_in
+from tpgen.tools.verification.modules import build_tested_tpgen_module
+from tpgen.tools.verification.networks import build_tested_network, copy_tensors_in_arguments
 from tpgen.tools.verification.potentials import SLOPE
 from tpgen.tools.verification.precision import copy_in_float64
 from tpgen.tools.verification.runs import is_random, is_random_in_training_alone
-from tpgen.tools.verification.subject import Subject
+from tpgen.tools.verification.subject import ModuleUnderTest
 from tpgen.tools.verification.table import LAWS, UNSEEN, is_network
 
 STOCK = "stock"  # the law of a conversion, which is asked of two networks
@@ -80,7 +80,7 @@ WITHOUT_SPLINES = "of the network without splines, which are for inference"
 
 @dataclass(frozen=True)
 class Verification(Shown):
-    """Findings of all laws on a module."""
+    """Report: findings of all laws on a module."""
 
     kind: str
     title: str
@@ -117,7 +117,7 @@ class Verification(Shown):
         return tuple(dict.fromkeys(f.law for f in self.findings if f.law not in compared))
 
     @property
-    def said(self) -> str:
+    def verdict(self) -> str:
         """Verdict in a few words."""
         if self.failed:
             return f"BROKEN: {', '.join(self.failed)}"
@@ -136,7 +136,7 @@ class Verification(Shown):
         """Each law's finding of largest error over tolerance."""
         found: dict[str, LawFinding] = {}
         for finding in self.findings:
-            if finding.law not in found or _share_of_tolerance(finding) > _share_of_tolerance(found[finding.law]):
+            if finding.law not in found or _error_over_tolerance(finding) > _error_over_tolerance(found[finding.law]):
                 found[finding.law] = finding
         return tuple(found.values())
 
@@ -156,26 +156,30 @@ class Verification(Shown):
         return tuple(f for one in worst for f in (one, *(also for also in left if also.law == one.law)))
 
     def __str__(self) -> str:
-        rows = [COLUMNS, *(list_finding_cells(finding) for finding in self.shown())]
-        return "\n".join([*self._heading_lines(), "", table(rows), "", self._summary_line()])
+        rows = [COLUMNS, *(format_finding_as_table_row(finding) for finding in self.shown())]
+        return "\n".join([*self._format_report_heading_lines(), "", table(rows), "", self._format_report_summary()])
 
     def _repr_html_(self) -> str:
-        return div_lines(*self._heading_lines()) + write_findings_html(self.shown()) + div_lines(self._summary_line())
-
-    def _heading_lines(self) -> tuple[str, str, str]:
         return (
-            f"{self.kind} {self.title}: {self.said}",
+            div_lines(*self._format_report_heading_lines())
+            + format_findings_as_html(self.shown())
+            + div_lines(self._format_report_summary())
+        )
+
+    def _format_report_heading_lines(self) -> tuple[str, str, str]:
+        return (
+            f"{self.kind} {self.title}: {self.verdict}",
             self.settings,
             f"{self.dtype} on {self.device}, {self.seconds:.1f} s",
         )
 
-    def _summary_line(self) -> str:
+    def _format_report_summary(self) -> str:
         unseen = UNSEEN.get(self.kind, "").format(mode=self.mode)
         cause = f"\n{REMEMBERS}" * ("history" in self.failed and len(self.failed) > 1)
         return f"largest error of each law; of all comparisons {count_statuses_as_text(self.findings)}{cause}{unseen}"
 
 
-def _share_of_tolerance(finding: LawFinding) -> float:
+def _error_over_tolerance(finding: LawFinding) -> float:
     # failures without an error come first, findings that were not compared last
     if finding.relative is None or finding.tolerance is None:
         return float("inf") if finding.status == FAILED else -1.0
@@ -195,7 +199,7 @@ def verify(
     backend: str = "aot_eager",
     progress: ProgressOption = None,
 ) -> Verification:
-    """Check whether a module obeys laws, on its device and in its dtype.
+    """Check whether a module obeys laws, as of equivariance, on its device and in its dtype.
 
     Parameters
     ----------
@@ -204,9 +208,9 @@ def verify(
     inputs
         arguments of a network's call, as a tuple.
     irreps_in, irreps_out
-        how a network's floating inputs and results turn, as a list or a mapping from names: irreps,
+        how a network's floating inputs and results rotate, as a list or a mapping from names: irreps,
         ``cartesian_points`` (which translations move), ``cartesian_vectors``, ``cartesian_tensors`` or None.  Known
-        names, such as ``positions`` and ``forces``, need no entry.  A network without turning tensors has not passed,
+        names, such as ``positions`` and ``forces``, need no entry.  A network without rotating tensors has not passed,
         unless ``only`` names other laws.
     only
         names of `LAWS`, or "stock"; default: all.  Named laws must be compared to pass.
@@ -228,8 +232,8 @@ def verify(
     >>> report.passed, report.finding("equivariant", "parity").status
     (True, 'passed')
     """
-    chosen = _chosen_law_names(only, without)
-    made = _build_subject(subject, inputs, irreps_in, irreps_out, rows, backend)
+    chosen = _choose_law_names(only, without)
+    made = _build_tested_module(subject, inputs, irreps_in, irreps_out, rows, backend)
     tolerance_of(made.dtype)  # or nothing could be judged
     start = time.perf_counter()
     findings = _run_laws(chosen, made, inputs or (), progress)
@@ -247,37 +251,39 @@ def verify(
     return Verification(made.kind, made.title, made.settings, dtype, where, took, tuple(findings), mode, asked)
 
 
-def _chosen_law_names(only: str | Iterable[str] | None, without: str | Iterable[str]) -> list[str]:
+def _choose_law_names(only: str | Iterable[str] | None, without: str | Iterable[str]) -> list[str]:
     chosen, left_out = ([n] if isinstance(n, str) else list(n) for n in (LAW_NAMES if only is None else only, without))
     check_known("law", [*chosen, *left_out], LAW_NAMES, InputError)
     return [name for name in chosen if name not in left_out]
 
 
-def _is_law_applicable(name: str, subject: Subject) -> Any:
-    if name == STOCK:
+def _is_law_applicable(law_name: str, subject: ModuleUnderTest) -> Any:
+    if law_name == STOCK:
         return is_network(subject) and bool(conversion_report(subject.module).replaced)
-    return LAWS[name].applies(subject)
+    return LAWS[law_name].applies(subject)
 
 
-def _build_subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
-    if rows < 1:
-        raise InputError(f"rows: a verification needs one row at least, got {rows}")
+def _build_tested_module(
+    module_or_plan: Any, inputs: Any, irreps_in: Any, irreps_out: Any, row_count: int, backend: str
+) -> ModuleUnderTest:
+    if row_count < 1:
+        raise InputError(f"rows: a verification needs one row at least, got {row_count}")
     check_known("backend", [backend], [name for name in BACKENDS if name not in ("eager", "script")], InputError)
     check_backend(Config(backend=backend))
-    if isinstance(subject, Plan):
-        subject = build_module(subject, **list_size_keywords(subject))
-    if not isinstance(subject, nn.Module):
+    if isinstance(module_or_plan, Plan):
+        module_or_plan = build_module(module_or_plan, **list_size_keywords(module_or_plan))
+    if not isinstance(module_or_plan, nn.Module):
         raise InputError(
-            f"give a torch.nn.Module or a plan, got {a_kind(subject)}: a function goes into the forward of one"
+            f"give a torch.nn.Module or a plan, got {a_kind(module_or_plan)}: a function goes into the forward of one"
         )
-    made = build_module_subject(subject, rows)
+    made = build_tested_tpgen_module(module_or_plan, row_count)
     if made is None:
         if inputs is None:
             raise InputError(
-                f"{type(subject).__name__} is no module of tpgen's: give the arguments of a call, as in "
+                f"{type(module_or_plan).__name__} is no module of tpgen's: give the arguments of a call, as in "
                 "verify(network, (x,))"
             )
-        made = build_network_subject(subject, inputs, irreps_in, irreps_out)
+        made = build_tested_network(module_or_plan, inputs, irreps_in, irreps_out)
     elif (inputs, irreps_in, irreps_out) != (None, None, None):
         raise InputError(f"inputs and irreps are for networks: a {made.kind} brings its own")
     return replace(made, backend=backend)
@@ -285,7 +291,7 @@ def _build_subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, r
 
 @bypassing_programs()
 def _run_laws(
-    law_names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: ProgressOption
+    law_names: Sequence[str], subject: ModuleUnderTest, network_inputs: Sequence[Any], progress: ProgressOption
 ) -> list[LawFinding]:
     findings: list[LawFinding] = []
     there = [name for name in law_names if _is_law_applicable(name, subject)]
@@ -293,45 +299,50 @@ def _run_laws(
         for name in there:
             begin(name)
             findings += (
-                _compare_with_unconverted_network(subject, inputs)
+                _compare_with_unconverted_network(subject, network_inputs)
                 if name == STOCK
-                else _findings_of_law(name, LAWS[name], subject)
+                else _compare_and_judge_law(name, LAWS[name], subject)
             )
     return findings
 
 
-def _findings_of_law(name: str, law: Law, subject: Subject, norms_by_formula: bool = False) -> list[LawFinding]:
+def _compare_and_judge_law(
+    law_name: str, law: Law, subject: ModuleUnderTest, norms_by_formula: bool = False
+) -> list[LawFinding]:
     # an error that the module raises breaks this law alone
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
-    if name in BY_DIFFERENCES and subject.reference is None:
+    if law_name in BY_DIFFERENCES and subject.reference is None:
         tolerance = DERIVATIVE_LIMIT
-    by_nets = name in OF_NETS and has_splined_nets(subject.module)
+    by_nets = law_name in OF_NETS and has_splined_nets(subject.module)
     if law.slopes:  # differences see that slopes of splines have corners
         tolerance = max(tolerance, find_largest_spline_error(subject.module))
     if why := law.lacks(subject):
-        return [LawFinding(name, "", NOT_COMPARED, why=why)]
-    if name in BY_PLACE and is_random_in_training_alone(subject):
-        return [replace(f, why=f.why or IN_EVALUATION) for f in _findings_of_law(name, law, subject.in_evaluation())]
+        return [LawFinding(law_name, "", NOT_COMPARED, why=why)]
+    if law_name in BY_PLACE and is_random_in_training_alone(subject):
+        return [
+            replace(f, why=f.why or IN_EVALUATION)
+            for f in _compare_and_judge_law(law_name, law, subject.with_copy_in_evaluation_mode())
+        ]
     try:
         with disable_splines(subject.module) if by_nets else nullcontext():
             outcomes: Mapping[str, Any] = law.compare(_copy_module_as_is_in_float64(subject) if by_nets else subject)
     except Exception as error:
-        outcomes = {"": FREED if is_freed_graph(error) else error}
+        outcomes = {"": FREED if is_freed_graph_error(error) else error}
     found = [
-        judge_outcome(name, part, outcome, tolerance, _rounding_floor(law, part, subject))
+        judge_comparison(law_name, part, outcome, tolerance, _allowed_absolute_rounding_error(law, part, subject))
         for part, outcome in outcomes.items()
     ]
-    if name == "equivariant" and subject.dtype == torch.float64:
+    if law_name == "equivariant" and subject.dtype == torch.float64:
         found = [
             replace(f, why=f.why or COUPLINGS) if f.status == FAILED and _is_float32_rounding(f) else f for f in found
         ]
     if not any(f.status == FAILED for f in found):
         return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
-    if name in BY_PLACE and is_random(subject):
-        return [LawFinding(name, "", NOT_COMPARED, why=ELSEWHERE)]
-    if name in OF_HIGHER_ORDER and not norms_by_formula and is_network(subject):
+    if law_name in BY_PLACE and is_random(subject):
+        return [LawFinding(law_name, "", NOT_COMPARED, why=ELSEWHERE)]
+    if law_name in OF_HIGHER_ORDER and not norms_by_formula and is_network(subject):
         with replace_norms_by_formulas():
-            again = _findings_of_law(name, law, subject, norms_by_formula=True)
+            again = _compare_and_judge_law(law_name, law, subject, norms_by_formula=True)
         return found if any(f.status == FAILED for f in again) else [replace(f, why=OF_TORCH) for f in again]
     return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
 
@@ -340,21 +351,21 @@ def _is_float32_rounding(finding: LawFinding) -> bool:
     return finding.relative is not None and finding.relative < torch.finfo(torch.float32).eps * 10
 
 
-def _copy_module_as_is_in_float64(subject: Subject) -> Subject:
+def _copy_module_as_is_in_float64(subject: ModuleUnderTest) -> ModuleUnderTest:
     return replace(subject, exact=lambda: copy_in_float64(subject.module))
 
 
-def _rounding_floor(law: Law, part: str, subject: Subject) -> float:
+def _allowed_absolute_rounding_error(law: Law, part_name: str, subject: ModuleUnderTest) -> float:
     if not law.floored:
         return 0.0
     if law.slopes:
         return subject.floors.get(SLOPE, 0.0)
     exact = 1.0 if law.limit is None else torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps
-    return exact * subject.floors.get(part.rpartition(", ")[2], 0.0)
+    return exact * subject.floors.get(part_name.rpartition(", ")[2], 0.0)
 
 
-def _compare_with_unconverted_network(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
-    proof = conversion_report(subject.module, prove=copy_tensors_in(inputs)).proof
+def _compare_with_unconverted_network(subject: ModuleUnderTest, network_inputs: Sequence[Any]) -> list[LawFinding]:
+    proof = conversion_report(subject.module, prove=copy_tensors_in_arguments(network_inputs)).proof
     assert proof is not None
     found, how = [], WITHOUT_SPLINES if has_splined_nets(subject.module) else ""
     for d in proof.differences:
