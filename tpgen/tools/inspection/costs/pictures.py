@@ -168,7 +168,12 @@ def draw_graph(request: Request, path: str | Path) -> None:
     names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
     colors = {index: path_color(index) for index in names}
     _draw_graph_dots(
-        list_picture_nodes(request.emit_program().graph), names, colors, "several paths, or all", path, with_numbers=True
+        list_picture_nodes(request.emit_program().graph),
+        names,
+        colors,
+        "several paths, or all",
+        path,
+        with_numbers=True,
     )
 
 
