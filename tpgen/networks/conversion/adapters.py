@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from tpgen.base.errors import TpgenError
-from tpgen.networks.conversion.packages import get_module_name_in_package, group_foreign_modules
+from tpgen.networks.conversion.packages import get_module_name_in_package, group_modules_without_installed_class
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, get_swap_mark
 
 Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[SwapOrKept]]
@@ -41,10 +41,10 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 def load_adapters_for(network: nn.Module) -> list[Adapter]:
     """Adapters of the projects in a network."""
     packages = find_packages_in(network)
-    return [_load_adapter_or_excuse(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
+    return [_load_adapter_or_fallback(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
-def cast_projects_to_float64(network: nn.Module) -> None:
+def cast_project_modules_to_float64(network: nn.Module) -> None:
     """Let modules that cast to float32 cast to float64, in place."""
     for package in find_packages_in(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
@@ -60,9 +60,9 @@ def list_packages_of_class(module: nn.Module) -> set[str]:
     return {get_module_name_in_package(cls).partition(".")[0] for cls in type(module).__mro__}
 
 
-def find_kept_packaged_modules(network: nn.Module) -> Iterable[KeptModule]:
+def find_package_mismatches(network: nn.Module) -> Iterable[KeptModule]:
     """Yield a `KeptModule` per known project whose installed code differs from packaged code."""
-    for project, modules in group_foreign_modules(network).items():
+    for project, modules in group_modules_without_installed_class(network).items():
         if project == "e3nn" or project in ADAPTERS:
             yield KeptModule(
                 modules[0],
@@ -89,7 +89,7 @@ def check_adapter_swaps(network: nn.Module, adapter: Adapter, swaps: Iterable[Cl
         seen.add(swap.module)
 
 
-def _load_adapter_or_excuse(package: str, adapter: Adapter | str) -> Adapter:
+def _load_adapter_or_fallback(package: str, adapter: Adapter | str) -> Adapter:
     if not isinstance(adapter, str):
         return adapter
     try:
@@ -97,10 +97,10 @@ def _load_adapter_or_excuse(package: str, adapter: Adapter | str) -> Adapter:
             raise ValueError("an adapter is written as module:function")
         return resolve_name(adapter)
     except (ImportError, AttributeError, ValueError) as error:
-        return partial(_keep_modules_without_adapter, package, f"{adapter}: {error}")
+        return partial(_report_unloadable_adapter, package, f"{adapter}: {error}")
 
 
-def _keep_modules_without_adapter(
+def _report_unloadable_adapter(
     package: str, why: str, network: nn.Module, options: dict[str, Any]
 ) -> Iterable[SwapOrKept]:
     first = next(module for module in network.modules() if package in list_packages_of_class(module))

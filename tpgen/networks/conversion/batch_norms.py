@@ -35,17 +35,17 @@ class ConvertedBatchNorm(BatchNorm):
         # e3nn reads no bias without scalars: its gradient is None
         bias = torch.zeros_like(self.running_mean) if bias is None or not len(bias) else bias
         rows = input.reshape(-1, input.shape[-1])
-        made = self._normalize_in_training if self.training else self._normalize_in_evaluation
+        made = self._normalize_rows_in_training if self.training else self._normalize_rows_in_evaluation
         return made(table, rows, weight, bias).view(input.shape)
 
-    def _normalize_in_training(self, table: NormTable, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def _normalize_rows_in_training(self, table: NormTable, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         out, mean, variance = batch_norm(table, rows, weight, bias, self.eps)
         with torch.no_grad():
             for kept, now in ((self.running_mean, mean), (self.running_var, variance)):
                 kept.copy_((1 - self.momentum) * kept + self.momentum * now)  # lerp has another infinity
         return out
 
-    def _normalize_in_evaluation(self, table: NormTable, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def _normalize_rows_in_evaluation(self, table: NormTable, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         scale = ((self.running_var + self.eps).rsqrt() * weight)[table.copy]
         shift = bias - self.running_mean * scale[table.scalars]
         return torch.addcmul(scale.new_zeros(len(scale)).index_copy(0, table.scalars, shift), rows, scale)

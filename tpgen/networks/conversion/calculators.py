@@ -14,7 +14,7 @@ from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.holders import calculators_in
 
 
-class _GraphTensorsAsAttributes(dict[str, Any]):
+class _GraphTensorsWithAttributes(dict[str, Any]):
     """A graph object's tensors, also readable as attributes."""
 
     def __getattr__(self, name: str) -> Any:
@@ -25,14 +25,14 @@ class _GraphTensorsAsAttributes(dict[str, Any]):
 
 
 pytree.register_pytree_node(
-    _GraphTensorsAsAttributes,
+    _GraphTensorsWithAttributes,
     lambda graph: (list(graph.values()), tuple(graph)),
-    lambda values, names: _GraphTensorsAsAttributes(zip(names, values, strict=True)),
+    lambda values, names: _GraphTensorsWithAttributes(zip(names, values, strict=True)),
     flatten_with_keys_fn=lambda graph: ([(pytree.MappingKey(n), x) for n, x in graph.items()], tuple(graph)),
 )
 
 
-def collect_call_arguments(option: str, holder: Any, networks: Sequence[nn.Module], given: Any) -> list[Any]:
+def collect_forward_arguments(option: str, holder: Any, networks: Sequence[nn.Module], given: Any) -> list[Any]:
     """Each network's arguments of a call, as given or by a calculator."""
     get_property = getattr(holder, "get_property", None)
     if given is None or isinstance(given, Sequence) or not callable(get_property):
@@ -40,9 +40,9 @@ def collect_call_arguments(option: str, holder: Any, networks: Sequence[nn.Modul
     calls: dict[nn.Module, tuple[Any, ...]] = {}
 
     def record_first_call(network: nn.Module, args: Any, keywords: Any) -> None:
-        calls.setdefault(network, _copy_positional_arguments(option, network, args, keywords))
+        calls.setdefault(network, _bind_and_clone_arguments(option, network, args, keywords))
 
-    _clear_results_of_calculators(holder)
+    _clear_cached_calculator_results(holder)
     hooks = [network.register_forward_pre_hook(record_first_call, with_kwargs=True) for network in networks]
     try:
         with bypassing_programs():
@@ -57,7 +57,7 @@ def collect_call_arguments(option: str, holder: Any, networks: Sequence[nn.Modul
     finally:
         for hook in hooks:
             hook.remove()
-        _clear_results_of_calculators(holder)
+        _clear_cached_calculator_results(holder)
     for network in networks:
         if network not in calls:
             raise InputError(
@@ -67,29 +67,29 @@ def collect_call_arguments(option: str, holder: Any, networks: Sequence[nn.Modul
     return [calls[network] for network in networks]
 
 
-def _clear_results_of_calculators(holder: Any) -> None:
+def _clear_cached_calculator_results(holder: Any) -> None:
     # a sum of calculators computes nothing twice
     for one in calculators_in(holder):
         if isinstance(getattr(one, "results", None), dict):
             one.results = {}
 
 
-def _copy_positional_arguments(option: str, network: nn.Module, args: Any, keywords: Any) -> tuple[Any, ...]:
+def _bind_and_clone_arguments(option: str, network: nn.Module, args: Any, keywords: Any) -> tuple[Any, ...]:
     call = signature(network.forward).bind(*args, **keywords)
     call.apply_defaults()
     if alone := keywords.keys() & call.kwargs.keys():
         raise InputError(f"{option}: {type(network).__name__} takes {', '.join(sorted(alone))} by keyword alone")
     if call.arguments.get("training") is False:  # else the graph of forces is gone
         call.arguments["training"] = True
-    return pytree.tree_map(_copy_tensors_of, call.args)
+    return pytree.tree_map(_clone_leaf_tensors, call.args)
 
 
-def _copy_tensors_of(value: Any) -> Any:
+def _clone_leaf_tensors(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     to_dict = getattr(value, "to_dict", None)  # of torch_geometric's graphs
     return (
-        pytree.tree_map(_copy_tensors_of, _GraphTensorsAsAttributes(to_dict()))
+        pytree.tree_map(_clone_leaf_tensors, _GraphTensorsWithAttributes(to_dict()))
         if callable(to_dict) and not isinstance(value, Mapping)
         else value
     )

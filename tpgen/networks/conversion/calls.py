@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import BackendError, TpgenError
-from tpgen.networks.conversion.notices import suppress_notices
+from tpgen.networks.conversion.notices import suppress_slow_path_warnings
 from tpgen.networks.conversion.swap import get_swap_mark
 from tpgen.networks.trial import is_floating, restore_module_after
 
@@ -34,7 +34,7 @@ def blame_conversion(network: nn.Module) -> Iterator[None]:
         yield
     except (CallError, GraphError) as error:
         cause = error.__cause__ or error
-        module = _name_of_failing_swapped_module(network, cause)
+        module = _find_converted_module_in_traceback(network, cause)
         where, leave = (f" in {module!r}", f"leave the module out, keep={module!r}") if module else ("", "leave it")
         raise TpgenError(
             f"the conversion is at fault{where} ({_describe_error(cause)}): the stock network takes these inputs, and "
@@ -42,7 +42,7 @@ def blame_conversion(network: nn.Module) -> Iterator[None]:
         ) from cause
 
 
-def _name_of_failing_swapped_module(network: nn.Module, error: BaseException) -> str:
+def _find_converted_module_in_traceback(network: nn.Module, error: BaseException) -> str:
     names = {id(module): name for name, module in network.named_modules() if get_swap_mark(module) is not None}
     found, trace = "", error.__traceback__
     while trace is not None:
@@ -65,7 +65,7 @@ def call_network(network: nn.Module, given: list[Any]) -> Any:
         ) from error
     except Exception as error:
         said = f"the stock network cannot be called with these inputs ({_describe_error(error)})"
-        if opaque := _describe_argument_not_cast(given):
+        if opaque := _describe_argument_with_hidden_tensors(given):
             raise CallError(
                 f"{said}: {opaque} could not be cast. Give its tensors in a dict, as in `batch.to_dict()`"
             ) from error
@@ -75,7 +75,7 @@ def call_network(network: nn.Module, given: list[Any]) -> Any:
         ) from error
 
 
-def _describe_argument_not_cast(given: Sequence[Any]) -> str:
+def _describe_argument_with_hidden_tensors(given: Sequence[Any]) -> str:
     # the first argument whose tensors are out of reach, in an object that is no list or dict; empty where none is
     for number, argument in enumerate(given):
         for leaf in pytree.tree_leaves(argument):
@@ -101,7 +101,7 @@ def detach_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
     )
 
 
-def call_and_differentiate(network: nn.Module, inputs: Sequence[Any]) -> None:
+def call_and_compute_gradients(network: nn.Module, inputs: Sequence[Any]) -> None:
     """Call a network, and compute gradients by all that requires any, else by inputs."""
     wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
     given = detach_inputs(inputs)
@@ -112,7 +112,7 @@ def call_and_differentiate(network: nn.Module, inputs: Sequence[Any]) -> None:
         leaf for leaf in _name_floating_leaves("output", call_network(network, given)).values() if leaf.requires_grad
     ]
     if live and wanted:
-        _gradients_or_graph_error(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
+        _compute_gradients_or_graph_error(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
 
 
 def _tensors_requiring_grad(values: Any) -> list[Tensor]:
@@ -128,7 +128,7 @@ def compute_derivatives(network: nn.Module, inputs: Sequence[Any]) -> dict[str, 
     """Outputs, gradients and second derivatives, each by name."""
     # twice: modules may compute in another way if an input needs no gradient
     outputs, *found = compute_outputs_and_derivatives(network, inputs, tracked=False)
-    with suppress_notices():
+    with suppress_slow_path_warnings():
         _, *of_inputs = compute_outputs_and_derivatives(network, inputs, tracked=True)
     both = [a | {f"{name}, inputs tracked": g for name, g in b.items()} for a, b in zip(found, of_inputs, strict=True)]
     return dict(zip((OUTPUTS, *DERIVATIVES), (outputs, *both), strict=True))
@@ -151,7 +151,7 @@ def compute_outputs_and_derivatives(
             )
         found = [outputs]
         for _ in range(orders):
-            found.append(_gradients_of_random_combination(found[-1], wanted))
+            found.append(_differentiate_random_combination(found[-1], wanted))
     return [{name: value.detach() for name, value in named.items()} for named in found]
 
 
@@ -164,17 +164,17 @@ def _name_floating_leaves(prefix: str, values: Any) -> NamedTensors:
     return {prefix + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
 
 
-def _gradients_of_random_combination(outputs: NamedTensors, wanted: NamedTensors) -> NamedTensors:
+def _differentiate_random_combination(outputs: NamedTensors, wanted: NamedTensors) -> NamedTensors:
     live = [out for out in outputs.values() if out.requires_grad]
     if not live or not wanted:
         return {}
     generator = torch.Generator().manual_seed(0)
     directions = [torch.randn(out.shape, generator=generator, dtype=out.dtype).to(out.device) for out in live]
-    found = _gradients_or_graph_error(live, list(wanted.values()), directions, create_graph=True)
+    found = _compute_gradients_or_graph_error(live, list(wanted.values()), directions, create_graph=True)
     return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
 
 
-def _gradients_or_graph_error(
+def _compute_gradients_or_graph_error(
     out: Sequence[Tensor], wanted: Sequence[Tensor], directions: Sequence[Tensor], create_graph: bool
 ) -> Sequence[Tensor | None]:
     differentiate: Callable[..., Sequence[Tensor | None]] = torch.autograd.grad

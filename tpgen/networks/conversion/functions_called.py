@@ -24,11 +24,11 @@ def describe_e3nn_functions_called(network: nn.Module) -> tuple[str, ...]:
         for cls in own
         for method in vars(cls).values()
         if isinstance(method, FunctionType)
-        for name in dict.fromkeys(_e3nn_functions_in_code(method.__code__, method.__globals__))
+        for name in dict.fromkeys(_find_e3nn_functions_called_in(method.__code__, method.__globals__))
     )
 
 
-def _e3nn_functions_in_code(code: CodeType, names: dict[str, Any]) -> Iterator[str]:
+def _find_e3nn_functions_called_in(code: CodeType, names: dict[str, Any]) -> Iterator[str]:
     if _MODULES.keys().isdisjoint(code.co_names):
         return
     value: Any = None  # of the name or attribute that was loaded last

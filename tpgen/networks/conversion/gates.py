@@ -48,11 +48,11 @@ _BY_ID = {id(function): name for function, name in _NAMES.items()}  # not all th
 _MODULES = {nn.SiLU: "silu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.ReLU: "relu"}
 
 _OTHER = "another"  # a function that no table has: torch computes it, and the kernel takes its values as they are
-_Function = tuple[
+_NameAndScale = tuple[
     str, float
 ]  # its name in a table, and what it is multiplied by; no name where it has hooks, or another class
-_Piece = tuple[int, tuple[str, int] | None]  # numbers of a row, and the part and place of a function of no table
-Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, and of gates
+_RowPiece = tuple[int, tuple[str, int] | None]  # numbers of a row, and the part and place of a function of no table
+NamesAndScales = tuple[tuple[_NameAndScale, ...], tuple[_NameAndScale, ...]]  # of scalars, and of gates
 
 
 @compile_mode("script")
@@ -69,7 +69,7 @@ class ConvertedGate(Gate):
     def forward(self, features: Tensor) -> Tensor:
         """As e3nn's, by `gate`; scripted or changed parts run e3nn's code."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-            if not _have_parts_changed_since_swap(self):
+            if not _have_parts_changed_since_conversion(self):
                 return gate(self._tpgen_table, _apply_torch_activations(self, features), self._tpgen_kernels)
         return self.stock(features)
 
@@ -78,23 +78,23 @@ def find_gate_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept 
     """`ClassSwap` of e3nn's gate, or `KeptModule`, else None."""
     if type(module) is not Gate:
         return None
-    if why := _why_gate_stays(module):
+    if why := _why_gate_unconvertible(module):
         return KeptModule(module, why)
     functions = _list_activation_names_and_scales(module)
     extra = {
-        "_tpgen_pieces": _split_row_at_torch_activations(module, functions),
-        "_tpgen_table": _make_gate_table_of_module(module, functions),
+        "_tpgen_pieces": _list_row_pieces_around_torch_activations(module, functions),
+        "_tpgen_table": _make_gate_table_from_module(module, functions),
         "_tpgen_functions": functions,
         "_tpgen_kernels": allows_kernels(options),
     }
     product = module.get_submodule("mul")
     exact = None if get_swap_mark(product) else partial(make_couplings_exact, product)
-    return ClassSwap(module, ConvertedGate, _describe_gate, extra, exact, covers=tuple(_PARTS))
+    return ClassSwap(module, ConvertedGate, _describe_gate_backend, extra, exact, covers=tuple(_PARTS))
 
 
-def _describe_gate(module: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_gate_backend(module: nn.Module, extra: Mapping[str, Any]) -> str:
     # name what computes a gate, for the report: a kernel where one is allowed and can be built, else why not
-    if get_swap_mark(module) is not None and _have_parts_changed_since_swap(module):
+    if get_swap_mark(module) is not None and _have_parts_changed_since_conversion(module):
         return "e3nn's own code, as a part was changed since"
     mask: Any = module.get_submodule("mul").output_mask
     if not extra["_tpgen_kernels"]:
@@ -106,7 +106,7 @@ def _describe_gate(module: nn.Module, extra: Mapping[str, Any]) -> str:
     return "tpgen kernel (activations and product in one)"
 
 
-def _why_gate_stays(gate: Any) -> str | None:
+def _why_gate_unconvertible(gate: Any) -> str | None:
     for name, kinds in _PARTS.items():
         part = getattr(gate, name, None)
         if type(part) not in kinds:
@@ -120,7 +120,7 @@ def _why_gate_stays(gate: Any) -> str | None:
     return next(filter(None, map(why_patched, parts)), HOOKED if hooked else None)
 
 
-def _have_parts_changed_since_swap(module: Any) -> bool:
+def _have_parts_changed_since_conversion(module: Any) -> bool:
     # whether the parts must be called: something was added to one of them, or put in its place, after the swap
     parts = module._modules
     if any(type(parts.get(name)) not in kinds or is_hooked_or_patched(parts[name]) for name, kinds in _PARTS.items()):
@@ -130,16 +130,16 @@ def _have_parts_changed_since_swap(module: Any) -> bool:
     return _list_activation_names_and_scales(module) != module._tpgen_functions
 
 
-def _list_activation_names_and_scales(gate: Any) -> Functions:
+def _list_activation_names_and_scales(gate: Any) -> NamesAndScales:
     # name and scale of each activation of a gate: those of scalars, then those of gates
     parts = gate._modules
     scalars, gates = (
-        tuple(map(_activation_name_and_scale, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates")
+        tuple(map(_get_activation_name_and_scale, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates")
     )
     return scalars, gates
 
 
-def _activation_name_and_scale(act: Any) -> _Function:
+def _get_activation_name_and_scale(act: Any) -> _NameAndScale:
     if act is None:
         return "identity", 1.0
     if type(act) is not normalize2mom or is_hooked_or_patched(act):
@@ -154,17 +154,19 @@ def _find_kernel_name_of_activation(function: Any) -> str:
     return _OTHER if is_hooked_or_patched(function) or getattr(function, "inplace", False) else _MODULES[type(function)]
 
 
-def _split_row_at_torch_activations(gate: Any, functions: Functions) -> tuple[_Piece, ...]:
+def _list_row_pieces_around_torch_activations(gate: Any, functions: NamesAndScales) -> tuple[_RowPiece, ...]:
     # cut a row at the begin and end of functions that no table has; empty without such functions
     ranges: dict[int, tuple[int, tuple[str, int]]] = {}
-    scalars, gates, _ = (list(_offset_and_width_of_copies(gate.sc.cut, chosen)) for chosen in gate.sc.cut.instructions)
+    scalars, gates, _ = (
+        list(_list_copy_offsets_and_widths(gate.sc.cut, chosen)) for chosen in gate.sc.cut.instructions
+    )
     for part, copies, each in zip(("act_scalars", "act_gates"), (scalars, gates), functions, strict=True):
         begin = 0
         for number, ((mul, _), (name, _)) in enumerate(zip(getattr(gate, part).irreps_in, each, strict=True)):
             if name == _OTHER and mul:
                 ranges[copies[begin][0]] = mul, (part, number)  # e3nn keeps an irrep's copies together
             begin += mul
-    found: list[_Piece] = []
+    found: list[_RowPiece] = []
     at = 0
     for begin, (mul, owner) in sorted(ranges.items()):
         found += [(begin - at, None), (mul, owner)]
@@ -182,9 +184,9 @@ def _apply_torch_activations(gate: Any, features: Tensor) -> Tensor:
     return torch.cat([act(x.clone()) if act else x for act, x in zip(acts, parts, strict=True)], -1)
 
 
-def _make_gate_table_of_module(gate: Any, functions: Functions) -> GateTable:
+def _make_gate_table_from_module(gate: Any, functions: NamesAndScales) -> GateTable:
     # A gate's table: e3nn sorts its input by irreps, so what belongs together stands in many places
-    scalars, gates, gated = (_offset_and_width_of_copies(gate.sc.cut, chosen) for chosen in gate.sc.cut.instructions)
+    scalars, gates, gated = (_list_copy_offsets_and_widths(gate.sc.cut, chosen) for chosen in gate.sc.cut.instructions)
     by_scalar, by_gate = (
         [
             _replace_unknown_function_by_identity(f)
@@ -199,11 +201,11 @@ def _make_gate_table_of_module(gate: Any, functions: Functions) -> GateTable:
     )
 
 
-def _replace_unknown_function_by_identity(function: _Function) -> _Function:
+def _replace_unknown_function_by_identity(function: _NameAndScale) -> _NameAndScale:
     return ("identity", function[1]) if function[0] == _OTHER else function
 
 
-def _offset_and_width_of_copies(cut_module: Any, segments: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+def _list_copy_offsets_and_widths(cut_module: Any, segments: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     # yield the offset of each copy of the chosen irreps in the input of an `Extract`, and its dimension
     for n in segments:
         mul, ir = cut_module.irreps_in[n]

@@ -31,7 +31,7 @@ class JoinedLayers:
     plan: Plan
     chains: tuple[tuple[int, Path, Path], ...]  # a path of the plan, and one of each layer that it is made of
 
-    def apply(self, x: Tensor, first: Tensor, second: Tensor, rows: Tensor, factor: float) -> Tensor | None:
+    def apply_both_layers(self, x: Tensor, first: Tensor, second: Tensor, rows: Tensor, factor: float) -> Tensor | None:
         """Apply both layers, with weights ``first`` and ``second``, to ``x`` and one-hot ``rows``, times ``factor``.
 
         None if rows are not one-hot or need a gradient, or without a kernel.
@@ -47,9 +47,9 @@ class JoinedLayers:
             made = _with_gradients_of_layers(made, self, chosen, factor, first, second)
         return kernel_layer(x, made, species, describe(self.plan))
 
-    def matrices(self, first: Tensor, second: Tensor, chosen: Tensor, factor: float) -> Tensor:
+    def compute_species_matrices(self, first: Tensor, second: Tensor, chosen: Tensor, factor: float) -> Tensor:
         """Joined matrices ``(len(chosen), numel)`` of the ``chosen`` species."""
-        by_species = self.product.matrices_of(second, chosen)
+        by_species = self.product.slice_species_matrices(second, chosen)
         found: dict[int, Tensor] = {}
         for n, a, b in self.chains:
             scale = factor * a.coefficient * b.coefficient / self.plan.paths[n].coefficient
@@ -69,18 +69,18 @@ class JoinedLayers:
             factor,
             union,
             *map(_memory_and_write_count, (first, second)),
-            *self._checksum_weights_of_species(first, second, chosen),
+            *self._checksum_weights_by_species(first, second, chosen),
         )
         if found is None or known != state:
             with torch.no_grad():
-                some = self.matrices(first, second, chosen, factor)
+                some = self.compute_species_matrices(first, second, chosen, factor)
                 found = some.new_zeros(self.product.species, some.shape[1]).index_copy_(0, chosen, some)
             _made[self] = state, union, found
         return chosen, found
 
-    def _checksum_weights_of_species(self, first: Tensor, second: Tensor, chosen: Tensor) -> list[float]:
+    def _checksum_weights_by_species(self, first: Tensor, second: Tensor, chosen: Tensor) -> list[float]:
         # also change with weights written through ``.data``, which torch does not count
-        parts = [first.view(1, -1), *self.product.parts(second, chosen)]
+        parts = [first.view(1, -1), *self.product.split_weights_by_path(second, chosen)]
         with torch.no_grad():
             return torch.stack(
                 [_checksum_vector(len(x), 2, x.dtype) @ x @ _checksum_vector(x.shape[1], 3, x.dtype) for x in parts]
@@ -92,7 +92,7 @@ class JoinedLayers:
 _made: WeakKeyDictionary[JoinedLayers, tuple[tuple, frozenset[int], Tensor]] = WeakKeyDictionary()
 
 
-def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
+def join_linear_and_product(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
     """Join a linear layer and a product of its results; None if impossible."""
     if linear.bias_numel or linear.f_in is not None or linear.operand("w").rows != SHARED:
         return None
@@ -120,7 +120,7 @@ def _checksum_vector(count: int, end: int, dtype: torch.dtype) -> Tensor:
     return torch.linspace(1, end, count, dtype=dtype)
 
 
-class _JoinedMatrices(torch.autograd.Function):
+class _MatricesWithWeightGradients(torch.autograd.Function):
     """Matrices ``made``, with gradients by both layers' weights."""
 
     @staticmethod
@@ -134,8 +134,8 @@ class _JoinedMatrices(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:
         layers, chosen, factor = ctx.made_of
-        matrices = partial(layers.matrices, chosen=chosen, factor=factor)
+        matrices = partial(layers.compute_species_matrices, chosen=chosen, factor=factor)
         return (None, None, None, None, *pull_back_gradients(matrices, ctx.saved_tensors, g.index_select(0, chosen)))
 
 
-_with_gradients_of_layers = apply_of(_JoinedMatrices)
+_with_gradients_of_layers = apply_of(_MatricesWithWeightGradients)

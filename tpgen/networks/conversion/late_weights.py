@@ -45,7 +45,7 @@ class LateWeights:
     mixing: Plan  # from these sums to the result
     outputs: tuple[tuple[int, ...], ...]  # the paths of each slot of the result
 
-    def is_worth(self, edges: int | None, nodes: int | None, hidden: int) -> bool:
+    def is_sum_first_faster(self, edges: int | None, nodes: int | None, hidden: int) -> bool:
         """Whether to sum first is faster; True for unknown sizes."""
         if edges is None or nodes is None:
             return True
@@ -84,23 +84,23 @@ class LateWeights:
 _OUTER = opening_text("w")
 
 
-def mixes_copies(plan: Plan) -> bool:
+def is_uvw_with_row_weights(plan: Plan) -> bool:
     """Whether all paths are `uvw`, with weights per row."""
     ways = {(p.mode.name, p.weight is not None) for p in plan.paths}
     return ways == {("uvw", True)} and plan.operand("w").rows == ROW
 
 
-def plan_late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
-    """Plan sums before a last layer of ``hidden`` inputs; None without kernels or `mixes_copies`."""
-    if not mixes_copies(plan):
+def plan_sum_before_last_layer(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
+    """Plan sums before a last layer of ``hidden`` inputs; None without kernels or `is_uvw_with_row_weights`."""
+    if not is_uvw_with_row_weights(plan):
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)
     parts = -(-hidden * products * (nodes or 0) // MOST_SUMS) or 1
-    return _plan_late_weights_for_hidden_width(plan, -(-hidden // min(parts, hidden)))
+    return _plan_sum_for_hidden_width(plan, -(-hidden // min(parts, hidden)))
 
 
 @remembered("products with late weights")
-def _plan_late_weights_for_hidden_width(plan: Plan, width: int) -> LateWeights | None:
+def _plan_sum_for_hidden_width(plan: Plan, width: int) -> LateWeights | None:
     paths = sorted(range(len(plan.paths)), key=lambda n: plan.paths[n].out.index)
     outputs = [tuple(same) for _, same in groupby(paths, key=lambda n: plan.paths[n].out.index)]
     copies = [p.in1.mul * p.in2.mul for p in plan.paths]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.networks.conversion.gathers import Gatherable
-from tpgen.networks.conversion.obstacles import copy_method_under_name, why_module_stays
+from tpgen.networks.conversion.obstacles import copy_method_under_name, why_module_unconvertible
 from tpgen.networks.conversion.products import PROGRAM, describe_product
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 from tpgen.nn.linear import Linear
@@ -55,8 +55,8 @@ def find_linear_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKep
         return KeptModule(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
     if not isinstance(module, o3.Linear) or (type(module) is o3.Linear and module.weight_numel == 0):
         return None
-    why = why_module_stays(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
-    if why is None and not module.internal_weights and _has_channels(module):
+    why = why_module_unconvertible(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
+    if why is None and not module.internal_weights and _uses_f_in_f_out_channels(module):
         why = _CHANNELS
     plan = None if why else read_linear_plan(module)
     if plan is None:
@@ -70,7 +70,7 @@ def find_linear_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKep
     return ClassSwap(module, ConvertedLinear, describe_product, {PROGRAM: program.compute_for(module)})
 
 
-def _has_channels(linear: Any) -> bool:
+def _uses_f_in_f_out_channels(linear: Any) -> bool:
     # then two rows of e3nn's give no two rows
     like, rows = linear.output_mask, 2
     each = () if linear.shared_weights else (rows,)

@@ -18,9 +18,9 @@ _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def warn_of_slow_path(text: str) -> None:
-    """Warn, once for each text and not inside `suppress_notices`.
+    """Warn, once for each text and not inside `suppress_slow_path_warnings`.
 
-    >>> with suppress_notices():
+    >>> with suppress_slow_path_warnings():
     ...     warn_of_slow_path("this is slow")
     """
     if not _SILENT.get():
@@ -37,7 +37,7 @@ def can_kernels_take(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
 
 
-def can_program_kernels_take(x: Tensor) -> bool:
+def can_gpu_program_kernels_take(x: Tensor) -> bool:
     """Whether kernels of a program on a GPU take a tensor."""
     if not x.is_cuda or recorded_program() is None:
         return False
@@ -55,7 +55,7 @@ def can_kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
 
 
 @contextmanager
-def suppress_notices() -> Iterator[None]:
+def suppress_slow_path_warnings() -> Iterator[None]:
     """Suppress warnings inside the context."""
     token = _SILENT.set(True)
     try:

@@ -25,13 +25,13 @@ _CONSTRUCTION |= {"__repr__", "__str__", "extra_repr"}
 HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
-def why_module_stays(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
+def why_module_unconvertible(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
     """Why a module of a ``known`` class or subclass must stay, or None; swaps never call child ``program``."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
     base = find_stock_class(module, known)
-    if own := list_own_code(module, base):
+    if own := list_overriding_names(module, base):
         code = f"whose own code a swap would skip ({', '.join(own)})"
         return f"a subclass of {name_class_with_package(base)}, {code}: build it on tpgen's {base.__name__}"
     if why := why_patched(module):
@@ -41,7 +41,7 @@ def why_module_stays(module: nn.Module, known: Mapping[type[nn.Module], Any], pr
     return None
 
 
-def list_own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
+def list_overriding_names(module: nn.Module, base: type[nn.Module]) -> list[str]:
     """Names that a module's class adds to ``base`` and that may change results."""
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
@@ -54,7 +54,7 @@ def list_own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
     )
 
 
-class _ExamplesOfForwardingCalls(nn.Module):
+class _ForwardingCallExamples(nn.Module):
     # calls that hand their arguments to those of a base, as where a class says their types
     def call_with_one(self, x: Any) -> Any:
         return super().__call__(x)
@@ -72,14 +72,14 @@ class _ExamplesOfForwardingCalls(nn.Module):
 _FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 
-def _bytecode_and_signature(function: Any) -> tuple:
+def _get_bytecode_and_signature(function: Any) -> tuple:
     code = function.__code__
     flags = code.co_flags & _FLAGS  # others are those of a file
     return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, function.__defaults__
 
 
 _FORWARDING = [
-    _bytecode_and_signature(f) for f in vars(_ExamplesOfForwardingCalls).values() if isinstance(f, FunctionType)
+    _get_bytecode_and_signature(f) for f in vars(_ForwardingCallExamples).values() if isinstance(f, FunctionType)
 ]
 
 
@@ -87,7 +87,7 @@ def _is_call_that_only_forwards(name: str, attribute: Any, base: type[nn.Module]
     if (
         name != "__call__"
         or not isinstance(attribute, FunctionType)
-        or _bytecode_and_signature(attribute) not in _FORWARDING
+        or _get_bytecode_and_signature(attribute) not in _FORWARDING
     ):
         return False
     own, stock = attribute.__code__, base.forward.__code__  # callers may name arguments
@@ -149,7 +149,7 @@ def allows_kernels(options: Mapping[str, Any]) -> bool:
     return options.get("strategy", "auto") in ("auto", "kernel")
 
 
-def make_plan_or_kept(
+def make_plan_or_kept_module(
     module: nn.Module, options: Mapping[str, Any], make: Callable[[], Plan], like: Tensor | None = None
 ) -> Plan | KeptModule:
     """``make()``, or `KeptModule` if no kernel runs the plan in dtype and on device of ``like``."""

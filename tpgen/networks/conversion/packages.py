@@ -76,7 +76,7 @@ def switch_to_packaged_classes(modules: Iterable[nn.Module]) -> None:
             module.__class__ = vars(module).pop(_FROM)[0]
 
 
-def check_switch_to_packaged_class(module: nn.Module, cls: type) -> None:
+def check_installed_class_unchanged(module: nn.Module, cls: type) -> None:
     """Raise `TpgenError` if ``cls``, a module's stock class, is no longer its installed class."""
     held = vars(module).get(_FROM)
     if held is not None and cls is not held[1]:
@@ -87,7 +87,7 @@ def check_switch_to_packaged_class(module: nn.Module, cls: type) -> None:
         )
 
 
-def group_foreign_modules(network: nn.Module) -> dict[str, list[nn.Module]]:
+def group_modules_without_installed_class(network: nn.Module) -> dict[str, list[nn.Module]]:
     """Packaged modules without an installed class of the same code, by project."""
     found: dict[str, list[nn.Module]] = {}
     for module in network.modules():
@@ -102,12 +102,12 @@ _installed: WeakKeyDictionary[type, type | None] = WeakKeyDictionary()
 def find_installed_class(cls: type) -> type | None:
     """The installed class of the same code, or None."""
     if cls not in _installed:
-        ours = _import_installed_namesake(cls)
+        ours = _import_class_of_same_name(cls)
         _installed[cls] = ours if ours is not None and have_same_code(cls, ours) else None
     return _installed[cls]
 
 
-def _import_installed_namesake(cls: type) -> type | None:
+def _import_class_of_same_name(cls: type) -> type | None:
     try:
         found: Any = import_module(get_module_name_in_package(cls))
     except ModuleNotFoundError:
@@ -126,13 +126,13 @@ def have_same_code(theirs: Any, ours: Any) -> bool:
     >>> have_same_code(lambda x: x + 1, lambda x: x + 1), have_same_code(lambda x: x + 1, lambda x: x + 2)
     (True, False)
     """
-    return _have_objects_same_code(theirs, ours, set())
+    return _is_object_code_equal(theirs, ours, set())
 
 
 _Seen = set[tuple[int, int]]  # pairs of objects that are compared, or were
 
 
-def _have_objects_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
+def _is_object_code_equal(theirs: Any, ours: Any, seen: _Seen) -> bool:
     if theirs is ours or (id(theirs), id(ours)) in seen:  # a pair that is under way is the same if the rest is
         return True
     seen.add((id(theirs), id(ours)))
@@ -140,19 +140,19 @@ def _have_objects_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
         if isinstance(theirs, kinds):
             return isinstance(ours, kinds) and compare(theirs, ours, seen)
     if isinstance(wrapped := getattr(theirs, "__wrapped__", None), FunctionType):  # as caches of functions have it
-        return _have_objects_same_code(wrapped, getattr(ours, "__wrapped__", None), seen) and _have_objects_same_code(
+        return _is_object_code_equal(wrapped, getattr(ours, "__wrapped__", None), seen) and _is_object_code_equal(
             type(theirs), type(ours), seen
         )
-    return _have_objects_same_code(type(theirs), type(ours), seen)  # an object is no code, but that of its class
+    return _is_object_code_equal(type(theirs), type(ours), seen)  # an object is no code, but that of its class
 
 
-def _have_classes_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
+def _is_class_code_equal(theirs: Any, ours: Any, seen: _Seen) -> bool:
     if not is_packaged(theirs) or (get_module_name_in_package(theirs), theirs.__qualname__) != (
         ours.__module__,
         ours.__qualname__,
     ):
         return False  # one that no package brought would be the same object
-    return _have_entries_same_code(theirs.__bases__, ours.__bases__, seen) and _have_values_same_code(
+    return _is_sequence_code_equal(theirs.__bases__, ours.__bases__, seen) and _is_dict_code_equal(
         _select_code_attributes(theirs), _select_code_attributes(ours), seen
     )
 
@@ -161,13 +161,13 @@ def _select_code_attributes(cls: type) -> dict[str, Any]:
     return {name: value for name, value in vars(cls).items() if name not in _NO_CODE}
 
 
-def _have_functions_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
+def _is_function_code_equal(theirs: Any, ours: Any, seen: _Seen) -> bool:
     if not _is_bytecode_equal(theirs.__code__, ours.__code__):
         return False
     cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (theirs, ours)]
     kept = (theirs.__defaults__, theirs.__kwdefaults__, cells[0]), (ours.__defaults__, ours.__kwdefaults__, cells[1])
-    return _have_entries_same_code(*kept, seen) and all(
-        _have_objects_same_code(a, b, seen) for a, b in _pair_objects_that_functions_read(theirs, ours)
+    return _is_sequence_code_equal(*kept, seen) and all(
+        _is_object_code_equal(a, b, seen) for a, b in _pair_referenced_globals(theirs, ours)
     )
 
 
@@ -181,7 +181,7 @@ def _is_bytecode_equal(theirs: CodeType, ours: CodeType) -> bool:
     )
 
 
-def _pair_objects_that_functions_read(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
+def _pair_referenced_globals(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
     # objects that the names of a function refer to in its module, and in packaged modules among these objects
     names = {name for name in _list_names_in_code(theirs.__code__) if not name.startswith("__")}
     spaces: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [(theirs.__globals__, ours.__globals__)]
@@ -199,32 +199,32 @@ def _list_names_in_code(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_list_names_in_code(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-def _have_entries_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
+def _is_sequence_code_equal(theirs: Any, ours: Any, seen: _Seen) -> bool:
     return len(theirs) == len(ours) and all(
-        _have_objects_same_code(a, b, seen) for a, b in zip(theirs, ours, strict=True)
+        _is_object_code_equal(a, b, seen) for a, b in zip(theirs, ours, strict=True)
     )
 
 
-def _have_values_same_code(theirs: Any, ours: Any, seen: _Seen) -> bool:
+def _is_dict_code_equal(theirs: Any, ours: Any, seen: _Seen) -> bool:
     return theirs.keys() == ours.keys() and all(
-        _have_objects_same_code(theirs[name], ours[name], seen) for name in theirs
+        _is_object_code_equal(theirs[name], ours[name], seen) for name in theirs
     )
 
 
 def _make_comparison_by_part(get_part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
-    return lambda theirs, ours, seen: _have_objects_same_code(get_part(theirs), get_part(ours), seen)
+    return lambda theirs, ours, seen: _is_object_code_equal(get_part(theirs), get_part(ours), seen)
 
 
 _KINDS: tuple[tuple[Any, Callable[[Any, Any, _Seen], bool]], ...] = (
-    (type, _have_classes_same_code),
-    (FunctionType, _have_functions_same_code),
+    (type, _is_class_code_equal),
+    (FunctionType, _is_function_code_equal),
     ((classmethod, staticmethod, MethodType), _make_comparison_by_part(lambda held: held.__func__)),
     (property, _make_comparison_by_part(lambda held: (held.fget, held.fset, held.fdel))),
     (partial, _make_comparison_by_part(lambda held: (held.func, held.args, held.keywords))),
     (ModuleType, lambda theirs, ours, _seen: _PREFIX.sub("", theirs.__name__) == ours.__name__),
     (torch.jit.ScriptFunction, _make_comparison_by_part(lambda held: held.code)),
     (Tensor, lambda theirs, ours, _seen: torch.equal(theirs, ours)),
-    ((list, tuple), _have_entries_same_code),
-    (dict, _have_values_same_code),
+    ((list, tuple), _is_sequence_code_equal),
+    (dict, _is_dict_code_equal),
     ((str, bytes, int, float, complex, frozenset, set, type(None)), lambda theirs, ours, _seen: theirs == ours),
 )

@@ -19,21 +19,21 @@ from tpgen.base.text import duration, ratio, table
 from tpgen.kernels.build.build import count_cores
 from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.bypass import bypassing_programs
-from tpgen.networks.conversion.adapters import cast_projects_to_float64
+from tpgen.networks.conversion.adapters import cast_project_modules_to_float64
 from tpgen.networks.conversion.calls import (
     DERIVATIVES,
     OUTPUTS,
     GraphError,
     NamedTensors,
     blame_conversion,
-    call_and_differentiate,
+    call_and_compute_gradients,
     call_network,
     compute_derivatives,
     compute_outputs,
     compute_outputs_and_derivatives,
     detach_inputs,
 )
-from tpgen.networks.conversion.notices import suppress_notices
+from tpgen.networks.conversion.notices import suppress_slow_path_warnings
 from tpgen.networks.conversion.operations.splines import disable_splines, has_splined_nets
 from tpgen.networks.copies import copy_of
 
@@ -138,13 +138,13 @@ def prove_equal(
         with torch.no_grad():
             for refine in exact:
                 refine()
-        theirs, said = _stock_derivatives(stock, inputs)
-        find = _derivatives_in_training if said else compute_derivatives
+        theirs, said = _compute_stock_derivatives(stock, inputs)
+        find = _compute_derivatives_in_training if said else compute_derivatives
         with disable_splines(converted), blame_conversion(converted), _compile_kernels_ahead(find, converted, inputs):
             ours = find(converted, inputs)
-        splined = _spline_differences(stock, converted, inputs) if has_splined_nets(converted) else ()
+        splined = _find_spline_differences(stock, converted, inputs) if has_splined_nets(converted) else ()
     said += filter(None, (_remark_on_non_finite(what, found) for what, found in theirs.items()))
-    differences = (_largest_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
+    differences = (_find_largest_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
     return Proof(tuple(differences), splined=splined, said=tuple(said))
 
 
@@ -152,7 +152,7 @@ def _compile_kernels_ahead(find: _Find, network: nn.Module, inputs: Sequence[Any
     return rehearsed_by(bypassing_programs()(lambda: find(copy_of(network), inputs)), count_cores() + 1)
 
 
-def _stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
+def _compute_stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
     """Outputs and derivatives, with remarks; in training mode if evaluation keeps no graph."""
     try:
         found = compute_derivatives(stock, inputs)
@@ -161,10 +161,10 @@ def _stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[st
     except GraphError:
         if stock.training:
             raise
-    return _derivatives_in_training(stock, inputs), [IN_TRAINING]
+    return _compute_derivatives_in_training(stock, inputs), [IN_TRAINING]
 
 
-def _derivatives_in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
+def _compute_derivatives_in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
     # outputs as the network was given, and derivatives in training
     outputs = compute_outputs(network, inputs)
     return {**compute_derivatives(network.train(), inputs), OUTPUTS: outputs}
@@ -182,7 +182,7 @@ def _cast_network_to_float64(network: nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if value is torch.float32:
                 setattr(module, name, torch.float64)
-    cast_projects_to_float64(network)
+    cast_project_modules_to_float64(network)
 
 
 @bypassing_programs()
@@ -209,24 +209,24 @@ def measure_times(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any],
 
 _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
     "call": lambda network, inputs: call_network(network, detach_inputs(inputs)),
-    "call and gradients": call_and_differentiate,
+    "call and gradients": call_and_compute_gradients,
 }
 
 
-def _spline_differences(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[_Difference, ...]:
+def _find_spline_differences(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[_Difference, ...]:
     theirs, ours = (
-        _outputs_and_input_gradients(network.requires_grad_(False), inputs) for network in (stock, converted)
+        _compute_outputs_and_input_gradients(network.requires_grad_(False), inputs) for network in (stock, converted)
     )
     floor = _least_scale_of_differences(theirs)
     return tuple(
-        _Difference(name, 1, *_absolute_and_relative_difference(theirs[name], ours[name], floor), name)
+        _Difference(name, 1, *_compute_absolute_and_relative_difference(theirs[name], ours[name], floor), name)
         for name in ours
         if name in theirs
     )
 
 
-def _outputs_and_input_gradients(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
-    with suppress_notices():
+def _compute_outputs_and_input_gradients(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
+    with suppress_slow_path_warnings():
         try:
             outputs, gradients = compute_outputs_and_derivatives(network, inputs, tracked=True, orders=1)
         except TpgenError:
@@ -234,7 +234,7 @@ def _outputs_and_input_gradients(network: nn.Module, inputs: Sequence[Any]) -> N
     return outputs | {f"gradient of {name}": g for name, g in gradients.items()}
 
 
-def _largest_difference(
+def _find_largest_difference(
     label: str, stock: NamedTensors, converted: NamedTensors, leniently: bool = False
 ) -> _Difference:
     # a gradient of one network alone must be zero
@@ -243,7 +243,7 @@ def _largest_difference(
     for name in stock | converted:
         given = [named[name] for named in (stock, converted) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
-        absolute, relative = _absolute_and_relative_difference(wanted, got, floor, leniently)
+        absolute, relative = _compute_absolute_and_relative_difference(wanted, got, floor, leniently)
         if relative > worst.relative:
             worst = _Difference(
                 label, len(stock), absolute, relative, f"{name}{_remark_on_one_sided_nans(wanted, got)}"
@@ -262,7 +262,7 @@ def _least_scale_of_differences(found: NamedTensors) -> float:
     return _FLOOR * max((_largest_entry(x[x.isfinite()]) for x in found.values()), default=0.0)
 
 
-def _absolute_and_relative_difference(
+def _compute_absolute_and_relative_difference(
     wanted: Tensor, got: Tensor, floor: float, leniently: bool = False
 ) -> tuple[float, float]:
     # the largest difference, absolute and relative to the largest entry

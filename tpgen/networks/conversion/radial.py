@@ -27,7 +27,7 @@ from tpgen.networks.conversion.obstacles import (
     is_hooked_or_patched,
     why_patched,
 )
-from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
+from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul_kernel
 from tpgen.networks.conversion.operations.pairs import run_once_per_pair
 from tpgen.networks.conversion.operations.splines import choose_net_or_spline
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, get_swap_mark, name_class_with_package
@@ -38,9 +38,9 @@ TAKER = "_tpgen_taker"
 FOR_WEIGHTS = "_tpgen_for_weights"  # whether the results may be the weights of a product that mixes all copies
 
 
-def _describe_net(net: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_net_backend(net: nn.Module, extra: Mapping[str, Any]) -> str:
     # name what computes a radial net, for the report: kernels where they are allowed and can run
-    why = why_no_matmul(*net.parameters()) if extra["_tpgen_kernels"] else None
+    why = why_no_matmul_kernel(*net.parameters()) if extra["_tpgen_kernels"] else None
     by = "tpgen" if extra["_tpgen_kernels"] and not why else "torch"
     return f"{by} products (scales in the weights{f'; {why}' if why else ''})"
 
@@ -60,15 +60,15 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
             node = None if isinstance(input, Tensor) else record_leaf_call(self, input)  # fx looks into a Sequential
             if node is not None:
                 return node
-            if not _have_layers_changed_since_swap(self):
+            if not _have_layers_changed_since_conversion(self):
                 compute, given = choose_net_or_spline(self, partial(_evaluate_net, self), input)
-                return run_once_per_pair(compute, given, feeds_product_of_pairs(self), marked=input)
+                return run_once_per_pair(compute, given, feeds_product_taking_pairs(self), marked=input)
         for layer in self:
             input = layer(input)
         return input
 
 
-def _have_layers_changed_since_swap(net: nn.Module) -> bool:
+def _have_layers_changed_since_conversion(net: nn.Module) -> bool:
     # whether the layers must be called: something was added to one of them, or put in its place, after the swap
     return any(
         type(layer) is not _Layer
@@ -106,12 +106,14 @@ def find_radial_net_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapO
     """`ClassSwap` of a `FullyConnectedNet`, or `KeptModule`; None for other and swapped modules."""
     if type(module) is not FullyConnectedNet or get_swap_mark(module) is not None:
         return None
-    why = why_patched(module) or next(filter(None, map(_why_layer_keeps_net, _list_layers_in_call_order(module))), None)
+    why = why_patched(module) or next(
+        filter(None, map(_why_layer_unconvertible, _list_layers_in_call_order(module))), None
+    )
     if why:
         return KeptModule(module, why)
     covers = tuple(name for name, _ in module.named_children())
     extra = {"_tpgen_kernels": allows_kernels(options), TAKER: ()}
-    return ClassSwap(module, ConvertedFullyConnectedNet, _describe_net, extra, covers=covers)
+    return ClassSwap(module, ConvertedFullyConnectedNet, _describe_net_backend, extra, covers=covers)
 
 
 def find_weight_net_swap(
@@ -124,7 +126,7 @@ def find_weight_net_swap(
         yield replace(found, extra={**found.extra, TAKER: (block, *names)})
 
 
-def feeds_product_of_pairs(net: nn.Module) -> bool:
+def feeds_product_taking_pairs(net: nn.Module) -> bool:
     """Whether a net's results go straight to a product that takes rows of pairs."""
     if not (taker := getattr(net, TAKER)):
         return False
@@ -134,7 +136,7 @@ def feeds_product_of_pairs(net: nn.Module) -> bool:
     return takes and not (is_hooked_or_patched(net) or is_hooked_or_patched(product) or "forward" in block.__dict__)
 
 
-def _why_layer_keeps_net(layer: Any) -> str | None:
+def _why_layer_unconvertible(layer: Any) -> str | None:
 
     if parametrize.is_parametrized(layer):
         return "of a layer that is parametrised: convert first, then parametrise"

@@ -61,7 +61,7 @@ def explain_nothing_to_convert(network: nn.Module, kept: Sequence[KeptModule]) -
     if kept:
         reasons = "; ".join(sorted({k.why for k in kept}))
         return f"{name} holds nothing that can be converted: {reasons}"
-    if program := describe_held_program(network):
+    if program := describe_compiled_program(network):
         return f"{name} holds nothing that can be converted: it runs {program}"
     return (
         f"{name} holds no tensor product, linear layer or harmonics of e3nn's and no module of a project tpgen knows: "
@@ -69,7 +69,7 @@ def explain_nothing_to_convert(network: nn.Module, kept: Sequence[KeptModule]) -
     )
 
 
-def describe_held_program(network: nn.Module) -> str | None:
+def describe_compiled_program(network: nn.Module) -> str | None:
     """Kind of a held program."""
     return next(
         filter(None, map(_describe_kind_of_program, (network, *vars(network).values(), *network.children()))), None

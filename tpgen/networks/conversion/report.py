@@ -65,7 +65,7 @@ class Conversion(Shown):
         parts = [head]
         for found, columns in ((self.replaced, ("was", "computes with")), (self.possible, ("is", "can compute with"))):
             if found:
-                texts, shared = _remarks_once([r.now for r in found])
+                texts, shared = _factor_out_repeated_remarks([r.now for r in found])
                 rows = [(_join_names(r.paths), r.was, text) for r, text in zip(found, texts, strict=True)]
                 parts += [table([("module", *columns), *rows]), *(["\n".join(shared)] if shared else [])]
         if self.kept:
@@ -76,10 +76,10 @@ class Conversion(Shown):
         return "\n\n".join(parts)
 
 
-def _remarks_once(texts: list[str]) -> tuple[list[str], list[str]]:
+def _factor_out_repeated_remarks(texts: list[str]) -> tuple[list[str], list[str]]:
     """Say a remark, "name (remark)", of three texts or more once.
 
-    >>> _remarks_once(["kernel (made)", "kernel (made)", "kernel (made); by row", "kernel (fused)"])
+    >>> _factor_out_repeated_remarks(["kernel (made)", "kernel (made)", "kernel (made); by row", "kernel (fused)"])
     (['kernel', 'kernel', 'kernel; by row', 'kernel (fused)'], ['kernel: made'])
     """
     shared: dict[str, str] = {}

@@ -26,7 +26,7 @@ class Selection:
     keep: tuple[str, ...] = ()
     only: tuple[str, ...] | None = None
 
-    def why_not(self, names: set[str], parts: set[str]) -> str | None:
+    def why_left_out(self, names: set[str], parts: set[str]) -> str | None:
         """Why a module with these names and ``parts`` is left out; None if selected."""
         if name := next((name for name in self.keep if _matches_any(name, names | parts)), None):
             return f"among keep={name!r}"
@@ -38,7 +38,7 @@ class Selection:
 def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
     """Make a selection; raises `InputError` for a name of no module."""
     chosen = Selection(_parse_names_option("keep", keep), None if only is None else _parse_names_option("only", only))
-    known = set().union(*_list_names_with_holders(network).values())
+    known = set().union(*_list_own_and_parent_names(network).values())
     for argument, names in (("keep", chosen.keep), ("only", chosen.only or ())):
         for name in names:
             if not _matches_any(name, known):
@@ -65,12 +65,12 @@ def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], chosen: 
     if chosen == Selection():
         return list(findings)
     names, parts = (
-        _list_names_with_holders(network),
-        {f.module: _names_of_parts_no_longer_called(network, f) for f in findings},
+        _list_own_and_parent_names(network),
+        {f.module: _list_names_of_uncalled_parts(network, f) for f in findings},
     )
     chosable = [f for f in findings if not _is_swapped_for_child(f) and not _concerns_project(f)]
-    _refuse_only_names_of_parts(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
-    left_out = {f.module: why for f in chosable if (why := chosen.why_not(names[f.module], parts[f.module]))}
+    _check_only_names_whole_modules(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
+    left_out = {f.module: why for f in chosable if (why := chosen.why_left_out(names[f.module], parts[f.module]))}
     alone = {f.module for f in findings if isinstance(f, ClassSwap) and f.paired and f.module in left_out}
     rest = [f for f in findings if not (_is_swapped_for_child(f) and alone.intersection(f.module.children()))]
     return [
@@ -79,7 +79,7 @@ def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], chosen: 
     ]
 
 
-def _refuse_only_names_of_parts(
+def _check_only_names_whole_modules(
     network: nn.Module, chosen: Selection, names_and_parts: dict[nn.Module, tuple[set[str], set[str]]]
 ) -> None:
     # names of mere parts of swapped modules are errors
@@ -94,7 +94,7 @@ def _refuse_only_names_of_parts(
             )
 
 
-def _names_of_parts_no_longer_called(network: nn.Module, finding: SwapOrKept) -> set[str]:
+def _list_names_of_uncalled_parts(network: nn.Module, finding: SwapOrKept) -> set[str]:
     covers = finding.covers if isinstance(finding, ClassSwap) else ()
     inside = {part for name in covers for part in finding.module.get_submodule(name).modules()}
     paths = {path for path, module in network.named_modules(remove_duplicate=False) if module in inside}
@@ -120,7 +120,7 @@ def _matches_any(pattern: str, names: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-def _list_names_with_holders(network: nn.Module) -> dict[nn.Module, set[str]]:
+def _list_own_and_parent_names(network: nn.Module) -> dict[nn.Module, set[str]]:
     # names of each module, of its class, and of the modules that hold it
     names: dict[nn.Module, set[str]] = {}
     paths = dict(network.named_modules(remove_duplicate=False))

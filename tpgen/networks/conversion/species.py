@@ -55,7 +55,7 @@ class _PathWeightBlock:
     pair: int  # the path of the layer that they are part of
     scale: float  # to the coefficient that the layer has
 
-    def matrices(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
+    def compute_species_matrices(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
         """A matrix per species, ``(species, u * w)``: sums over v times ``scalars``, or v = ``one_hot``."""
         found = weight.view(self.shape)
         if one_hot is not None:
@@ -76,30 +76,30 @@ class SpeciesProduct:
         """Multiply-adds per row of the product itself."""
         return sum(prod(block.shape) * self.plan.paths[block.pair].in1.ir.dim for block in self.blocks)
 
-    def is_worth(self, rows: int) -> bool:
+    def is_worth_selecting_matrices(self, rows: int) -> bool:
         """Whether the product itself takes longer for so many rows."""
         return (rows + _TILE) * self.operations >= WORTH_SPECIES
 
-    def apply(self, x: Tensor, weight: Tensor, scalars: Tensor, species: Tensor) -> Tensor:
+    def multiply_by_species(self, x: Tensor, weight: Tensor, scalars: Tensor, species: Tensor) -> Tensor:
         """Fully connected product of ``x (rows, in1)`` and ``scalars[species]``; species get no gradient."""
         chosen, group = torch.unique(species, return_inverse=True)
         return self._multiply_rows_by_species_matrices(
             x, self._sum_path_matrices_of_species(weight, scalars.index_select(0, chosen), None), group
         )
 
-    def apply_grouped(self, x: Tensor, weight: Tensor, scalars: Tensor, groups: Groups) -> Tensor:
-        """As `apply`, with each species' rows given, in programs."""
+    def multiply_by_groups(self, x: Tensor, weight: Tensor, scalars: Tensor, groups: Groups) -> Tensor:
+        """As `multiply_by_species`, with each species' rows given, in programs."""
         matrices = self._sum_path_matrices_of_species(weight, scalars.index_select(0, groups.species_of_group), None)
         return self._multiply_rows_by_species_matrices(x, matrices, groups.group)
 
-    def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
+    def multiply_by_one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         """The product with one-hot rows ``y``; None for other, few or differentiated rows."""
         program = recorded_program()
-        if program is not None and (found := self._apply_by_groups_of_program(program, x, weight, y)) is not None:
+        if program is not None and (found := self._multiply_by_program_groups(program, x, weight, y)) is not None:
             return found
         if not all(map(is_plain_tensor, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
-        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or not self.is_worth(len(x)):
+        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or not self.is_worth_selecting_matrices(len(x)):
             return None
         if (ones := find_ones(y)) is None:
             return None
@@ -116,18 +116,18 @@ class SpeciesProduct:
         """Number of species: of scalars."""
         return self.blocks[0].shape[1]
 
-    def matrices_of(self, weight: Tensor, chosen: Tensor) -> Tensor:
+    def slice_species_matrices(self, weight: Tensor, chosen: Tensor) -> Tensor:
         """Matrices ``(len(chosen), numel)`` of the ``chosen`` species."""
         return self._sum_path_matrices_of_species(weight, weight, chosen)
 
-    def parts(self, weight: Tensor, chosen: Tensor) -> list[Tensor]:
+    def split_weights_by_path(self, weight: Tensor, chosen: Tensor) -> list[Tensor]:
         """Weights of each path as a matrix, for the ``chosen`` species."""
         every = len(chosen) == self.species
         split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
         found = [own.view(block.shape) for block, own in split]
         return [(x if every else x.index_select(1, chosen)).flatten(1) for x in found]
 
-    def _apply_by_groups_of_program(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
+    def _multiply_by_program_groups(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
         if groups is None or y.requires_grad:
             return None
@@ -143,7 +143,7 @@ class SpeciesProduct:
         found: dict[int, Tensor] = {}
         weights = weight.split([prod(block.shape) for block in self.blocks])
         for block, own in zip(self.blocks, weights, strict=True):
-            part = block.matrices(own, scalars, one_hot)
+            part = block.compute_species_matrices(own, scalars, one_hot)
             found[block.pair] = found[block.pair] + part if block.pair in found else part
         parts = [found[n] for n in sorted(found)]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
@@ -161,11 +161,11 @@ def make_species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProdu
     layer = make_linear_plan(plan.irreps_in1, plan.irreps_out, pairs, shared_weights=ELEMENT)
     if why_kernel_unsupported(layer):
         return None
-    blocks = tuple(_make_path_weight_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
+    blocks = tuple(_make_weight_block_of_path(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
     return SpeciesProduct(layer, blocks)
 
 
-def _make_path_weight_block(path: Path, layer: Plan, pair: int) -> _PathWeightBlock:
+def _make_weight_block_of_path(path: Path, layer: Plan, pair: int) -> _PathWeightBlock:
     assert path.weight is not None
     coupling = path.in1.ir.dim**-0.5  # of l with 0 to l: the identity, of norm 1
     scale = path.coefficient * coupling / layer.paths[pair].coefficient

@@ -11,7 +11,7 @@ from torch import nn
 from tpgen.base.errors import TpgenError
 from tpgen.emitter.leaf import keep_whole, look_inside
 from tpgen.networks.conversion.packages import (
-    check_switch_to_packaged_class,
+    check_installed_class_unchanged,
     get_module_name_in_package,
     switch_to_packaged_classes,
 )
@@ -113,7 +113,7 @@ def _apply_swap(swap: ClassSwap) -> None:
             setattr(module, name, value)
         if _is_called_by_own_forward(swap):
             keep_whole(module)
-        module.register_load_state_dict_post_hook(_move_programs_to_loaded_dtype)
+        module.register_load_state_dict_post_hook(_adapt_tpgen_children_to_loaded_dtype)
         _move_children_to_front(module, mark.extra)
     except BaseException:
         _undo_swap(module, mark)
@@ -131,7 +131,7 @@ def _move_children_to_front(module: nn.Module, names: Sequence[str]) -> None:
         module._modules[name] = module._modules.pop(name)
 
 
-def _move_programs_to_loaded_dtype(module: nn.Module, _keys: Any) -> None:
+def _adapt_tpgen_children_to_loaded_dtype(module: nn.Module, _keys: Any) -> None:
     # to the device of the tensors that the module has loaded
     for program in module._modules.values():
         if isinstance(program, PlannedModule):
@@ -143,7 +143,7 @@ def get_swap_mark(module: nn.Module) -> SwapMark | None:
     return module.__dict__.get(MARK)
 
 
-def describe_code_that_computes(module: nn.Module) -> str:
+def describe_computing_code(module: nn.Module) -> str:
     """Report text on a swapped module's code."""
     mark = get_swap_mark(module)
     assert mark is not None
@@ -159,16 +159,16 @@ def undo_swaps(*networks: nn.Module) -> None:
     modules = [module for network in networks for module in network.modules()]
     swapped = [module for module in modules if get_swap_mark(module) is not None]
     for module in swapped:
-        _check_can_undo(module, swapped)
+        _check_swap_can_be_undone(module, swapped)
     for module in modules:
         mark = get_swap_mark(module)
-        check_switch_to_packaged_class(module, type(module) if mark is None else mark.cls)
+        check_installed_class_unchanged(module, type(module) if mark is None else mark.cls)
     for module in swapped:
         undo_if_swapped(module)
     switch_to_packaged_classes(modules)
 
 
-def _check_can_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
+def _check_swap_can_be_undone(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
     mark = get_swap_mark(module)
     assert mark is not None
     if type(module) is not mark.swapped:
@@ -197,7 +197,7 @@ def _undo_swap(module: nn.Module, mark: SwapMark) -> None:
             delattr(module, name)
     look_inside(module)
     hooks = module._load_state_dict_post_hooks
-    for key in [key for key, hook in hooks.items() if hook is _move_programs_to_loaded_dtype]:
+    for key in [key for key, hook in hooks.items() if hook is _adapt_tpgen_children_to_loaded_dtype]:
         del hooks[key]
     module.__class__ = mark.cls
 

@@ -15,13 +15,13 @@ from tpgen.kernels.rows import DESTINATIONS, EDGES
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
 from tpgen.networks.conversion.gathers import GatheredRows, get_source_of_postponed_rows, is_index_in_range
-from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, plan_late_weights
+from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, plan_sum_before_last_layer
 from tpgen.networks.conversion.postponed import (
     REST,
     Postponed,
     compute_if_postponed,
-    count_down_to_postpone,
-    swap_tensors_if_unheld,
+    count_down_to_zero,
+    swap_tensors_if_possible,
 )
 from tpgen.networks.recording import Finding, encode_size, recorded_program
 from tpgen.nn.autocast import is_autocasting
@@ -63,12 +63,16 @@ class PostponedRows(Postponed):
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     weights: Any
 
-    def computed(self) -> Tensor:
+    def compute_values(self) -> Tensor:
         """Compute now; the product postpones no call for a while."""
         product: Any = self.made.function
         product.program.rest = REST
         w = self._compute_weights_if_unwritten()
-        return super().computed() if w is None else self.made.computed(partial(product.of, w))
+        return (
+            super().compute_values()
+            if w is None
+            else self.made.call_in_recorded_state(partial(product.multiply_edges, w))
+        )
 
     def _compute_weights_if_unwritten(self) -> Tensor | None:
         # those of the product, whose hooks run; None where somebody has written to them since
@@ -77,7 +81,7 @@ class PostponedRows(Postponed):
         if product.layer is _NO_LAYER:
             return w
         if isinstance(w, Postponed) and w.made.function is product.layer:
-            w = w.become_plain()
+            w = w.become_plain_tensor()
         return None if isinstance(w, Postponed) or w._version else w
 
     def sum_by_node(self, nodes: Tensor, count: Any) -> Any:
@@ -94,12 +98,12 @@ class PostponedRows(Postponed):
         hidden = self.made.operands[2].shape[1] + product.layer.adds
         program, source = recorded_program(), get_source_of_postponed_rows(self.made.operands[0])
         has_numbers = are_plain(source) or (program is not None and not program.traced)
-        places, nodes, found = _find_nodes_with_edges(nodes, count, has_numbers)
+        places, nodes, found = _renumber_nodes_with_edges(nodes, count, has_numbers)
         known = _size_or_hint_of_symbol(found)
-        late = plan_late_weights(product.program.plan, hidden, known)
-        if late is None or not late.is_worth(_size_or_hint_of_symbol(nodes.shape[0]), known, hidden):
+        late = plan_sum_before_last_layer(product.program.plan, hidden, known)
+        if late is None or not late.is_sum_first_faster(_size_or_hint_of_symbol(nodes.shape[0]), known, hidden):
             return None
-        sums = self.made.computed(partial(product.before_last_layer, late, nodes, found))
+        sums = self.made.call_in_recorded_state(partial(product.sum_before_last_layer, late, nodes, found))
         return sums if places is None else sums.new_zeros(count, sums.shape[1]).index_add(0, places, sums)
 
     def _sum_products_by_node_in_kernel(self, nodes: Tensor, count: Any) -> Any:
@@ -111,7 +115,7 @@ class PostponedRows(Postponed):
             or not are_plain(get_source_of_postponed_rows(self.made.operands[0]), w)
         ):
             return NotImplemented
-        return self.made.computed(partial(product.by_kernel, w, nodes, count))
+        return self.made.call_in_recorded_state(partial(product.sum_by_node_in_kernel, w, nodes, count))
 
 
 @dataclass(frozen=True)
@@ -123,18 +127,20 @@ class _EdgeProduct:
     factors: int = 0  # of the rows of the product, the last operands
 
     def __call__(self, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        return self.of(self.layer(*_split_off_last_operands(self.factors, operands)[0]), x, y, *operands)
+        return self.multiply_edges(self.layer(*_split_off_last_operands(self.factors, operands)[0]), x, y, *operands)
 
-    def of(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
+    def multiply_edges(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
         """Compute products of edges."""
         return _multiply_rows_by_factors(
             self.program.forward(compute_if_postponed(x), y, w), _split_off_last_operands(self.factors, operands)[1]
         )
 
-    def by_kernel(self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
+    def sum_by_node_in_kernel(
+        self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor
+    ) -> Tensor:
         """Sum products by node in one kernel call."""
         y = _multiply_rows_by_factors(y, _split_off_last_operands(self.factors, operands)[1])
-        taken = x.results_and_index() if isinstance(x, GatheredRows) else None
+        taken = x.get_source_and_index() if isinstance(x, GatheredRows) else None
         if taken is None:
             call = FormCall(
                 (compute_if_postponed(x), y, w), (nodes,), self.program.kernel_text, FORWARD, (DESTINATIONS,), count
@@ -144,7 +150,7 @@ class _EdgeProduct:
             call = FormCall((x, y, w), (senders, nodes), self.program.kernel_text, FORWARD, EDGES, count)
         return forms.compute(call)[0]
 
-    def before_last_layer(
+    def sum_before_last_layer(
         self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
     ) -> Tensor:
         """Sum products by node before the weights' last layer."""
@@ -175,7 +181,7 @@ def _multiply_rows_by_factors(rows: Tensor, factors: Sequence[Tensor]) -> Tensor
     return reduce(torch.mul, factors, rows)
 
 
-def _find_nodes_with_edges(nodes: Tensor, count: Any, has_numbers: bool) -> tuple[Tensor | None, Tensor, Any]:
+def _renumber_nodes_with_edges(nodes: Tensor, count: Any, has_numbers: bool) -> tuple[Tensor | None, Tensor, Any]:
     # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
     found: Any = None
     if has_numbers and nodes.numel() and is_index_in_range(nodes, count):
@@ -196,13 +202,13 @@ def _number_nodes(have: Tensor, nodes: Tensor) -> list[Tensor]:
     return [have.nonzero()[:, 0], (have.cumsum(0) - 1).index_select(0, nodes)]
 
 
-def _list_nodes_with_edges(nodes: Tensor, size: Tensor) -> list[Tensor] | None:
+def _list_and_renumber_nodes_with_edges(nodes: Tensor, size: Tensor) -> list[Tensor] | None:
     if not is_index_in_range(nodes, len(size)):
         return None
     return _number_nodes(_which_nodes_have_edges(nodes, len(size)), nodes)
 
 
-_NODES_WITH_EDGES = Finding(_list_nodes_with_edges, lambda *found: found)
+_NODES_WITH_EDGES = Finding(_list_and_renumber_nodes_with_edges, lambda *found: found)
 
 
 def _are_weights_postponed(w: Any) -> bool:
@@ -229,7 +235,7 @@ def compute_or_postpone_weights(layer: LastLayer, h: Tensor, *parameters: Tensor
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
         known = _size_or_hint_of_symbol(edges)
         if known is None or known * hidden * width >= WORTH_LATE:
-            return _PostponedWeights.of(layer, (h, *parameters), (edges, width))
+            return _PostponedWeights.make_postponed(layer, (h, *parameters), (edges, width))
     return layer(h, *parameters)
 
 
@@ -261,7 +267,7 @@ def _is_worth_postponing_products(product_module: Any, source: Tensor, x: Tensor
         return False
     if not _runs_generated_kernel(product_module) or not product_module.takes_rows(x, y, w):
         return False
-    return count_down_to_postpone(product_module, "rest")
+    return count_down_to_zero(product_module, "rest")
 
 
 def _are_matrices_of_equal_length(x: Any, y: Any, w: Any) -> bool:
@@ -273,7 +279,9 @@ def _are_matrices_of_equal_length(x: Any, y: Any, w: Any) -> bool:
 def _postpone_edge_products(
     product_module: Any, x: Tensor, y: Tensor, w: Tensor, product: _EdgeProduct, weight_operands: Sequence[Tensor]
 ) -> Tensor:
-    rows = PostponedRows.of(product, (x, y, *weight_operands), (x.shape[0], product_module.plan.irreps_out.dim))
+    rows = PostponedRows.make_postponed(
+        product, (x, y, *weight_operands), (x.shape[0], product_module.plan.irreps_out.dim)
+    )
     rows.weights = w
     return rows
 
@@ -285,7 +293,7 @@ def _runs_generated_kernel(product_module: Any) -> bool:
 # -- what networks do with them ----------------------------------------------------------------------------------------
 
 
-def _multiply_postponed(input: Any, other: Any, *, out: Any = None) -> Any:
+def _multiply_postponed_by_factor(input: Any, other: Any, *, out: Any = None) -> Any:
     made: Any
     made, other = (input, other) if isinstance(input, Postponed) and input.open else (other, input)
     factor = _convert_factor_to_column(made, other) if out is None else None
@@ -294,26 +302,26 @@ def _multiply_postponed(input: Any, other: Any, *, out: Any = None) -> Any:
     function: Any = made.made.function
     cls: Any = type(made)
     scaled = replace(function, factors=function.factors + 1)
-    found = cls.of(scaled, (*made.made.operands, factor), made.shape)
+    found = cls.make_postponed(scaled, (*made.made.operands, factor), made.shape)
     found.made.within, made.used = made.made.within, True
     if cls is PostponedRows:
         found.weights = made.weights
     return found
 
 
-def _divide_postponed(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -> Any:
+def _divide_postponed_by_factor(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -> Any:
     by_zero = isinstance(other, (int, float)) and other == 0
     if not isinstance(input, Postponed) or isinstance(other, Postponed) or by_zero or rounding_mode is not None:
         return NotImplemented
-    return _multiply_postponed(input, 1 / other, out=out)
+    return _multiply_postponed_by_factor(input, 1 / other, out=out)
 
 
 def _multiply_postponed_in_place(rows: Any, other: Any) -> Any:
     # the tensor is another function from now on; products that were taken before keep theirs
-    found = _multiply_postponed(rows, other) if isinstance(rows, Postponed) and rows.open else NotImplemented
+    found = _multiply_postponed_by_factor(rows, other) if isinstance(rows, Postponed) and rows.open else NotImplemented
     if found is not NotImplemented:
         with without_functions():
-            return rows if swap_tensors_if_unheld(rows, found) else NotImplemented
+            return rows if swap_tensors_if_possible(rows, found) else NotImplemented
     return found
 
 
@@ -360,8 +368,10 @@ def _add_sums_of_postponed_rows(out: Tensor, nodes: Tensor, rows: PostponedRows,
 
 
 for _class in (_PostponedWeights, PostponedRows):
-    _class.RULES.update(dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _multiply_postponed))
-    _class.RULES.update(dict.fromkeys((torch.div, Tensor.div, Tensor.__truediv__), _divide_postponed))
+    _class.RULES.update(
+        dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _multiply_postponed_by_factor)
+    )
+    _class.RULES.update(dict.fromkeys((torch.div, Tensor.div, Tensor.__truediv__), _divide_postponed_by_factor))
     _class.RULES.update(dict.fromkeys((Tensor.mul_, Tensor.__imul__), _multiply_postponed_in_place))
 for _add, _takes_it in ((_scatter_add_postponed_rows, "scatter_add"), (_index_add_postponed_rows, "index_add")):
     PostponedRows.RULES[getattr(torch, _takes_it)] = partial(_add, in_place=False)

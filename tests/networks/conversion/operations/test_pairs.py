@@ -14,11 +14,11 @@ from tests.machine import needs_compiler
 from tpgen.networks.conversion.operations import pairs
 from tpgen.networks.conversion.operations.pairs import (
     convolve_edges_or_pairs,
-    copy_pair_marks,
+    copy_edge_pair_marks,
     get_marked_pairs,
     gradients_count_in_pairs,
+    limit_convolutions_to_local_rows,
     mark_edge_pairs,
-    return_local_rows,
     run_once_per_pair,
 )
 from tpgen.nn.conv import TensorProductConv
@@ -243,7 +243,7 @@ def test_edges_that_count_in_pairs_are_negatives_but_for_rounding() -> None:
     mark_edge_pairs(x, edges, vectors)
     exact = get_marked_pairs(x)
     assert exact is None or exact.pairs < len(x) // 2
-    with return_local_rows(len(graph.positions), in_pairs=True):
+    with limit_convolutions_to_local_rows(len(graph.positions), in_pairs=True):
         mark_edge_pairs(x, edges, vectors)
         assert get_marked_pairs(x).pairs == len(x) // 2
         one_way = x * (1 + 0.3 * (src < 4).double().unsqueeze(1))
@@ -273,7 +273,7 @@ def test_a_mark_is_on_one_tensor_as_it_was() -> None:
     mark_edge_pairs(x, edges, shifts)
     assert get_marked_pairs(x) is not None
     assert get_marked_pairs(x * 1.0) is None
-    copy_pair_marks(x, made := 2 * x)
+    copy_edge_pair_marks(x, made := 2 * x)
     assert get_marked_pairs(made) is not None
     x.add_(1)
     assert get_marked_pairs(x) is None

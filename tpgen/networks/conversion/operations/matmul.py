@@ -26,7 +26,7 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     tensor([[6., 6., 6., 6.],
             [6., 6., 6., 6.]])
     """
-    if torch.compiler.is_compiling() or is_autocasting(x.device) or not _is_kernel_faster(x, w):
+    if torch.compiler.is_compiling() or is_autocasting(x.device) or not _is_matmul_kernel_faster(x, w):
         return x @ (w * scale)
     layer = make_matrix_plan(*w.shape)
     if why_kernel_unsupported(layer):
@@ -34,10 +34,10 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     return kernel_product(x, x[:, :0], (w * scale).flatten(), describe(layer))
 
 
-def why_no_matmul(*weights: Tensor) -> str | None:
+def why_no_matmul_kernel(*weights: Tensor) -> str | None:
     """Why no kernel multiplies by the matrices among weights, or None.
 
-    >>> why_no_matmul(torch.ones(3, 4, dtype=torch.float16))
+    >>> why_no_matmul_kernel(torch.ones(3, 4, dtype=torch.float16))
     'kernels compute in float32, float64 or bfloat16, not in float16'
     """
     matrices = (w for w in weights if w.dim() == 2)
@@ -45,7 +45,7 @@ def why_no_matmul(*weights: Tensor) -> str | None:
     return next(filter(None, found), None)
 
 
-def _is_kernel_faster(x: Tensor, w: Tensor) -> bool:
+def _is_matmul_kernel_faster(x: Tensor, w: Tensor) -> bool:
     if not (x.dim() == w.dim() == 2 and x.dtype == w.dtype):
         return False
     inner, outputs = w.shape

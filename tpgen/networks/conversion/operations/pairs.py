@@ -32,7 +32,7 @@ _wanted = local()
 
 
 @contextmanager
-def return_local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
+def limit_convolutions_to_local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
     """Let convolutions of this thread return the first ``count`` rows: no edge points to others.
 
     ``in_pairs``: gradients by edges are used only as sums over pairs.
@@ -44,15 +44,15 @@ def return_local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
         del _wanted.count, _wanted.in_pairs
 
 
-def count_rows_to_return(nodes: Tensor) -> int:
-    """How many rows a convolution returns: the count of `return_local_rows`, or all."""
+def count_convolution_output_rows(nodes: Tensor) -> int:
+    """How many rows a convolution returns: the count of `limit_convolutions_to_local_rows`, or all."""
     if torch.compiler.is_compiling():
         return nodes.size(0)
     return getattr(_wanted, "count", nodes.size(0))
 
 
 def gradients_count_in_pairs() -> bool:
-    """``in_pairs`` of the enclosing `return_local_rows`, else False."""
+    """``in_pairs`` of the enclosing `limit_convolutions_to_local_rows`, else False."""
     return getattr(_wanted, "in_pairs", False)
 
 
@@ -69,9 +69,9 @@ def mark_edge_pairs(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool 
     """
     program = recorded_program()
     if program is not None:
-        _mark_rows_in_traced_program(program, x, edge_index, vectors, alike)
+        _mark_edge_pairs_in_program(program, x, edge_index, vectors, alike)
         return
-    if torch.compiler.is_compiling() or not _are_rows_of_edges(x, edge_index, vectors) or len(x) < WORTH_PAIRS:
+    if torch.compiler.is_compiling() or not _are_plain_edge_tensors(x, edge_index, vectors) or len(x) < WORTH_PAIRS:
         return
     pairs = _find_edge_pairs_with_equal_rows(edge_index, vectors, x)
     if pairs is not None and len(x) <= SHARE * pairs.pairs:
@@ -85,18 +85,18 @@ def _find_edge_pairs_with_equal_rows(edge_index: Tensor, vectors: Tensor, x: Ten
     found = find_pairs(edge_index, vectors, x[:, :0])
     return (
         found
-        if found is None or _have_paired_edges_equal_rows(x.detach(), found)
+        if found is None or _are_rows_of_paired_edges_equal(x.detach(), found)
         else find_pairs(edge_index, vectors, x)
     )
 
 
-def _have_paired_edges_equal_rows(x: Tensor, pairs: EdgePairs) -> bool:
+def _are_rows_of_paired_edges_equal(x: Tensor, pairs: EdgePairs) -> bool:
     apart = (x.index_select(0, pairs.first[: pairs.pairs]) - x.index_select(0, pairs.second)).abs()
     limit = max(2**8 * torch.finfo(x.dtype).eps, 1e-11)  # an image 1,000 away is off by 1e-13, a net's slope times that
     return bool((apart <= limit * x.abs().amax(0)).all()) if pairs.pairs else True
 
 
-def _mark_rows_in_traced_program(
+def _mark_edge_pairs_in_program(
     program: Recording, x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool
 ) -> None:
     source = program.sources.get("pairs")
@@ -106,7 +106,7 @@ def _mark_rows_in_traced_program(
         _marks[x] = program.given["pairs"], count_writes(x)
 
 
-def copy_pair_marks(x: Tensor, result: Tensor) -> None:
+def copy_edge_pair_marks(x: Tensor, result: Tensor) -> None:
     """Mark ``result``, computed from ``x`` row by row, with the pairs of ``x``."""
     pairs = get_marked_pairs(x)
     # the shape comes last: a traced length would be fixed
@@ -116,7 +116,7 @@ def copy_pair_marks(x: Tensor, result: Tensor) -> None:
 
 def get_marked_pairs(x: Tensor) -> EdgePairs | None:
     """Pairs of a marked tensor; None without a mark or after a write."""
-    return _look_up_pairs(_marks, x)
+    return _look_up_pairs_unless_written(_marks, x)
 
 
 def run_once_per_pair(net: _Net, x: Tensor, convolves: bool = False, marked: Tensor | None = None) -> Tensor:
@@ -139,19 +139,19 @@ def convolve_edges_or_pairs(
     conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src: Tensor, dst: Tensor
 ) -> Tensor:
     """``conv(x, y, weight, src, dst)``; weights may be rows of pairs."""
-    pairs = _look_up_pairs(_weights, weight)
+    pairs = _look_up_pairs_unless_written(_weights, weight)
     if pairs is None:
-        return conv.forward(x, y, weight, src, dst, count_rows_to_return(x))
+        return conv.forward(x, y, weight, src, dst, count_convolution_output_rows(x))
     order = partial(_permute_to_pairs, pairs, y, src, dst)
     plain = is_plain_tensor(y)
     (y, src, dst), _ = (
-        _make_or_reuse_while_unchanged(
+        _get_cached_unless_written(
             _ordered, y, (pairs, *_memory_shape_and_write_count(src), *_memory_shape_and_write_count(dst)), order
         )
         if plain
         else order()
     )
-    return conv.forward_pairs(x, y, weight, src, dst, count_rows_to_return(x))
+    return conv.forward_pairs(x, y, weight, src, dst, count_convolution_output_rows(x))
 
 
 # Beside the tensors, as an attribute would go into their pickles: rows of edges, and weights that are rows of pairs.
@@ -164,7 +164,7 @@ _means: Any = WeakTensorKeyDictionary()
 _ordered: Any = WeakTensorKeyDictionary()
 
 
-def _make_or_reuse_while_unchanged(cache: Any, x: Tensor, key: tuple, make: Callable[[], Any]) -> Any:
+def _get_cached_unless_written(cache: Any, x: Tensor, key: tuple, make: Callable[[], Any]) -> Any:
     # calls ``make`` again if the tensor or a value in ``key`` has changed
     # not cached if torch counts no writes, nor for a leaf: the graph of its gradient would keep the leaf alive
     records = torch.is_grad_enabled() and x.requires_grad
@@ -183,7 +183,7 @@ def _memory_shape_and_write_count(index: Tensor) -> tuple[int, ...]:
     return index.data_ptr(), count_writes(index), *index.shape, *index.stride()
 
 
-def _look_up_pairs(marks: Any, x: Tensor) -> EdgePairs | None:
+def _look_up_pairs_unless_written(marks: Any, x: Tensor) -> EdgePairs | None:
     if torch.compiler.is_compiling() or not _can_mark_pairs_on(x):
         return None
     pairs, version = marks.get(x, (None, 0))
@@ -194,7 +194,7 @@ def _can_mark_pairs_on(x: Tensor) -> bool:
     return is_plain_tensor(x) or (recorded_program() is not None and is_traced(x))
 
 
-def _are_rows_of_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
+def _are_plain_edge_tensors(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
     index = type(edge_index) is Tensor and edge_index.device.type == "cpu" and not edge_index.is_floating_point()
     return (
         is_plain_tensor(x)
@@ -211,7 +211,7 @@ def _are_rows_of_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
 
 def _average_over_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
     """Mean rows of pairs, then rows of single edges; cached."""
-    return _make_or_reuse_while_unchanged(_means, x, (pairs,), lambda: _compute_mean_rows_of_pairs(x, pairs))
+    return _get_cached_unless_written(_means, x, (pairs,), lambda: _compute_mean_rows_of_pairs(x, pairs))
 
 
 def _compute_mean_rows_of_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
@@ -245,13 +245,15 @@ def _sum_edge_rows_by_pair(x: Tensor, pairs: EdgePairs) -> Tensor:
     # the sum of the rows of each number's edges
     if _can_use_own_gradient_rules(x):
         return _linear_map(
-            x, lambda x: _sum_edge_rows_without_autograd(x, pairs), lambda g: _expand_pair_rows_to_edges(g, pairs)
+            x,
+            lambda x: _sum_edge_rows_by_pair_without_autograd(x, pairs),
+            lambda g: _expand_pair_rows_to_edges(g, pairs),
         )
     into = torch.arange(pairs.pairs, device=x.device)
     return x.index_select(0, pairs.first).index_add(0, into, x.index_select(0, pairs.second))
 
 
-def _sum_edge_rows_without_autograd(x: Tensor, pairs: EdgePairs) -> Tensor:
+def _sum_edge_rows_by_pair_without_autograd(x: Tensor, pairs: EdgePairs) -> Tensor:
     found, second = _select_rows(x, pairs.first), _select_rows(x, pairs.second)
     if pairs.numbers == pairs.pairs:
         return found.add_(second)

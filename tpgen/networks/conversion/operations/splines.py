@@ -27,10 +27,10 @@ _PROGRAMS = "; its net in programs of compile_step and deploy"
 _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
 
-def allow_splines(swaps: Iterable[ClassSwap]) -> list[ClassSwap]:
+def allow_splines_in_swaps(swaps: Iterable[ClassSwap]) -> list[ClassSwap]:
     """Let nets among swapped modules use splines; raises `OptionError` without such nets."""
     found = [
-        replace(swap, now=_describe_net_or_spline, extra={**swap.extra, SPLINED: True})
+        replace(swap, now=_describe_net_or_spline_backend, extra={**swap.extra, SPLINED: True})
         if hasattr(swap.cls, SPLINED)
         else swap
         for swap in swaps
@@ -71,7 +71,7 @@ def _list_splined_nets(network: nn.Module) -> list[nn.Module]:
     return [module for module in network.modules() if getattr(module, SPLINED, False)]
 
 
-def _describe_net_or_spline(net: nn.Module, _extra: Any) -> str:
+def _describe_net_or_spline_backend(net: nn.Module, _extra: Any) -> str:
     _, spline = _made.get(net, (None, None))
     if spline is None:
         return (
@@ -108,26 +108,26 @@ def _are_lengths_within_spline(lengths: RowsByLength) -> bool:
 def _reuse_or_make_spline(
     net: nn.Module, compute: _Net, lengths: RowsByLength, constants: tuple[Tensor, ...]
 ) -> Spline:
-    state = (lengths.shape, lengths.column.dtype, *map(_length_and_checksums, constants))
+    state = (lengths.shape, lengths.column.dtype, *map(_compute_length_and_checksums, constants))
     known, spline = _made.get(net, (None, None))
     if spline is None or known != state:
         with torch.no_grad():
             wide = {f"net.{name}": p.double() for name, p in net.named_parameters()}
-            of_lengths = _NetOfLengths(net, compute, lengths.rows)
+            of_lengths = _NetAsFunctionOfLengths(net, compute, lengths.rows)
             spline = make_spline(lambda r: functional_call(of_lengths, wide, (r,)), lengths.start, lengths.end)
         spline = spline.to(lengths.column.dtype)
         _made[net] = state, spline
     return spline
 
 
-def _length_and_checksums(x: Tensor) -> tuple:
+def _compute_length_and_checksums(x: Tensor) -> tuple:
     # changes with the numbers, also if these are written through ``.data``, which torch does not count
     x = x.detach().flatten()
     numbers = x.norm(), x @ torch.linspace(1, 2, len(x), dtype=x.dtype)
     return len(x), *(float(number).hex() for number in numbers)  # as texts, of which NaN equals itself
 
 
-class _NetOfLengths(nn.Module):
+class _NetAsFunctionOfLengths(nn.Module):
     def __init__(self, net: nn.Module, compute: _Net, rows_of_lengths: _Net) -> None:
         super().__init__()
         self.net, self.compute, self.rows = net, compute, rows_of_lengths

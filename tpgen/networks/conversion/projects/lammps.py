@@ -23,7 +23,7 @@ from tpgen._version import __version__
 from tpgen.base.errors import InputError, OptionError
 from tpgen.base.locks import cached_property
 from tpgen.kernels.runtime.memory import empty_tensor
-from tpgen.networks.conversion.operations.pairs import return_local_rows
+from tpgen.networks.conversion.operations.pairs import limit_convolutions_to_local_rows
 
 PROJECTS = {  # classes of what LAMMPS calls, with their modules here
     "mace": "mace_lammps:LammpsMace",
@@ -39,33 +39,33 @@ class ConvertedForLammps:
     stock_options: Mapping[str, Any] = MappingProxyType({})  # of the project's own class
 
     @classmethod
-    def of_file(cls, source: Path, **options: Any) -> Any:
+    def load_file_for_lammps(cls, source: Path, **options: Any) -> Any:
         """Object for LAMMPS from a model's file or name; ``options`` of `convert`."""
         make: Any = cls
         made = make(str(source), **cls.stock_options)
         made.options = options
         return made
 
-    def prepare(self, data: Any) -> None:
+    def build_model_once(self, data: Any) -> None:
         """Build the model at the first call."""
         raise NotImplementedError
 
-    def is_idle(self, data: Any) -> bool:
+    def returns_without_exchange(self, data: Any) -> bool:
         """Whether the project's class returns without exchanges."""
         return data.nlocal == 0 or data.npairs <= 1
 
     def compute_forces(self, data: Any) -> None:
         """Compute forces; ranks without pairs exchange zeros."""
-        self.prepare(data)
+        self.build_model_once(data)
         if not data.ntotal:
             return
         on_cpu = torch.as_tensor(data.elems).device.type == "cpu"
         if on_cpu:
-            data = DeduplicatedAtoms(data, find_owners(data))
-        if self.is_idle(data):
+            data = DeduplicatedAtoms(data, find_atom_owners(data))
+        if self.returns_without_exchange(data):
             self._exchange_zeros_as_model_would(data)
         else:
-            with return_local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_that_take_pairs):
+            with limit_convolutions_to_local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_that_take_pairs):
                 super().compute_forces(data)  # type: ignore[misc]
 
     @cached_property
@@ -75,7 +75,7 @@ class ConvertedForLammps:
 
     def _exchange_zeros_as_model_would(self, data: Any) -> None:
         # as wide and as often as other ranks exchange: a call with a pair of atoms tells both
-        pair = _PairOfAtoms(data.elems[:1])
+        pair = _RecordingPairOfAtoms(data.elems[:1])
         super().compute_forces(pair)  # type: ignore[misc]
         for exchange, all_rows in ((data.forward_exchange, pair.sent), (data.reverse_exchange, pair.returned)):
             for rows in all_rows:
@@ -88,7 +88,7 @@ class ConvertedForLammps:
         return unpickle_converted, (__version__, type(self).__module__, type(self).__qualname__, held.getvalue())
 
 
-class _PairOfAtoms:
+class _RecordingPairOfAtoms:
     """Two atoms of an element, which record the rows that a model exchanges."""
 
     nlocal = ntotal = npairs = 2
@@ -128,7 +128,7 @@ def unpickle_converted(written_by: str, module: str, name: str, held: bytes) -> 
 
 def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
     """Write a model's file for LAMMPS, converted with options of `convert`."""
-    torch.save(_find_lammps_class(project).of_file(source, **options), target)
+    torch.save(_find_lammps_class(project).load_file_for_lammps(source, **options), target)
 
 
 def _find_lammps_class(project: str | None) -> type[ConvertedForLammps]:
@@ -162,7 +162,7 @@ class AtomOwners:
     shares: bool  # whether this rank has images of another one's atoms, or another one of its
 
 
-def find_owners(data: Any) -> AtomOwners:
+def find_atom_owners(data: Any) -> AtomOwners:
     """Find the owners of ghosts, by exchanges of all ranks."""
     number, rank, mine = _exchange_owners(data)
     others = (rank != mine).nonzero().flatten()
@@ -172,7 +172,7 @@ def find_owners(data: Any) -> AtomOwners:
     return AtomOwners(
         rows=number.index_put((others,), data.nlocal + places),
         atoms=torch.cat([torch.arange(data.nlocal), first]),
-        shares=_other_ranks_hold_atoms_from_here(data, others) or len(others) > 0,
+        shares=_do_other_ranks_hold_ghosts_of_local_atoms(data, others) or len(others) > 0,
     )
 
 
@@ -186,7 +186,7 @@ def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
     return found[:, 0].long(), found[:, 1], mine
 
 
-def _other_ranks_hold_atoms_from_here(data: Any, others: Tensor) -> bool:
+def _do_other_ranks_hold_ghosts_of_local_atoms(data: Any, others: Tensor) -> bool:
     # ``others``: images here of atoms on other ranks; shared if another rank holds images of atoms from here
     sent = torch.zeros(data.ntotal, 1, dtype=torch.float64)
     sent[others] = 1.0
@@ -223,7 +223,7 @@ class DeduplicatedAtoms:
         """Write own rows to ``out``, and other atoms' rows from their ranks."""
         out.copy_(rows)
         if self._owners.shares:
-            sent, width = _view_as_doubles_if_even(self._expand_to_all_atoms(rows[: self.nlocal]), width)
+            sent, width = _view_as_doubles_if_even(self._expand_rows_to_all_atoms(rows[: self.nlocal]), width)
             self._data.forward_exchange(sent, sent, width)
             out[self.nlocal :] = sent.view(rows.dtype)[self._owners.atoms[self.nlocal :]]
 
@@ -231,11 +231,11 @@ class DeduplicatedAtoms:
         """Write own rows to ``out``, plus rows of own atoms' images on other ranks."""
         out.copy_(rows)
         if self._owners.shares:
-            sent = self._expand_to_all_atoms(rows)
+            sent = self._expand_rows_to_all_atoms(rows)
             self._data.reverse_exchange(sent, sent, width)
             out[: self.nlocal] = sent[: self.nlocal]
 
-    def _expand_to_all_atoms(self, rows: Tensor) -> Tensor:
+    def _expand_rows_to_all_atoms(self, rows: Tensor) -> Tensor:
         every = empty_tensor((self._data.ntotal, rows.shape[1]), rows.dtype).zero_()
         every[self._owners.atoms[: len(rows)]] = rows
         return every

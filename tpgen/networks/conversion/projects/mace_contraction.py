@@ -18,9 +18,9 @@ from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.notices import (
+    can_gpu_program_kernels_take,
     can_kernels_take,
     can_kernels_take_or_warn,
-    can_program_kernels_take,
     warn_of_slow_path,
 )
 from tpgen.networks.conversion.obstacles import (
@@ -28,7 +28,7 @@ from tpgen.networks.conversion.obstacles import (
     allows_kernels,
     has_hooks,
     is_hooked_or_patched,
-    make_plan_or_kept,
+    make_plan_or_kept_module,
     make_polynomial_attributes,
     why_patched,
 )
@@ -94,7 +94,7 @@ class MaceContraction(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # loaded couplings determine the signs of weights
         try:
-            self._tpgen_signs, self._tpgen_bases = _read_signs_and_bases_of_couplings(
+            self._tpgen_signs, self._tpgen_bases = _read_path_signs_and_bases(
                 self, read_plan(self._tpgen_plan), state_dict, prefix
             )
         except TpgenError as error:
@@ -106,7 +106,7 @@ class MaceContraction(nn.Module):
 def _can_kernels_take(x: Tensor) -> bool:
     # on a GPU in programs alone, which know the elements of rows
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-        if can_program_kernels_take(x):
+        if can_gpu_program_kernels_take(x):
             return True
     return can_kernels_take_or_warn(x, "symmetric contractions run MACE's own code")
 
@@ -136,7 +136,7 @@ def _decode_fixed_point_basis(basis: list[list[int]]) -> Tensor:
     return torch.tensor(basis).double() * 2.0**-48
 
 
-def _describe_contraction(module: Any, extra: Mapping[str, Any]) -> str:
+def _describe_contraction_backend(module: Any, extra: Mapping[str, Any]) -> str:
     like = module.contractions[0].weights_max
     if not extra["_tpgen_signs"]:
         return _OWN
@@ -169,33 +169,33 @@ def _find_one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
 
 def find_contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
     """`ClassSwap` of a symmetric contraction, or `KeptModule`."""
-    if why := _why_contraction_stays(module) or _why_couplings_unreadable(module):
+    if why := _why_contraction_unconvertible(module) or _why_couplings_unreadable(module):
         return KeptModule(module, why)
     signs: list[list[float]] = []
     bases: list[list[list[int]]] = []
 
     def make_plan_and_read_couplings() -> Plan:
         plan = _plan_contraction(module)
-        found = _read_signs_and_bases_of_couplings(module, plan)
+        found = _read_path_signs_and_bases(module, plan)
         signs.extend(found[0])
         bases.extend(found[1])
         return plan
 
-    plan = make_plan_or_kept(module, options, make_plan_and_read_couplings, module.contractions[0].weights_max)
+    plan = make_plan_or_kept_module(module, options, make_plan_and_read_couplings, module.contractions[0].weights_max)
     if isinstance(plan, KeptModule):
         return plan
     extra = {**make_polynomial_attributes(plan), "_tpgen_signs": signs, "_tpgen_bases": bases}
     return ClassSwap(
         module,
         MaceContraction,
-        _describe_contraction,
+        _describe_contraction_backend,
         extra,
         partial(_write_exact_couplings, module, signs, bases),
         covers=("contractions",),
     )
 
 
-def _why_contraction_stays(module: Any) -> str | None:
+def _why_contraction_unconvertible(module: Any) -> str | None:
     why = why_patched(module)
     for child in module.contractions:
         if why is None and not _is_mace_class(child, "Contraction"):
@@ -205,7 +205,7 @@ def _why_contraction_stays(module: Any) -> str | None:
 
 
 def _why_couplings_unreadable(module: Any) -> str | None:
-    held = [module.get_buffer(name) for _, _, name in _list_coupling_names(module)]
+    held = [module.get_buffer(name) for _, _, name in _list_output_degree_and_coupling_name(module)]
     if any(u.is_meta for u in held):
         return "on the device meta, where its couplings have no numbers: give it memory and weights, then convert it"
     for u in held:
@@ -223,19 +223,19 @@ def _plan_contraction(module: Any) -> Plan:
     ).plan
 
 
-def _list_coupling_names(module: Any) -> Iterator[tuple[int, int, str]]:
+def _list_output_degree_and_coupling_name(module: Any) -> Iterator[tuple[int, int, str]]:
     # output, degree and name of the couplings of each weight
     for n, contraction in enumerate(module.contractions):
         for degree in range(contraction.correlation, 0, -1):
             yield n, degree, f"contractions.{n}.U_matrix_{degree}"
 
 
-def _read_signs_and_bases_of_couplings(
+def _read_path_signs_and_bases(
     module: Any, plan: Plan, loaded: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> tuple[list[list[float]], list[list[list[int]]]]:
     # of the paths of each weight, from couplings of a state_dict where it has them
     names, signs, bases = {operand.name for operand in plan.weights}, [], []
-    for n, degree, name in _list_coupling_names(module):
+    for n, degree, name in _list_output_degree_and_coupling_name(module):
         theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
         of = name, theirs, module.irreps_in, module.irreps_out[n].ir, degree
         sign, basis = _find_path_signs_or_basis(*of) if f"w{n}_{degree}" in names else ([], [])
@@ -261,7 +261,7 @@ def _find_path_signs_or_basis(
 
 def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[list[list[int]]]) -> None:
     # those of a model built in float32 are rounded
-    for (n, degree, name), sign, basis in zip(_list_coupling_names(module), signs, bases, strict=True):
+    for (n, degree, name), sign, basis in zip(_list_output_degree_and_coupling_name(module), signs, bases, strict=True):
         if sign:
             ours = make_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
             paths = torch.tensor(sign, dtype=torch.float64)
@@ -271,7 +271,7 @@ def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[li
             held.copy_((ours @ paths if basis else ours * paths).view_as(held))
 
 
-def is_contraction(module: nn.Module) -> bool:
+def is_mace_contraction(module: nn.Module) -> bool:
     """Whether a module is MACE's stock symmetric contraction."""
     return _is_mace_class(module, _KIND)
 
@@ -315,7 +315,7 @@ def _make_layout_plan(irreps: Irreps) -> Plan:
     return make_polynomial_plan(operands, [PolynomialTerm(("x",), table=(copied,))])
 
 
-def is_reshape(module: nn.Module) -> bool:
+def is_mace_reshape(module: nn.Module) -> bool:
     """Whether a module is MACE's change of layout, with equal multiplicities."""
     return (
         _is_mace_class(module, "reshape_irreps")

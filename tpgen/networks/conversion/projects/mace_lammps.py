@@ -24,12 +24,12 @@ class LammpsMace(ConvertedForLammps, LAMMPS_MLIAP_MACE):
         self.config.allow_cpu = True
 
     @classmethod
-    def of_file(cls, source: Path, **options: Any) -> LammpsMace:
+    def load_file_for_lammps(cls, source: Path, **options: Any) -> LammpsMace:
         """Read and convert a model's file for LAMMPS."""
         model = read_model(source)
         return cls(model if any(map(get_swap_mark, model.modules())) else convert(model, **options))
 
-    def prepare(self, data: Any) -> None:
+    def build_model_once(self, data: Any) -> None:
         """Initialize the model once."""
         if not self.initialized:
             self._initialize_device(data)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tpgen.base.remember import remembered
 from tpgen.emitter.leaf import has_proxy
 from tpgen.functions.bessel import CutBessel, bessel_kernel_takes, cut_bessel, name_cut_bessel_code
-from tpgen.networks.conversion.joined import JoinedLayers, join_layers
+from tpgen.networks.conversion.joined import JoinedLayers, join_linear_and_product
 from tpgen.networks.conversion.linears import ConvertedLinear, read_linear_plan
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import FEEDS, gradients_count_in_pairs, mark_edge_pairs
@@ -42,21 +42,21 @@ _JOINED = "_tpgen_joined"
 _DTYPES = (torch.float32, torch.float64)
 
 
-class _StockConstructor:
+class _ConstructsStockObject:
     """Base: without arguments an empty object, for copies; with arguments a stock object."""
 
     def __new__(cls, *args: Any, **given: Any) -> Any:
         return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
 
 
-class _SetsCallContext(_StockConstructor):
+class _SetsCallContext(_ConstructsStockObject):
     """Base of models: a context variable holds a call's graph and training flag."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
             return super().__call__(*args, **given)  # type: ignore[misc]
         asked = _bind_arguments_by_name(self, args, given)
-        before = _context.set((_graph_if_pairs_may_be_used(asked), not asked.get("training", False)))
+        before = _context.set((_get_graph_if_pairs_usable(asked), not asked.get("training", False)))
         try:
             return super().__call__(*args, **given)  # type: ignore[misc]
         finally:
@@ -73,7 +73,7 @@ def _bind_arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> M
         return {}
 
 
-def _graph_if_pairs_may_be_used(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
+def _get_graph_if_pairs_usable(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
     graph = asked.get("data")
     if not isinstance(graph, dict) or (not gradients_count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
         return None
@@ -98,7 +98,7 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
     def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
         if torch.compiler.is_compiling() or not _is_unpatched_mace_code(self):
             return super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
-        found = _embed_by_kernel(self, lengths) if self._tpgen_kernels else None
+        found = _embed_lengths_by_kernel(self, lengths) if self._tpgen_kernels else None
         if found is None:
             found = super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
         graph, _ = _context.get()
@@ -110,7 +110,7 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
         return found
 
 
-def _embed_by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
+def _embed_lengths_by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
     basis, cutoff = embedding.bessel_fn, embedding.cutoff_fn
     if not (_is_bessel_with_polynomial_cutoff(embedding) and bessel_kernel_takes(lengths, basis.bessel_weights)):
         return None
@@ -127,7 +127,7 @@ def _is_bessel_with_polynomial_cutoff(embedding: Any) -> bool:
     )
 
 
-def _describe_embedding(embedding: Any, extra: Mapping[str, Any], feeds: str = "") -> str:
+def _describe_embedding_backend(embedding: Any, extra: Mapping[str, Any], feeds: str = "") -> str:
     own = (
         name_cut_bessel_code()
         if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
@@ -136,13 +136,13 @@ def _describe_embedding(embedding: Any, extra: Mapping[str, Any], feeds: str = "
     return own + feeds
 
 
-_describe_paired_embedding = partial(_describe_embedding, feeds=f"; {FEEDS}")
+_describe_paired_embedding = partial(_describe_embedding_backend, feeds=f"; {FEEDS}")
 
 
 _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}
 
 
-def find_model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[ClassSwap]:
+def find_mace_model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[ClassSwap]:
     """Yield swaps of radial embeddings, and of models that use pairs."""
     paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
     extra = {"_tpgen_kernels": allows_kernels(options)}
@@ -154,14 +154,14 @@ def find_model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator
         ):
             continue
         model: Any = paired.get(embedding)
-        if model is not None and _feeds_radial_net(embedding, model.interactions):
+        if model is not None and _does_embedding_feed_radial_net(embedding, model.interactions):
             yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_paired_embedding, extra, paired=True)
             yield ClassSwap(model, _MODELS[type(model)], "")
         elif extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding):
-            yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_embedding, extra)
+            yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_embedding_backend, extra)
 
 
-def _feeds_radial_net(embedding: Any, interactions: Any) -> bool:
+def _does_embedding_feed_radial_net(embedding: Any, interactions: Any) -> bool:
     # whether a net gets the rows as they are: other blocks join them to more, or multiply weights by a cutoff
     nets = [net for b in interactions if isinstance(net := getattr(b, "conv_tp_weights", None), FullyConnectedNet)]
     return getattr(embedding, "apply_cutoff", True) and any(net.hs[0] == embedding.out_dim for net in nets)
@@ -175,7 +175,7 @@ def _is_unpatched_mace_code(embedding: nn.Module) -> bool:
 # -- interaction blocks ------------------------------------------------------------------------------------------------
 
 
-class _DividesWeights(_StockConstructor):
+class _DividesWeightsByNeighbours(_ConstructsStockObject):
     """Base of blocks that divide weights, not features, by neighbours."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
@@ -186,14 +186,14 @@ class _DividesWeights(_StockConstructor):
             or not _can_divide_weights_by_neighbours(self)
         ):
             return super().__call__(*args, **given)  # type: ignore[misc]
-        return self._evaluate_with_divided_weights(**given)  # type: ignore[attr-defined]
+        return self._run_block_with_divided_weights(**given)  # type: ignore[attr-defined]
 
 
-class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteractionBlock):
+class RealAgnosticInteractionBlock(_DividesWeightsByNeighbours, blocks.RealAgnosticInteractionBlock):
     """MACE's first block; outside training, linear layer and product are one."""
 
-    def _evaluate_with_divided_weights(self, **given: Any) -> tuple[Tensor, None]:
-        message, node_attrs = _sum_over_neighbours(self, **given)
+    def _run_block_with_divided_weights(self, **given: Any) -> tuple[Tensor, None]:
+        message, node_attrs = _sum_messages_and_truncate_ghosts(self, **given)
         joined, linear, skip, found = getattr(self, _JOINED), self.linear, self.skip_tp, None
         if (
             joined is not None
@@ -201,25 +201,27 @@ class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteracti
             and type(skip) is ProductBySpecies
             and not is_hooked_or_patched(skip)
         ):
-            found = joined.apply(message, linear.weight, skip.weight, node_attrs, 1 / self.avg_num_neighbors)
+            found = joined.apply_both_layers(
+                message, linear.weight, skip.weight, node_attrs, 1 / self.avg_num_neighbors
+            )
         if found is None:
-            found = skip(_apply_linear_divided_by_neighbours(self, message), node_attrs)
+            found = skip(_apply_linear_with_divided_weights(self, message), node_attrs)
         return self.reshape(found), None
 
 
-class RealAgnosticResidualInteractionBlock(_DividesWeights, blocks.RealAgnosticResidualInteractionBlock):
+class RealAgnosticResidualInteractionBlock(_DividesWeightsByNeighbours, blocks.RealAgnosticResidualInteractionBlock):
     """MACE's residual block, with weights divided; the skip product reads nodes."""
 
-    def _evaluate_with_divided_weights(
+    def _run_block_with_divided_weights(
         self, node_attrs: Tensor, node_feats: Tensor, **given: Any
     ) -> tuple[Tensor, Tensor]:
         beside = self.skip_tp(node_feats, node_attrs)
-        message, _ = _sum_over_neighbours(self, node_attrs, node_feats, **given)
+        message, _ = _sum_messages_and_truncate_ghosts(self, node_attrs, node_feats, **given)
         local = self.truncate_ghosts(beside, _count_local_atoms(given))
-        return self.reshape(_apply_linear_divided_by_neighbours(self, message)), local
+        return self.reshape(_apply_linear_with_divided_weights(self, message)), local
 
 
-def _sum_over_neighbours(
+def _sum_messages_and_truncate_ghosts(
     block: Any,
     node_attrs: Tensor,
     node_feats: Tensor,
@@ -249,7 +251,7 @@ def _count_local_atoms(lammps: Mapping[str, Any]) -> int | None:
     return None if lammps.get("lammps_class") is None else lammps["lammps_natoms"][0]
 
 
-def _apply_linear_divided_by_neighbours(block: Any, message: Tensor) -> Tensor:
+def _apply_linear_with_divided_weights(block: Any, message: Tensor) -> Tensor:
     return block.linear(message, block.linear.weight / block.avg_num_neighbors)
 
 
@@ -278,7 +280,7 @@ _KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
 }
 
 
-def choose_dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
+def choose_interaction_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
     """A block's class that divides weights, or its own class, and new attributes."""
     cls, names = _KNOWN.get(type(block), (None, None))
     if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
@@ -296,4 +298,4 @@ def _join_linear_and_skip_product(block: Any, options: Mapping[str, Any]) -> Joi
     if not (linear.internal_weights and skip.internal_weights):
         return None
     plan, product = read_linear_plan(linear), make_species_product(plan_e3nn_product(skip), options)
-    return None if plan is None or product is None else join_layers(plan, product)
+    return None if plan is None or product is None else join_linear_and_product(plan, product)

@@ -44,7 +44,7 @@ def find_nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[S
                 if why
                 else make_convolution_swap(module, TpgenTensorProductScatter, options, held="tp")
             )
-    yield from _find_kept_compiled_modules(network)
+    yield from _find_modules_compiled_by_nequip(network)
     for where, find in _FURTHER.items():
         try:
             found = getattr(import_module(where), find)
@@ -57,7 +57,7 @@ def find_nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[S
             yield from found(network, options)
 
 
-def _find_kept_compiled_modules(network: nn.Module) -> Iterator[KeptModule]:
+def _find_modules_compiled_by_nequip(network: nn.Module) -> Iterator[KeptModule]:
     # a stock model that NequIP has compiled for training would run its program
     if not any(map(get_swap_mark, network.modules())):
         for module in network.modules():

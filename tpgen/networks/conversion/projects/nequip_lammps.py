@@ -20,7 +20,7 @@ class LammpsNequip(ConvertedForLammps, NequIPLAMMPSMLIAPWrapper):
         super()._initialize_model(None)  # of no class of Kokkos's
         self.model: Any = convert(self.model, **self.options)
 
-    def prepare(self, data: Any) -> None:
+    def build_model_once(self, data: Any) -> None:
         """Initialize the model once."""
         if self.model is None:
             self._initialize_model(data)

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from tpgen.functions.silu import silu
 from tpgen.networks.conversion.obstacles import allows_kernels, why_patched
-from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
+from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul_kernel
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 
 
@@ -59,10 +59,10 @@ def find_scalar_layer_swaps(network: nn.Module, options: dict[str, Any]) -> Iter
 
 
 def _describe_layer(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
-    why = why_no_matmul(*layer.parameters())
+    why = why_no_matmul_kernel(*layer.parameters())
     return f"torch product ({why})" if why else "tpgen product"
 
 
 def _describe_silu(_act: nn.Module, extra: Mapping[str, Any]) -> str:
-    why = why_no_matmul(*extra["_tpgen_like"][0].parameters())
+    why = why_no_matmul_kernel(*extra["_tpgen_like"][0].parameters())
     return f"torch SiLU ({why})" if why else "tpgen SiLU (memory used again)"

@@ -42,27 +42,27 @@ class TpgenSelfConnection(ProductBySpecies):
         """As e3nn's; ``y`` may also be the types, int64 ``(nodes, 1)``."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if y.dtype == torch.int64:
-                return self._apply_by_types(x, y, self._get_weights(weight))
+                return self._multiply_by_types(x, y, self._get_weights(weight))
         return self.product(x, y, weight)
 
     product = copy_method_under_name(ProductBySpecies.forward, "product")
 
-    def _apply_by_types(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def _multiply_by_types(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         attributes, program = _REPLACED_ATTRIBUTES.get(), recorded_program()
         groups = None if program is None else program.given.get("groups")
         if groups is None:
-            found = self._tpgen_species.apply(x, weight, self.table(), y[:, 0])
+            found = self._tpgen_species.multiply_by_species(x, weight, self.table(), y[:, 0])
         else:
-            found = self._tpgen_species.apply_grouped(x, weight, self.table(), groups)
+            found = self._tpgen_species.multiply_by_groups(x, weight, self.table(), groups)
         if attributes is None or not attributes.requires_grad:
             return found
-        return add_gradient_by_rows(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
+        return attach_gradient_by_rows(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
 
     def table(self) -> Tensor:
         """The parameter with the embeddings of types."""
         return self._tpgen_embedding[0].embed_module.weight
 
-    def embeds_alone(self) -> bool:
+    def is_embedding_unhooked(self) -> bool:
         """Whether no hook or patch sees the embeddings."""
         embedding = self._tpgen_embedding[0]
         return not any(map(is_hooked_or_patched, (self, embedding, embedding.embed_module)))
@@ -75,12 +75,12 @@ class TpgenInteractionBlock(InteractionBlock):
         """As NequIP's; types replace attributes equal to embeddings."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not torch.compiler.is_compiling() and self._are_attributes_embeddings_of_types(data):
-                return self._call_with_types(data)
+                return self._run_block_with_types(data)
         return self.stock(data)
 
     stock = copy_method_under_name(InteractionBlock.forward, "stock")
 
-    def _call_with_types(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
+    def _run_block_with_types(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         given, attributes = data, data[ATTRIBUTES]
         data[ATTRIBUTES] = data[TYPES].view(-1, 1)
         token = _REPLACED_ATTRIBUTES.set(attributes)
@@ -99,16 +99,16 @@ class TpgenInteractionBlock(InteractionBlock):
         groups = None if program is None else program.groups(attributes, table, types)  # by values, at each call
         plain = all(map(is_plain_tensor, (features, attributes, table)))  # before sizes, which are symbols where traced
         return (
-            self.sc.embeds_alone()
-            and (groups is not None or (plain and self.sc._tpgen_species.is_worth(types.numel())))
+            self.sc.is_embedding_unhooked()
+            and (groups is not None or (plain and self.sc._tpgen_species.is_worth_selecting_matrices(types.numel())))
             and features.dtype == table.dtype
             and not has_tangents()  # a tangent may be that of attributes alone
-            and _has_gradients_by_table_only(attributes, table)
+            and _is_only_lookup_in_table(attributes, table)
             and (groups is not None or torch.equal(attributes, table[types.view(-1)]))
         )
 
 
-def _has_gradients_by_table_only(attributes: Tensor, table: Tensor) -> bool:
+def _is_only_lookup_in_table(attributes: Tensor, table: Tensor) -> bool:
     if not attributes.requires_grad:
         return not (table.requires_grad and torch.is_grad_enabled())
     return attributes.grad_fn is not None and [node for node, _ in attributes.grad_fn.next_functions] == [
@@ -134,19 +134,21 @@ def find_self_connection_swaps(network: nn.Module, options: dict[str, Any]) -> I
             found = None if why_not_fused(network, block, "sc") else find_product_swap(block.sc, options)
             if isinstance(found, ClassSwap) and SPECIES in found.extra:
                 extra = {**found.extra, "_tpgen_embedding": (embeddings[block],)}  # no child: it has a place
-                yield ClassSwap(block.sc, TpgenSelfConnection, _describe_by_type, extra, found.exact, paired=True)
+                yield ClassSwap(
+                    block.sc, TpgenSelfConnection, _describe_self_connection_backend, extra, found.exact, paired=True
+                )
                 yield ClassSwap(block, TpgenInteractionBlock, "")
 
 
 def _find_type_embedding(network: nn.Module, block: nn.Module) -> Any:
     # in the nearest module around the block that has any
     paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is block]
-    around = {embedding for path in paths for embedding in _find_nearest_embeddings(network, path)}
+    around = {embedding for path in paths for embedding in _find_nearest_type_embeddings(network, path)}
     found = around.pop() if len(around) == 1 else None
     return found if found is not None and _is_plain_embedding_table(found.embed_module) else None
 
 
-def _find_nearest_embeddings(network: nn.Module, path: str) -> list[Any]:
+def _find_nearest_type_embeddings(network: nn.Module, path: str) -> list[Any]:
     while path:
         path = path.rpartition(".")[0]
         if found := [m for m in network.get_submodule(path).modules() if type(m) is NodeTypeEmbed]:
@@ -154,7 +156,7 @@ def _find_nearest_embeddings(network: nn.Module, path: str) -> list[Any]:
     return []
 
 
-def _describe_by_type(module: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_self_connection_backend(module: nn.Module, extra: Mapping[str, Any]) -> str:
     return (
         describe_product_by_element(module, extra)
         .replace("element", "atom type")
@@ -174,21 +176,21 @@ def _is_plain_embedding_table(module: nn.Module) -> bool:
 _Product = Callable[..., Tensor]
 
 
-def add_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
+def attach_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
     """Return ``found`` with a gradient by ``rows`` of the table.
 
     A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; others, through ``found``.
 
     >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
     >>> rows, x = table[[0, 0, 1]], torch.ones(3)
-    >>> found = add_gradient_by_rows(rows, x * table[[0, 0, 1]], torch.mul, (x, rows))
+    >>> found = attach_gradient_by_rows(rows, x * table[[0, 0, 1]], torch.mul, (x, rows))
     >>> torch.autograd.grad(found.sum(), [rows, table])
     (tensor([1., 1., 1.]), tensor([2., 1.]))
     """
-    return _WithGradientByRows.apply(found, rows, product, *operands)
+    return _IdentityWithGradientByRows.apply(found, rows, product, *operands)
 
 
-class _WithGradientByRows(torch.autograd.Function):
+class _IdentityWithGradientByRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, found: Tensor, rows: Tensor, product: _Product, *operands: Tensor) -> Tensor:
         ctx.save_for_backward(*operands)
@@ -206,14 +208,14 @@ class _WithGradientByRows(torch.autograd.Function):
 def _is_gradient_by_rows_wanted(rows: Tensor) -> bool:
     if rows.retains_grad or rows._backward_hooks:
         return True
-    passes = list(_list_backward_inputs(sys._getframe()))
+    passes = list(_list_inputs_of_running_backwards(sys._getframe()))
     return not passes or any(_is_gradient_edge_of(x, rows) for inputs in passes for x in inputs)
 
 
 _CALLS = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
-def _list_backward_inputs(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
+def _list_inputs_of_running_backwards(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
     # inputs of each running backward pass, from the frames of callers
     while frame is not None:
         if frame.f_code in _CALLS:

@@ -33,15 +33,15 @@ class TpgenEdgeEmbedding(EdgeEmbedding):
     """SevenNet's edge embedding by a kernel, which also marks opposite edges."""
 
     def __call__(self, data: Any) -> Any:
-        if torch.compiler.is_compiling() or not (self._tpgen_kernels and _embed_by_kernel(self, data)):
+        if torch.compiler.is_compiling() or not (self._tpgen_kernels and _embed_edges_by_kernel(self, data)):
             data = super().__call__(data)
         vectors = data[keys.EDGE_VEC]
-        if isinstance(vectors, Tensor) and _may_mark_pairs(self, data, vectors):
+        if isinstance(vectors, Tensor) and _may_mark_edge_pairs(self, data, vectors):
             mark_edge_pairs(data[keys.EDGE_EMBEDDING], data[keys.EDGE_IDX], vectors)
         return data
 
 
-def _embed_by_kernel(embedding: Any, data: Any) -> bool:
+def _embed_edges_by_kernel(embedding: Any, data: Any) -> bool:
     """Add lengths, radial functions and harmonics; False without a kernel."""
     basis, cutoff = embedding.basis_function, embedding.cutoff_function
     if not _is_bessel_with_polynomial_cutoff(embedding) or any(map(is_hooked_or_patched, embedding.modules())):
@@ -67,7 +67,7 @@ def _is_bessel_with_polynomial_cutoff(embedding: Any) -> bool:
     )
 
 
-def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
+def _describe_embedding_backend(embedding: Any, extra: Mapping[str, Any]) -> str:
     own = (
         name_cut_bessel_code()
         if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
@@ -76,7 +76,7 @@ def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
     return f"{own}; {FEEDS}"
 
 
-def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
+def _may_mark_edge_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
     # nothing is differentiated by single edges, or only by SevenNet's own outputs
     (holder,) = embedding._tpgen_holder
     beside = list(holder.children())
@@ -97,7 +97,7 @@ def find_sevennet_edge_swaps(network: nn.Module, options: Mapping[str, Any]) -> 
     holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
     for module, holder in holders.items():
         extra = {"_tpgen_holder": (holder,), "_tpgen_kernels": allows_kernels(options)}
-        yield ClassSwap(module, TpgenEdgeEmbedding, _describe_embedding, extra)
+        yield ClassSwap(module, TpgenEdgeEmbedding, _describe_embedding_backend, extra)
 
 
 _SMALLEST = 1e-3  # volumes below it, of cells that are none, count as this

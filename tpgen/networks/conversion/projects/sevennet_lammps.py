@@ -29,7 +29,7 @@ class _ConvolutionOfLocalRows(MLIAPWrappedConvolution):
 class LammpsSevenNet(ConvertedForLammps, SevenNetMLIAPWrapper):
     """A converted model, built at the first step."""
 
-    def prepare(self, _data: Any) -> None:
+    def build_model_once(self, _data: Any) -> None:
         """Initialize the model once."""
         self._ensure_model_initialized()
 
@@ -42,6 +42,6 @@ class LammpsSevenNet(ConvertedForLammps, SevenNetMLIAPWrapper):
                 if type(module) is MLIAPWrappedConvolution:
                     module.__class__ = _ConvolutionOfLocalRows
 
-    def is_idle(self, data: Any) -> bool:
+    def returns_without_exchange(self, data: Any) -> bool:
         """Whether the rank has no local atoms."""
         return data.nlocal == 0
