@@ -101,11 +101,11 @@ def _load_adapter_or_fallback(package: str, adapter: Adapter | str) -> Adapter:
 
 
 def _report_unloadable_adapter(
-    package: str, why: str, network: nn.Module, options: dict[str, Any]
+    package: str, error: str, network: nn.Module, options: dict[str, Any]
 ) -> Iterable[SwapOrKept]:
     first = next(module for module in network.modules() if package in list_packages_of_class(module))
     yield KeptModule(
         first,
-        f"of {package}, whose adapter cannot be loaded ({why}): only e3nn's modules in it are converted",
+        f"of {package}, whose adapter cannot be loaded ({error}): only e3nn's modules in it are converted",
         general=True,
     )

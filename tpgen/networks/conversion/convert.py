@@ -59,6 +59,7 @@ _SwapEdit = Callable[[list[ClassSwap]], list[ClassSwap]]
 _RADIAL: dict[str, _SwapEdit] = {"net": list, "spline": allow_splines_in_swaps}
 _Found = TypeVar("_Found", ClassSwap, KeptModule)
 _Network = TypeVar("_Network")
+_NamesByModule = dict[nn.Module, tuple[str, ...]]
 
 
 def convert(
@@ -153,9 +154,9 @@ def _convert_and_return_swaps(
     options: dict[str, Any],
     keep: Names,
     only: Names | None,
-    change: _SwapEdit,
-    prove: _Inputs | None,
-    measure: _Inputs | None,
+    edit_swaps: _SwapEdit,
+    prove_inputs: _Inputs | None,
+    measure_inputs: _Inputs | None,
     report: Callable[[Conversion], object] | None,
 ) -> list[ClassSwap]:
     adopted = switch_to_installed_classes(network)
@@ -164,8 +165,8 @@ def _convert_and_return_swaps(
         swaps, kept = _split_findings(apply_selection(network, find_swaps_and_kept_modules(network, options), chosen))
         if not swaps:
             raise TpgenError(explain_nothing_to_convert(network, kept))
-        swaps = change(swaps)
-        compared = _prove_and_measure_copies(network, options, chosen, prove, measure, change)
+        swaps = edit_swaps(swaps)
+        compared = _prove_and_measure_copies(network, options, chosen, prove_inputs, measure_inputs, edit_swaps)
         _apply_swaps_and_report(network, swaps, kept, compared, report)
     except BaseException:
         switch_to_packaged_classes(adopted)
@@ -177,7 +178,7 @@ def _apply_swaps_and_report(
     network: nn.Module,
     swaps: list[ClassSwap],
     kept: list[KeptModule],
-    compared: tuple[Proof | None, Times | None],
+    proof_and_times: tuple[Proof | None, Times | None],
     report: Callable[[Conversion], object] | None,
 ) -> None:
     names = _list_names_by_module(network)
@@ -185,7 +186,7 @@ def _apply_swaps_and_report(
         type(network).__name__,
         _make_replaced_report_rows(swaps, names),
         _make_stayed_report_rows(kept, names),
-        *compared,
+        *proof_and_times,
         own=_list_names_of_native_tpgen_modules(names),
         functions=describe_e3nn_functions_called(network),
     )
@@ -197,12 +198,12 @@ def _apply_swaps_and_report(
         _call_report_or_undo_swaps(report, found, swaps)
 
 
-def _warn_of_unconverted_modules(kept: Sequence[KeptModule], names: dict[nn.Module, tuple[str, ...]]) -> None:
+def _warn_of_unconverted_modules(kept: Sequence[KeptModule], names_by_module: _NamesByModule) -> None:
     if kept:
         many = len(kept) > 1
         warnings.warn(
             f"{len(kept)} module{'s' * many} stay{'s' * (not many)} without tpgen, the first "
-            f"{names[kept[0].module][0]!r}: {kept[0].why}; tpgen.conversion_report(network) names all",
+            f"{names_by_module[kept[0].module][0]!r}: {kept[0].why}; tpgen.conversion_report(network) names all",
             stacklevel=5,
         )
 
@@ -250,7 +251,9 @@ def conversion_report(network: Any, *, prove: Any = None, measure: Any = None) -
         return _make_conversion_report(one, proven, timed)
 
 
-def _make_conversion_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:
+def _make_conversion_report(
+    network: nn.Module, proof_inputs: _Inputs | None, time_inputs: _Inputs | None
+) -> Conversion:
     marks = {module: mark for module in network.modules() if (mark := get_swap_mark(module)) is not None}
     names = _list_names_by_module(network)
     swaps, kept = _split_findings(find_swaps_and_kept_modules(network, {}))
@@ -262,7 +265,7 @@ def _make_conversion_report(network: nn.Module, to_prove: _Inputs | None, to_mea
             if mark.now
         ),
         _make_stayed_report_rows(kept, names),
-        *_prove_and_measure_copies(network, {}, None if marks else Selection(), to_prove, to_measure),
+        *_prove_and_measure_copies(network, {}, None if marks else Selection(), proof_inputs, time_inputs),
         possible=_make_replaced_report_rows(swaps, names),
         own=_list_names_of_native_tpgen_modules(names),
         functions=describe_e3nn_functions_called(network),
@@ -311,28 +314,28 @@ def _list_covered_modules(module: nn.Module, names: Iterable[str]) -> Iterator[n
 def _prove_and_measure_copies(
     network: nn.Module,
     options: dict[str, Any],
-    chosen: Selection | None,
-    to_prove: _Inputs | None,
-    to_measure: _Inputs | None,
-    change: _SwapEdit = list,
+    selection: Selection | None,
+    prove_inputs: _Inputs | None,
+    measure_inputs: _Inputs | None,
+    edit_swaps: _SwapEdit = list,
 ) -> tuple[Proof | None, Times | None]:
-    for name, given in (("prove", to_prove), ("measure", to_measure)):
+    for name, given in (("prove", prove_inputs), ("measure", measure_inputs)):
         if given is not None and not isinstance(given, Sequence):
             raise InputError(f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got {a_kind(given)}")
     timed = proof = None
-    if to_measure is not None:
-        stock, converted, _ = _copy_as_stock_and_converted(network, options, chosen, change)
+    if measure_inputs is not None:
+        stock, converted, _ = _copy_as_stock_and_converted(network, options, selection, edit_swaps)
         for one in (stock, converted) if has_splined_nets(converted) else ():
             one.requires_grad_(False)  # the task is inference
-        timed = measure_times(stock, converted, to_measure)
-    if to_prove is not None:
-        stock, converted, exact = _copy_as_stock_and_converted(network, options, chosen, change)
-        proof = prove_equal(stock, converted, exact, to_prove)
+        timed = measure_times(stock, converted, measure_inputs)
+    if prove_inputs is not None:
+        stock, converted, exact = _copy_as_stock_and_converted(network, options, selection, edit_swaps)
+        proof = prove_equal(stock, converted, exact, prove_inputs)
     return proof, timed
 
 
 def _copy_as_stock_and_converted(
-    network: nn.Module, options: dict[str, Any], chosen: Selection | None, change: _SwapEdit
+    network: nn.Module, options: dict[str, Any], selection: Selection | None, edit_swaps: _SwapEdit
 ) -> tuple[nn.Module, nn.Module, Any]:
     # a stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact
     stock, converted = copy_network_twice(network)
@@ -343,8 +346,8 @@ def _copy_as_stock_and_converted(
         for f in (*find_swaps_and_kept_modules(stock, options), *findings)
         if isinstance(f, ClassSwap) and f.exact
     ]
-    if chosen is not None:
-        apply_swaps(change(_split_findings(apply_selection(converted, findings, chosen))[0]))
+    if selection is not None:
+        apply_swaps(edit_swaps(_split_findings(apply_selection(converted, findings, selection))[0]))
     return stock, converted, exact
 
 
@@ -353,36 +356,34 @@ def _split_findings(findings: Iterable[SwapOrKept]) -> tuple[list[ClassSwap], li
     return [f for f in findings if isinstance(f, ClassSwap)], [f for f in findings if isinstance(f, KeptModule)]
 
 
-def _list_names_by_module(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
-    names: dict[nn.Module, tuple[str, ...]] = {}
+def _list_names_by_module(network: nn.Module) -> _NamesByModule:
+    names: _NamesByModule = {}
     for name, module in network.named_modules(remove_duplicate=False):
         names[module] = (*names.get(module, ()), name)
     return names
 
 
-def _list_names_of_native_tpgen_modules(names: dict[nn.Module, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+def _list_names_of_native_tpgen_modules(names_by_module: _NamesByModule) -> tuple[tuple[str, ...], ...]:
     # modules that users built with tpgen: neither converted modules nor parts of either
-    ours = [module for module in names if get_swap_mark(module) or isinstance(module, PlannedModule)]
+    ours = [module for module in names_by_module if get_swap_mark(module) or isinstance(module, PlannedModule)]
     parts = {part for whole in ours for part in whole.modules() if part is not whole}
-    return tuple(names[module] for module in ours if not get_swap_mark(module) and module not in parts)
+    return tuple(names_by_module[module] for module in ours if not get_swap_mark(module) and module not in parts)
 
 
-def _make_replaced_report_rows(
-    swaps: Iterable[ClassSwap], names: dict[nn.Module, tuple[str, ...]]
-) -> tuple[Replaced, ...]:
+def _make_replaced_report_rows(swaps: Iterable[ClassSwap], names: _NamesByModule) -> tuple[Replaced, ...]:
     return tuple(Replaced(names[s.module], s.was, s.description) for s in _sort_by_module_order(swaps, names) if s.now)
 
 
-def _make_stayed_report_rows(kept: Iterable[KeptModule], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
+def _make_stayed_report_rows(kept: Iterable[KeptModule], names_by_module: _NamesByModule) -> tuple[Stayed, ...]:
     return tuple(
-        Stayed(names[k.module], name_class_with_package(type(k.module)), k.why)
-        for k in _sort_by_module_order(kept, names)
+        Stayed(names_by_module[k.module], name_class_with_package(type(k.module)), k.why)
+        for k in _sort_by_module_order(kept, names_by_module)
     )
 
 
-def _sort_by_module_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
+def _sort_by_module_order(findings: Iterable[_Found], names_by_module: _NamesByModule) -> list[_Found]:
     # as their modules stand in the network, whoever found them
-    places = {module: place for place, module in enumerate(names)}
+    places = {module: place for place, module in enumerate(names_by_module)}
     return sorted(findings, key=lambda finding: places[finding.module])
 
 

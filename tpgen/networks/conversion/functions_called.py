@@ -28,13 +28,13 @@ def describe_e3nn_functions_called(network: nn.Module) -> tuple[str, ...]:
     )
 
 
-def _find_e3nn_functions_called_in(code: CodeType, names: dict[str, Any]) -> Iterator[str]:
+def _find_e3nn_functions_called_in(code: CodeType, global_names: dict[str, Any]) -> Iterator[str]:
     if _MODULES.keys().isdisjoint(code.co_names):
         return
     value: Any = None  # of the name or attribute that was loaded last
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_GLOBAL":
-            value = names.get(step.argval)
+            value = global_names.get(step.argval)
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             value = getattr(value, step.argval, None) if isinstance(value, ModuleType) else None
         else:

@@ -92,12 +92,12 @@ def find_gate_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept 
     return ClassSwap(module, ConvertedGate, _describe_gate_backend, extra, exact, covers=tuple(_PARTS))
 
 
-def _describe_gate_backend(module: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_gate_backend(module: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
     # name what computes a gate, for the report: a kernel where one is allowed and can be built, else why not
     if get_swap_mark(module) is not None and _have_parts_changed_since_conversion(module):
         return "e3nn's own code, as a part was changed since"
     mask: Any = module.get_submodule("mul").output_mask
-    if not extra["_tpgen_kernels"]:
+    if not swap_attributes["_tpgen_kernels"]:
         return "torch operations, fewer than e3nn's"
     if not mask.is_cpu or mask.dtype not in (torch.float32, torch.float64):
         return "torch operations, fewer than e3nn's (kernels of gates compute in float32 and float64 on a CPU)"
@@ -120,14 +120,14 @@ def _why_gate_unconvertible(gate: Any) -> str | None:
     return next(filter(None, map(why_patched, parts)), HOOKED if hooked else None)
 
 
-def _have_parts_changed_since_conversion(module: Any) -> bool:
+def _have_parts_changed_since_conversion(gate: Any) -> bool:
     # whether the parts must be called: something was added to one of them, or put in its place, after the swap
-    parts = module._modules
+    parts = gate._modules
     if any(type(parts.get(name)) not in kinds or is_hooked_or_patched(parts[name]) for name, kinds in _PARTS.items()):
         return True
-    if is_hooked_or_patched(parts["sc"]._modules["cut"]) or module._has_hooks_on_cut_programs():
+    if is_hooked_or_patched(parts["sc"]._modules["cut"]) or gate._has_hooks_on_cut_programs():
         return True
-    return _list_activation_names_and_scales(module) != module._tpgen_functions
+    return _list_activation_names_and_scales(gate) != gate._tpgen_functions
 
 
 def _list_activation_names_and_scales(gate: Any) -> NamesAndScales:
@@ -139,28 +139,32 @@ def _list_activation_names_and_scales(gate: Any) -> NamesAndScales:
     return scalars, gates
 
 
-def _get_activation_name_and_scale(act: Any) -> _NameAndScale:
-    if act is None:
+def _get_activation_name_and_scale(activation: Any) -> _NameAndScale:
+    if activation is None:
         return "identity", 1.0
-    if type(act) is not normalize2mom or is_hooked_or_patched(act):
+    if type(activation) is not normalize2mom or is_hooked_or_patched(activation):
         return "", 0.0
-    return _find_kernel_name_of_activation(act.f), 1.0 if act._is_id else act.cst
+    return _find_kernel_name_of_activation(activation.f), 1.0 if activation._is_id else activation.cst
 
 
-def _find_kernel_name_of_activation(function: Any) -> str:
+def _find_kernel_name_of_activation(activation: Any) -> str:
     # of a function in a table: a module that writes into its input, or has hooks, is another function
-    if type(function) not in _MODULES:
-        return _BY_ID.get(id(function), _OTHER)
-    return _OTHER if is_hooked_or_patched(function) or getattr(function, "inplace", False) else _MODULES[type(function)]
+    if type(activation) not in _MODULES:
+        return _BY_ID.get(id(activation), _OTHER)
+    return (
+        _OTHER
+        if is_hooked_or_patched(activation) or getattr(activation, "inplace", False)
+        else _MODULES[type(activation)]
+    )
 
 
-def _list_row_pieces_around_torch_activations(gate: Any, functions: NamesAndScales) -> tuple[_RowPiece, ...]:
+def _list_row_pieces_around_torch_activations(gate: Any, activations: NamesAndScales) -> tuple[_RowPiece, ...]:
     # cut a row at the begin and end of functions that no table has; empty without such functions
     ranges: dict[int, tuple[int, tuple[str, int]]] = {}
     scalars, gates, _ = (
         list(_list_copy_offsets_and_widths(gate.sc.cut, chosen)) for chosen in gate.sc.cut.instructions
     )
-    for part, copies, each in zip(("act_scalars", "act_gates"), (scalars, gates), functions, strict=True):
+    for part, copies, each in zip(("act_scalars", "act_gates"), (scalars, gates), activations, strict=True):
         begin = 0
         for number, ((mul, _), (name, _)) in enumerate(zip(getattr(gate, part).irreps_in, each, strict=True)):
             if name == _OTHER and mul:
@@ -184,7 +188,7 @@ def _apply_torch_activations(gate: Any, features: Tensor) -> Tensor:
     return torch.cat([act(x.clone()) if act else x for act, x in zip(acts, parts, strict=True)], -1)
 
 
-def _make_gate_table_from_module(gate: Any, functions: NamesAndScales) -> GateTable:
+def _make_gate_table_from_module(gate: Any, activations: NamesAndScales) -> GateTable:
     # A gate's table: e3nn sorts its input by irreps, so what belongs together stands in many places
     scalars, gates, gated = (_list_copy_offsets_and_widths(gate.sc.cut, chosen) for chosen in gate.sc.cut.instructions)
     by_scalar, by_gate = (
@@ -193,7 +197,7 @@ def _make_gate_table_from_module(gate: Any, functions: NamesAndScales) -> GateTa
             for (mul, _), f in zip(activation.irreps_in, each, strict=True)
             for _ in range(mul)
         ]
-        for activation, each in zip((gate.act_scalars, gate.act_gates), functions, strict=True)
+        for activation, each in zip((gate.act_scalars, gate.act_gates), activations, strict=True)
     )
     return make_gate_table(
         [(*f, place, 0, 0) for f, (place, _) in zip(by_scalar, scalars, strict=True)]
@@ -205,9 +209,9 @@ def _replace_unknown_function_by_identity(function: _NameAndScale) -> _NameAndSc
     return ("identity", function[1]) if function[0] == _OTHER else function
 
 
-def _list_copy_offsets_and_widths(cut_module: Any, segments: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+def _list_copy_offsets_and_widths(extract: Any, segment_indices: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     # yield the offset of each copy of the chosen irreps in the input of an `Extract`, and its dimension
-    for n in segments:
-        mul, ir = cut_module.irreps_in[n]
-        begin = cut_module.irreps_in[:n].dim
+    for n in segment_indices:
+        mul, ir = extract.irreps_in[n]
+        begin = extract.irreps_in[:n].dim
         yield from ((begin + u * ir.dim, ir.dim) for u in range(mul))

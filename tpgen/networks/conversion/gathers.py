@@ -67,8 +67,8 @@ class Gatherable(PlainTensor):
                 call.compute_before_write()
 
 
-def _wrap_in_place_method_to_gather_first(name: str) -> Callable[..., Any]:
-    write = getattr(Tensor, name)
+def _wrap_in_place_method_to_gather_first(method_name: str) -> Callable[..., Any]:
+    write = getattr(Tensor, method_name)
 
     def compute_gathers_and_write(self: Gatherable, *args: Any, **options: Any) -> Any:
         self._compute_postponed_gathers()
@@ -108,14 +108,14 @@ def get_source_of_postponed_rows(x: Any) -> Any:
     return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
 
 
-def _gather_rows_or_postpone(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tensor:
+def _gather_rows_or_postpone(x: Gatherable, index: Any, torch_gather: Callable[[Any], Tensor]) -> Tensor:
     if type(index) is not Tensor or index.dim() != 1 or index.dtype != torch.int64 or not index.is_cpu:
-        return stock(index)
+        return torch_gather(index)
     numbers = index.numel() * x.shape[1]
     if not numbers or numbers < WORTH_SELECTING or torch.compiler.is_compiling() or not are_plain(x):
-        return stock(index)
+        return torch_gather(index)
     if not is_index_in_range(index, len(x)):
-        return stock(index)
+        return torch_gather(index)
     if numbers >= WORTH_WAITING and _may_postpone_gather(x):
         rows = GatheredRows.make_postponed(_select_rows, (x, index), (len(index), x.shape[1]))
         rows.layer = x._tpgen_layer

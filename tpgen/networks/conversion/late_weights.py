@@ -45,13 +45,13 @@ class LateWeights:
     mixing: Plan  # from these sums to the result
     outputs: tuple[tuple[int, ...], ...]  # the paths of each slot of the result
 
-    def is_sum_first_faster(self, edges: int | None, nodes: int | None, hidden: int) -> bool:
+    def is_sum_first_faster(self, edges: int | None, nodes: int | None, hidden_width: int) -> bool:
         """Whether to sum first is faster; True for unknown sizes."""
         if edges is None or nodes is None:
             return True
-        now = edges * hidden * self.plan.weight_numel
+        now = edges * hidden_width * self.plan.weight_numel
         by_node = sum(prod(p.weight.shape) * p.out.ir.dim for p in self.plan.paths if p.weight is not None)
-        late = hidden * (edges * self.product.irreps_out.dim + nodes * by_node)
+        late = hidden_width * (edges * self.product.irreps_out.dim + nodes * by_node)
         return now >= WORTH_LATE and _FEWER * late < now
 
     def sum_by_node(self, x: Tensor, y: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
@@ -69,16 +69,18 @@ class LateWeights:
         found = [self._sum_by_node_then_mix(products, *part, nodes, count) for part in zip(*parts, strict=True)]
         return reduce(torch.add, found)
 
-    def _split_matrix_into_mixing_weights(self, matrix: Tensor, width: int) -> list[Tensor]:
-        slices = matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
-        by_output = [torch.cat([slices[n] for n in paths], 1).split(width) for paths in self.outputs]
+    def _split_matrix_into_mixing_weights(self, last_layer_matrix: Tensor, hidden_width: int) -> list[Tensor]:
+        slices = last_layer_matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
+        by_output = [torch.cat([slices[n] for n in paths], 1).split(hidden_width) for paths in self.outputs]
         return [torch.cat([x.flatten() for x in part]) for part in zip(*by_output, strict=True)]
 
-    def _sum_by_node_then_mix(self, products: Tensor, h: Tensor, weights: Tensor, nodes: Tensor, count: Any) -> Tensor:
+    def _sum_by_node_then_mix(
+        self, products: Tensor, h: Tensor, mixing_weights: Tensor, nodes: Tensor, count: Any
+    ) -> Tensor:
         shape = h.new_empty(count, self.outer.weight_numel)  # nothing reads or writes its numbers
         call = FormCall((h, h.detach()[:, :0], shape, products), (nodes,), describe(self.outer), _OUTER, (ELEMENTS,))
         (sums,) = forms.compute(call)
-        return kernel_product(sums, sums.detach()[:, :0], weights, describe(self.mixing))
+        return kernel_product(sums, sums.detach()[:, :0], mixing_weights, describe(self.mixing))
 
 
 _OUTER = opening_text("w")
@@ -90,17 +92,17 @@ def is_uvw_with_row_weights(plan: Plan) -> bool:
     return ways == {("uvw", True)} and plan.operand("w").rows == ROW
 
 
-def plan_sum_before_last_layer(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
-    """Plan sums before a last layer of ``hidden`` inputs; None without kernels or `is_uvw_with_row_weights`."""
+def plan_sum_before_last_layer(plan: Plan, hidden_width: int, node_count: int | None) -> LateWeights | None:
+    """Plan sums before a last layer of ``hidden_width`` inputs; None without kernels or `is_uvw_with_row_weights`."""
     if not is_uvw_with_row_weights(plan):
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)
-    parts = -(-hidden * products * (nodes or 0) // MOST_SUMS) or 1
-    return _plan_sum_for_hidden_width(plan, -(-hidden // min(parts, hidden)))
+    parts = -(-hidden_width * products * (node_count or 0) // MOST_SUMS) or 1
+    return _plan_sum_for_hidden_width(plan, -(-hidden_width // min(parts, hidden_width)))
 
 
 @remembered("products with late weights")
-def _plan_sum_for_hidden_width(plan: Plan, width: int) -> LateWeights | None:
+def _plan_sum_for_hidden_width(plan: Plan, hidden_width: int) -> LateWeights | None:
     paths = sorted(range(len(plan.paths)), key=lambda n: plan.paths[n].out.index)
     outputs = [tuple(same) for _, same in groupby(paths, key=lambda n: plan.paths[n].out.index)]
     copies = [p.in1.mul * p.in2.mul for p in plan.paths]
@@ -115,8 +117,8 @@ def _plan_sum_for_hidden_width(plan: Plan, width: int) -> LateWeights | None:
     )
     ends = [(sum(copies[n] for n in same), plan.paths[same[0]].out) for same in outputs]
     rows = "+".join(f"{mul * out.ir.dim}x0e" for mul, out in ends)
-    outer = make_linear_plan(f"{width}x0e", rows, shared_weights=ELEMENT, path_normalization="none")
-    sums = "+".join(f"{width * mul}x{out.ir}" for mul, out in ends)
+    outer = make_linear_plan(f"{hidden_width}x0e", rows, shared_weights=ELEMENT, path_normalization="none")
+    sums = "+".join(f"{hidden_width * mul}x{out.ir}" for mul, out in ends)
     pairs = [(n, out.index) for n, (_, out) in enumerate(ends)]
     mixing = make_linear_plan(sums, plan.irreps_out, pairs, path_normalization="none")
     if any(map(why_kernel_unsupported, (product, outer, mixing))):

@@ -45,12 +45,12 @@ def can_gpu_program_kernels_take(x: Tensor) -> bool:
     return not isinstance(target, str) and target.missing(x.device) is None
 
 
-def can_kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
-    """As `can_kernels_take`; if False, warn once that ``otherwise`` runs."""
+def can_kernels_take_or_warn(x: Tensor, fallback_text: str) -> bool:
+    """As `can_kernels_take`; if False, warn once that ``fallback_text`` runs."""
     good = can_kernels_take(x)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
-            warn_of_slow_path(f"{otherwise}: kernels take no {x.dtype} on {x.device.type}")
+            warn_of_slow_path(f"{fallback_text}: kernels take no {x.dtype} on {x.device.type}")
     return good
 
 

@@ -25,19 +25,21 @@ _CONSTRUCTION |= {"__repr__", "__str__", "extra_repr"}
 HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
-def why_module_unconvertible(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
-    """Why a module of a ``known`` class or subclass must stay, or None; swaps never call child ``program``."""
+def why_module_unconvertible(
+    module: nn.Module, known_classes: Mapping[type[nn.Module], Any], unused_child: str
+) -> str | None:
+    """Why a module of known classes or subclasses is not converted, or None; swaps never call ``unused_child``."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
-    base = find_stock_class(module, known)
+    base = find_stock_class(module, known_classes)
     if own := list_overriding_names(module, base):
         code = f"whose own code a swap would skip ({', '.join(own)})"
         return f"a subclass of {name_class_with_package(base)}, {code}: build it on tpgen's {base.__name__}"
     if why := why_patched(module):
         return why
-    if has_hooks(getattr(module, program, None)):
-        return f"hooks on {program}, which would no longer run: move them to the module itself"
+    if has_hooks(getattr(module, unused_child, None)):
+        return f"hooks on {unused_child}, which would no longer run: move them to the module itself"
     return None
 
 
@@ -94,9 +96,9 @@ def _is_call_that_only_forwards(name: str, attribute: Any, base: type[nn.Module]
     return own.co_argcount == 1 or own.co_varnames[: own.co_argcount] == stock.co_varnames[: own.co_argcount]
 
 
-def find_stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:
-    """The nearest ``known`` class among a module's class and bases."""
-    return next(cls for cls in type(module).__mro__ if cls in known)
+def find_stock_class(module: nn.Module, known_classes: Iterable[type[nn.Module]]) -> type[nn.Module]:
+    """The nearest ``known_classes`` class among a module's class and bases."""
+    return next(cls for cls in type(module).__mro__ if cls in known_classes)
 
 
 def why_patched(module: nn.Module) -> str | None:
@@ -150,13 +152,13 @@ def allows_kernels(options: Mapping[str, Any]) -> bool:
 
 
 def make_plan_or_kept_module(
-    module: nn.Module, options: Mapping[str, Any], make: Callable[[], Plan], like: Tensor | None = None
+    module: nn.Module, options: Mapping[str, Any], make_plan: Callable[[], Plan], like: Tensor | None = None
 ) -> Plan | KeptModule:
-    """``make()``, or `KeptModule` if no kernel runs the plan in dtype and on device of ``like``."""
+    """``make_plan()``, or `KeptModule` if no kernel runs the plan in dtype and on device of ``like``."""
     if not allows_kernels(options):
         return KeptModule(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
     try:
-        plan = make()
+        plan = make_plan()
     except TpgenError as error:
         return KeptModule(module, f"tpgen cannot plan it: {error}")
     dtype, device = (torch.float32, "cpu") if like is None else (like.dtype, like.device)

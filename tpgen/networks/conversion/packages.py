@@ -76,12 +76,12 @@ def switch_to_packaged_classes(modules: Iterable[nn.Module]) -> None:
             module.__class__ = vars(module).pop(_FROM)[0]
 
 
-def check_installed_class_unchanged(module: nn.Module, cls: type) -> None:
-    """Raise `TpgenError` if ``cls``, a module's stock class, is no longer its installed class."""
+def check_installed_class_unchanged(module: nn.Module, stock_class: type) -> None:
+    """Raise `TpgenError` if ``stock_class``, a module's stock class, is no longer its installed class."""
     held = vars(module).get(_FROM)
-    if held is not None and cls is not held[1]:
+    if held is not None and stock_class is not held[1]:
         raise TpgenError(
-            f"{cls.__name__}: something changed the class of this module, which came from a package, after "
+            f"{stock_class.__name__}: something changed the class of this module, which came from a package, after "
             f"tpgen.convert had (it was {held[1].__name__}), and its class cannot be given back: take that off first, "
             "a parametrisation or a wrapper, then restore"
         )
@@ -99,20 +99,20 @@ def group_modules_without_installed_class(network: nn.Module) -> dict[str, list[
 _installed: WeakKeyDictionary[type, type | None] = WeakKeyDictionary()
 
 
-def find_installed_class(cls: type) -> type | None:
+def find_installed_class(packaged_class: type) -> type | None:
     """The installed class of the same code, or None."""
-    if cls not in _installed:
-        ours = _import_class_of_same_name(cls)
-        _installed[cls] = ours if ours is not None and have_same_code(cls, ours) else None
-    return _installed[cls]
+    if packaged_class not in _installed:
+        ours = _import_class_of_same_name(packaged_class)
+        _installed[packaged_class] = ours if ours is not None and have_same_code(packaged_class, ours) else None
+    return _installed[packaged_class]
 
 
-def _import_class_of_same_name(cls: type) -> type | None:
+def _import_class_of_same_name(packaged_class: type) -> type | None:
     try:
-        found: Any = import_module(get_module_name_in_package(cls))
+        found: Any = import_module(get_module_name_in_package(packaged_class))
     except ModuleNotFoundError:
         return None
-    for name in cls.__qualname__.split("."):
+    for name in packaged_class.__qualname__.split("."):
         found = getattr(found, name, None)
     return found if isinstance(found, type) else None
 
@@ -120,40 +120,44 @@ def _import_class_of_same_name(cls: type) -> type | None:
 # --- the same code ----------------------------------------------------------------------------------------------------
 
 
-def have_same_code(theirs: Any, ours: Any) -> bool:
+def have_same_code(packaged: Any, installed: Any) -> bool:
     """Whether two classes or functions, and all these reach, have the same code.
 
     >>> have_same_code(lambda x: x + 1, lambda x: x + 1), have_same_code(lambda x: x + 1, lambda x: x + 2)
     (True, False)
     """
-    return _is_object_code_equal(theirs, ours, set())
+    return _is_object_code_equal(packaged, installed, set())
 
 
 _Seen = set[tuple[int, int]]  # pairs of objects that are compared, or were
 
 
-def _is_object_code_equal(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    if theirs is ours or (id(theirs), id(ours)) in seen:  # a pair that is under way is the same if the rest is
+def _is_object_code_equal(packaged: Any, installed: Any, compared_ids: _Seen) -> bool:
+    if (
+        packaged is installed or (id(packaged), id(installed)) in compared_ids
+    ):  # a pair that is under way is the same if the rest is
         return True
-    seen.add((id(theirs), id(ours)))
+    compared_ids.add((id(packaged), id(installed)))
     for kinds, compare in _KINDS:
-        if isinstance(theirs, kinds):
-            return isinstance(ours, kinds) and compare(theirs, ours, seen)
-    if isinstance(wrapped := getattr(theirs, "__wrapped__", None), FunctionType):  # as caches of functions have it
-        return _is_object_code_equal(wrapped, getattr(ours, "__wrapped__", None), seen) and _is_object_code_equal(
-            type(theirs), type(ours), seen
-        )
-    return _is_object_code_equal(type(theirs), type(ours), seen)  # an object is no code, but that of its class
+        if isinstance(packaged, kinds):
+            return isinstance(installed, kinds) and compare(packaged, installed, compared_ids)
+    if isinstance(wrapped := getattr(packaged, "__wrapped__", None), FunctionType):  # as caches of functions have it
+        return _is_object_code_equal(
+            wrapped, getattr(installed, "__wrapped__", None), compared_ids
+        ) and _is_object_code_equal(type(packaged), type(installed), compared_ids)
+    return _is_object_code_equal(
+        type(packaged), type(installed), compared_ids
+    )  # an object is no code, but that of its class
 
 
-def _is_class_code_equal(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    if not is_packaged(theirs) or (get_module_name_in_package(theirs), theirs.__qualname__) != (
-        ours.__module__,
-        ours.__qualname__,
+def _is_class_code_equal(packaged: Any, installed: Any, compared_ids: _Seen) -> bool:
+    if not is_packaged(packaged) or (get_module_name_in_package(packaged), packaged.__qualname__) != (
+        installed.__module__,
+        installed.__qualname__,
     ):
         return False  # one that no package brought would be the same object
-    return _is_sequence_code_equal(theirs.__bases__, ours.__bases__, seen) and _is_dict_code_equal(
-        _select_code_attributes(theirs), _select_code_attributes(ours), seen
+    return _is_sequence_code_equal(packaged.__bases__, installed.__bases__, compared_ids) and _is_dict_code_equal(
+        _select_code_attributes(packaged), _select_code_attributes(installed), compared_ids
     )
 
 
@@ -161,30 +165,33 @@ def _select_code_attributes(cls: type) -> dict[str, Any]:
     return {name: value for name, value in vars(cls).items() if name not in _NO_CODE}
 
 
-def _is_function_code_equal(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    if not _is_bytecode_equal(theirs.__code__, ours.__code__):
+def _is_function_code_equal(packaged: Any, installed: Any, compared_ids: _Seen) -> bool:
+    if not _is_bytecode_equal(packaged.__code__, installed.__code__):
         return False
-    cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (theirs, ours)]
-    kept = (theirs.__defaults__, theirs.__kwdefaults__, cells[0]), (ours.__defaults__, ours.__kwdefaults__, cells[1])
-    return _is_sequence_code_equal(*kept, seen) and all(
-        _is_object_code_equal(a, b, seen) for a, b in _pair_referenced_globals(theirs, ours)
+    cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (packaged, installed)]
+    kept = (
+        (packaged.__defaults__, packaged.__kwdefaults__, cells[0]),
+        (installed.__defaults__, installed.__kwdefaults__, cells[1]),
+    )
+    return _is_sequence_code_equal(*kept, compared_ids) and all(
+        _is_object_code_equal(a, b, compared_ids) for a, b in _pair_referenced_globals(packaged, installed)
     )
 
 
-def _is_bytecode_equal(theirs: CodeType, ours: CodeType) -> bool:
+def _is_bytecode_equal(packaged: CodeType, installed: CodeType) -> bool:
     for name in ("co_code", "co_names", "co_varnames", "co_freevars", "co_flags"):
-        if getattr(theirs, name) != getattr(ours, name):
+        if getattr(packaged, name) != getattr(installed, name):
             return False
-    pairs = list(zip(theirs.co_consts, ours.co_consts, strict=False))
-    return len(theirs.co_consts) == len(ours.co_consts) and all(
+    pairs = list(zip(packaged.co_consts, installed.co_consts, strict=False))
+    return len(packaged.co_consts) == len(installed.co_consts) and all(
         _is_bytecode_equal(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else a == b for a, b in pairs
     )
 
 
-def _pair_referenced_globals(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
+def _pair_referenced_globals(packaged: FunctionType, installed: FunctionType) -> Iterator[tuple[Any, Any]]:
     # objects that the names of a function refer to in its module, and in packaged modules among these objects
-    names = {name for name in _list_names_in_code(theirs.__code__) if not name.startswith("__")}
-    spaces: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [(theirs.__globals__, ours.__globals__)]
+    names = {name for name in _list_names_in_code(packaged.__code__) if not name.startswith("__")}
+    spaces: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [(packaged.__globals__, installed.__globals__)]
     for a, b in spaces:  # which grows
         home = _PREFIX.sub("", a.get("__name__", ""))
         for name in (name for name in names & a.keys() if (home, name) not in _SETTINGS):
@@ -199,15 +206,15 @@ def _list_names_in_code(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_list_names_in_code(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-def _is_sequence_code_equal(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    return len(theirs) == len(ours) and all(
-        _is_object_code_equal(a, b, seen) for a, b in zip(theirs, ours, strict=True)
+def _is_sequence_code_equal(packaged: Any, installed: Any, compared_ids: _Seen) -> bool:
+    return len(packaged) == len(installed) and all(
+        _is_object_code_equal(a, b, compared_ids) for a, b in zip(packaged, installed, strict=True)
     )
 
 
-def _is_dict_code_equal(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    return theirs.keys() == ours.keys() and all(
-        _is_object_code_equal(theirs[name], ours[name], seen) for name in theirs
+def _is_dict_code_equal(packaged: Any, installed: Any, compared_ids: _Seen) -> bool:
+    return packaged.keys() == installed.keys() and all(
+        _is_object_code_equal(packaged[name], installed[name], compared_ids) for name in packaged
     )
 
 

@@ -195,10 +195,10 @@ def swap_tensors_if_possible(first: Tensor, second: Tensor) -> bool:
     return True
 
 
-def count_down_to_zero(program: Any, count: str) -> bool:
-    """Whether a program's results may wait; decrements attribute ``count``, calls that may not."""
-    left = max(getattr(program, count) - 1, 0)
-    setattr(program, count, left)
+def count_down_to_zero(module: Any, counter_name: str) -> bool:
+    """Whether a program's results may wait; decrements attribute ``counter_name``, calls that may not."""
+    left = max(getattr(module, counter_name) - 1, 0)
+    setattr(module, counter_name, left)
     return left == 0
 
 
@@ -226,9 +226,9 @@ class _PostponedCallFunction(torch.autograd.Function):
     # the graph of a tensor without numbers, for what takes it beneath Python's functions
 
     @staticmethod
-    def forward(ctx: Any, cls: type[Postponed], made: PostponedCall, shape: Sequence[Any], *operands: Tensor) -> Any:
+    def forward(ctx: Any, cls: type[Postponed], call: PostponedCall, shape: Sequence[Any], *operands: Tensor) -> Any:
         ctx.save_for_backward(*operands)
-        ctx.made = made
+        ctx.made = call
         return _make_tensor_without_storage(cls, shape, operands[0])
 
     @staticmethod

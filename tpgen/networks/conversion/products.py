@@ -126,12 +126,12 @@ def find_product_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKe
     return plan if isinstance(plan, KeptModule) else _make_product_swap(module, plan, options)
 
 
-def _make_kept_module_if_scripted(module: nn.Module, name: str) -> KeptModule | None:
-    if name in _NAMES:
-        return KeptModule(module, f"a scripted {name}: convert the network before it is scripted")
+def _make_kept_module_if_scripted(module: nn.Module, class_name: str) -> KeptModule | None:
+    if class_name in _NAMES:
+        return KeptModule(module, f"a scripted {class_name}: convert the network before it is scripted")
     if hasattr(module, PROGRAM):
         return KeptModule(
-            module, f"a scripted {name}, which computes with tpgen already: it cannot be taken apart any more"
+            module, f"a scripted {class_name}, which computes with tpgen already: it cannot be taken apart any more"
         )
     return None
 
@@ -157,7 +157,11 @@ def _make_product_swap(module: nn.Module, plan: Plan, options: Mapping[str, Any]
 
 
 def make_convolution_swap(
-    module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
+    module: nn.Module,
+    cls: type[nn.Module],
+    options: Mapping[str, Any],
+    held: str | None = None,
+    paired: bool = False,
 ) -> SwapOrKept:
     """`ClassSwap` of a module to a convolution (gather, product, sum), or `KeptModule`.
 
@@ -180,15 +184,15 @@ def make_convolution_swap(
     )
 
 
-def _describe_convolution_backend(_module: nn.Module, extra: Mapping[str, Any]) -> str:
-    choice = extra[PROGRAM].choice
+def _describe_convolution_backend(_module: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
+    choice = swap_attributes[PROGRAM].choice
     how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
-    return f"tpgen convolution, {choice.strategy} ({how}){_describe_why_no_kernel_runs(extra[PROGRAM])}"
+    return f"tpgen convolution, {choice.strategy} ({how}){_describe_why_no_kernel_runs(swap_attributes[PROGRAM])}"
 
 
-def describe_product(_module: nn.Module, extra: Mapping[str, Any]) -> str:
+def describe_product(_module: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
     """Report text on a product: its strategy, and a missing kernel."""
-    return f"tpgen {extra[PROGRAM].choice}{_describe_why_no_kernel_runs(extra[PROGRAM])}"
+    return f"tpgen {swap_attributes[PROGRAM].choice}{_describe_why_no_kernel_runs(swap_attributes[PROGRAM])}"
 
 
 def _describe_why_no_kernel_runs(product: Any) -> str:
@@ -196,27 +200,27 @@ def _describe_why_no_kernel_runs(product: Any) -> str:
     return f": none runs as it is, {why}" if why else ""
 
 
-def describe_product_by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
+def describe_product_by_element(module: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
     """Report text on a product whose weights one-hot rows select."""
-    missing = _why_no_product_kernel(extra[SPECIES].plan, extra[PROGRAM])
-    return describe_product(module, extra) + ("" if missing else "; by element where rows are one-hot")
+    missing = _why_no_product_kernel(swap_attributes[SPECIES].plan, swap_attributes[PROGRAM])
+    return describe_product(module, swap_attributes) + ("" if missing else "; by element where rows are one-hot")
 
 
 def _why_no_product_kernel(plan: Any, product: Any) -> str | None:
     return why_kernel_unsupported(plan, dtype=product.output_mask.dtype, device=product.output_mask.device)
 
 
-def make_couplings_exact(module: Any) -> None:
+def make_couplings_exact(product: Any) -> None:
     """Replace e3nn's code of a product by code with exact couplings."""
     with default_dtype(torch.float64):
         fresh = o3.TensorProduct(
-            module.irreps_in1,
-            module.irreps_in2,
-            module.irreps_out,
-            [(*i[:5], i[5] ** 2) for i in module.instructions],  # final coefficients, so nothing is normalised again
+            product.irreps_in1,
+            product.irreps_in2,
+            product.irreps_out,
+            [(*i[:5], i[5] ** 2) for i in product.instructions],  # final coefficients, so nothing is normalised again
             irrep_normalization="none",
             path_normalization="none",
-            shared_weights=module.shared_weights,
+            shared_weights=product.shared_weights,
             internal_weights=False,
         )
-    setattr(module, STOCK_PROGRAM, getattr(fresh, STOCK_PROGRAM).to(module.output_mask.device))
+    setattr(product, STOCK_PROGRAM, getattr(fresh, STOCK_PROGRAM).to(product.output_mask.device))

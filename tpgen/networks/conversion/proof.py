@@ -129,14 +129,14 @@ class Times:
 
 @bypassing_programs()
 def prove_equal(
-    stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]
+    stock: nn.Module, converted: nn.Module, make_exact: Iterable[Callable[[], None]], inputs: Sequence[Any]
 ) -> Proof:
-    """Compare networks, cast to float64 in place; ``exact`` sets stock constants to full precision."""
+    """Compare networks, cast to float64 in place; ``make_exact`` sets stock constants to full precision."""
     for network in (stock, converted):
         _cast_network_to_float64(network)
     with default_dtype(torch.float64):  # what networks make on the way is float64 too
         with torch.no_grad():
-            for refine in exact:
+            for refine in make_exact:
                 refine()
         theirs, said = _compute_stock_derivatives(stock, inputs)
         find = _compute_derivatives_in_training if said else compute_derivatives
@@ -228,14 +228,14 @@ def _find_spline_differences(stock: nn.Module, converted: nn.Module, inputs: Seq
 def _compute_outputs_and_input_gradients(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
     with suppress_slow_path_warnings():
         try:
-            outputs, gradients = compute_outputs_and_derivatives(network, inputs, tracked=True, orders=1)
+            outputs, gradients = compute_outputs_and_derivatives(network, inputs, by_inputs=True, orders=1)
         except TpgenError:
-            return compute_outputs_and_derivatives(network, inputs, tracked=True, orders=0)[0]
+            return compute_outputs_and_derivatives(network, inputs, by_inputs=True, orders=0)[0]
     return outputs | {f"gradient of {name}": g for name, g in gradients.items()}
 
 
 def _find_largest_difference(
-    label: str, stock: NamedTensors, converted: NamedTensors, leniently: bool = False
+    label: str, stock: NamedTensors, converted: NamedTensors, skip_non_finite_stock: bool = False
 ) -> _Difference:
     # a gradient of one network alone must be zero
     worst = _Difference(label, len(stock), 0.0, 0.0, "-")
@@ -243,7 +243,7 @@ def _find_largest_difference(
     for name in stock | converted:
         given = [named[name] for named in (stock, converted) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
-        absolute, relative = _compute_absolute_and_relative_difference(wanted, got, floor, leniently)
+        absolute, relative = _compute_absolute_and_relative_difference(wanted, got, floor, skip_non_finite_stock)
         if relative > worst.relative:
             worst = _Difference(
                 label, len(stock), absolute, relative, f"{name}{_remark_on_one_sided_nans(wanted, got)}"
@@ -251,25 +251,25 @@ def _find_largest_difference(
     return worst
 
 
-def _remark_on_one_sided_nans(wanted: Tensor, got: Tensor) -> str:
-    sides = {"stock": bool((~wanted.isfinite() & got.isfinite()).any())}
-    sides["converted"] = bool((wanted.isfinite() & ~got.isfinite()).any())
+def _remark_on_one_sided_nans(stock: Tensor, converted: Tensor) -> str:
+    sides = {"stock": bool((~stock.isfinite() & converted.isfinite()).any())}
+    sides["converted"] = bool((stock.isfinite() & ~converted.isfinite()).any())
     said = [f"no numbers in the {side} network alone" for side, lacks in sides.items() if lacks]
     return f" ({'; '.join(said)})" if said else ""
 
 
-def _least_scale_of_differences(found: NamedTensors) -> float:
-    return _FLOOR * max((_largest_entry(x[x.isfinite()]) for x in found.values()), default=0.0)
+def _least_scale_of_differences(tensors: NamedTensors) -> float:
+    return _FLOOR * max((_largest_entry(x[x.isfinite()]) for x in tensors.values()), default=0.0)
 
 
 def _compute_absolute_and_relative_difference(
-    wanted: Tensor, got: Tensor, floor: float, leniently: bool = False
+    stock: Tensor, converted: Tensor, floor: float, skip_non_finite_stock: bool = False
 ) -> tuple[float, float]:
     # the largest difference, absolute and relative to the largest entry
     # a NaN or infinity equals the same value; ``leniently``, any value, as NaNs spread freely into derivatives
-    same = ~wanted.isfinite() & (leniently | (wanted == got) | (wanted.isnan() & got.isnan()))
-    wanted, got = wanted[~same], got[~same]
-    absolute, scale = _largest_entry(wanted - got), max(_largest_entry(wanted), floor)
+    same = ~stock.isfinite() & (skip_non_finite_stock | (stock == converted) | (stock.isnan() & converted.isnan()))
+    stock, converted = stock[~same], converted[~same]
+    absolute, scale = _largest_entry(stock - converted), max(_largest_entry(stock), floor)
     if math.isfinite(absolute) and scale > 0:
         return absolute, absolute / scale
     return absolute, 0.0 if absolute == 0 else math.inf  # a NaN is not equal to a number, so the worst there is

@@ -38,10 +38,10 @@ TAKER = "_tpgen_taker"
 FOR_WEIGHTS = "_tpgen_for_weights"  # whether the results may be the weights of a product that mixes all copies
 
 
-def _describe_net_backend(net: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_net_backend(net: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
     # name what computes a radial net, for the report: kernels where they are allowed and can run
-    why = why_no_matmul_kernel(*net.parameters()) if extra["_tpgen_kernels"] else None
-    by = "tpgen" if extra["_tpgen_kernels"] and not why else "torch"
+    why = why_no_matmul_kernel(*net.parameters()) if swap_attributes["_tpgen_kernels"] else None
+    by = "tpgen" if swap_attributes["_tpgen_kernels"] and not why else "torch"
     return f"{by} products (scales in the weights{f'; {why}' if why else ''})"
 
 
@@ -117,13 +117,13 @@ def find_radial_net_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapO
 
 
 def find_weight_net_swap(
-    network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
+    network: nn.Module, block: nn.Module, net_and_product_names: tuple[str, str], options: Mapping[str, Any]
 ) -> Iterator[SwapOrKept]:
-    """Yield the swap of a net that feeds one product; ``names``: of net and product in the block."""
-    net: Any = getattr(block, names[0], None)
+    """Yield the swap of a net that feeds one product; ``net_and_product_names``: of net and product in the block."""
+    net: Any = getattr(block, net_and_product_names[0], None)
     found = find_radial_net_swap(net, options) if isinstance(net, nn.Module) else None
     if isinstance(found, ClassSwap) and count_places_in_network(network, net) == 1:
-        yield replace(found, extra={**found.extra, TAKER: (block, *names)})
+        yield replace(found, extra={**found.extra, TAKER: (block, *net_and_product_names)})
 
 
 def feeds_product_taking_pairs(net: nn.Module) -> bool:

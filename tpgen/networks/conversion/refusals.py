@@ -27,28 +27,31 @@ _PROGRAMS = {
 }
 
 
-def list_networks(function: str, given: Any, concerns: Callable[[nn.Module], bool]) -> list[nn.Module]:
+def list_networks(
+    caller_name: str, network_or_holder: Any, is_relevant: Callable[[nn.Module], bool]
+) -> list[nn.Module]:
     """Networks in a module, list, dict or object such as a calculator; `InputError` if none."""
-    if isinstance(given, nn.Module):
-        return [given]
-    networks = {} if _describe_kind_of_program(given) else held_networks(given)
+    if isinstance(network_or_holder, nn.Module):
+        return [network_or_holder]
+    networks = {} if _describe_kind_of_program(network_or_holder) else held_networks(network_or_holder)
     if not networks:
-        way = _advise_on_object_without_network(given)
-        raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(given)}{f': {way}' if way else ''}")
+        way = _advise_on_object_without_network(network_or_holder)
+        got = f"{a_kind(network_or_holder)}{f': {way}' if way else ''}"
+        raise InputError(f"network: {caller_name} takes a torch.nn.Module, got {got}")
     found = [*networks.values()]
-    if len(found) == 1 or isinstance(given, (list, tuple, Mapping)):
+    if len(found) == 1 or isinstance(network_or_holder, (list, tuple, Mapping)):
         return found
-    return [one for one in found if concerns(one)] or found  # an object may hold others beside these
+    return [one for one in found if is_relevant(one)] or found  # an object may hold others beside these
 
 
-def get_only_network(function: str, given: Any, concerns: Callable[[nn.Module], bool]) -> nn.Module:
+def get_only_network(caller_name: str, network_or_holder: Any, is_relevant: Callable[[nn.Module], bool]) -> nn.Module:
     """The only network of `list_networks`; `InputError` for several."""
-    network, *others = list_networks(function, given, concerns)
+    network, *others = list_networks(caller_name, network_or_holder, is_relevant)
     if others:
-        place = next(place for place, one in held_networks(given).items() if one is network)
+        place = next(place for place, one in held_networks(network_or_holder).items() if one is network)
         raise InputError(
-            f"network: {function} takes one network, got {a_kind(given)} that holds {len(others) + 1}: give each by "
-            f"itself, such as `given{place}`"
+            f"network: {caller_name} takes one network, got {a_kind(network_or_holder)} that holds {len(others) + 1}: "
+            f"give each by itself, such as `given{place}`"
         )
     return network
 

@@ -26,9 +26,9 @@ class Selection:
     keep: tuple[str, ...] = ()
     only: tuple[str, ...] | None = None
 
-    def why_left_out(self, names: set[str], parts: set[str]) -> str | None:
-        """Why a module with these names and ``parts`` is left out; None if selected."""
-        if name := next((name for name in self.keep if _matches_any(name, names | parts)), None):
+    def why_left_out(self, names: set[str], part_names: set[str]) -> str | None:
+        """Why a module with these names and ``part_names`` is left out; None if selected."""
+        if name := next((name for name in self.keep if _matches_any(name, names | part_names)), None):
             return f"among keep={name!r}"
         if self.only is None or any(_matches_any(name, names) for name in self.only):
             return None
@@ -57,20 +57,22 @@ def _describe_nearest_name(name: str, known: set[str]) -> str:
     return f" (the nearest is {nearest[0]!r})" if nearest else ""
 
 
-def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selection) -> list[SwapOrKept]:
+def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], selection: Selection) -> list[SwapOrKept]:
     """Findings, with left-out swaps as `KeptModule`, and without swaps that only serve such a child.
 
     Raises `InputError` if ``only`` names mere parts of swaps.
     """
-    if chosen == Selection():
+    if selection == Selection():
         return list(findings)
     names, parts = (
         _list_own_and_parent_names(network),
         {f.module: _list_names_of_uncalled_parts(network, f) for f in findings},
     )
     chosable = [f for f in findings if not _is_swapped_for_child(f) and not _concerns_project(f)]
-    _check_only_names_whole_modules(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
-    left_out = {f.module: why for f in chosable if (why := chosen.why_left_out(names[f.module], parts[f.module]))}
+    _check_only_names_whole_modules(
+        network, selection, {f.module: (names[f.module], parts[f.module]) for f in chosable}
+    )
+    left_out = {f.module: why for f in chosable if (why := selection.why_left_out(names[f.module], parts[f.module]))}
     alone = {f.module for f in findings if isinstance(f, ClassSwap) and f.paired and f.module in left_out}
     rest = [f for f in findings if not (_is_swapped_for_child(f) and alone.intersection(f.module.children()))]
     return [
@@ -80,11 +82,11 @@ def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], chosen: 
 
 
 def _check_only_names_whole_modules(
-    network: nn.Module, chosen: Selection, names_and_parts: dict[nn.Module, tuple[set[str], set[str]]]
+    network: nn.Module, selection: Selection, names_and_parts: dict[nn.Module, tuple[set[str], set[str]]]
 ) -> None:
     # names of mere parts of swapped modules are errors
     paths = {module: path for path, module in network.named_modules()}
-    for name in chosen.only or ():
+    for name in selection.only or ():
         if any(_matches_any(name, own) for own, _ in names_and_parts.values()):
             continue
         if whole := [paths[module] for module, (_, parts) in names_and_parts.items() if _matches_any(name, parts)]:

@@ -55,11 +55,11 @@ class _PathWeightBlock:
     pair: int  # the path of the layer that they are part of
     scale: float  # to the coefficient that the layer has
 
-    def compute_species_matrices(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
-        """A matrix per species, ``(species, u * w)``: sums over v times ``scalars``, or v = ``one_hot``."""
+    def compute_species_matrices(self, weight: Tensor, scalars: Tensor, species: Tensor | None) -> Tensor:
+        """A matrix per species, ``(species, u * w)``: sums over v times ``scalars``, or v = ``species``."""
         found = weight.view(self.shape)
-        if one_hot is not None:
-            return self.scale * found.transpose(0, 1).index_select(0, one_hot).flatten(1)
+        if species is not None:
+            return self.scale * found.transpose(0, 1).index_select(0, species).flatten(1)
         scaled = self.scale * scalars  # for each u by itself: `@` would lay the weights out anew
         return torch.bmm(scaled.expand(self.shape[0], *scalars.shape), found).transpose(0, 1).flatten(1)
 
@@ -116,16 +116,16 @@ class SpeciesProduct:
         """Number of species: of scalars."""
         return self.blocks[0].shape[1]
 
-    def slice_species_matrices(self, weight: Tensor, chosen: Tensor) -> Tensor:
-        """Matrices ``(len(chosen), numel)`` of the ``chosen`` species."""
-        return self._sum_path_matrices_of_species(weight, weight, chosen)
+    def slice_species_matrices(self, weight: Tensor, species: Tensor) -> Tensor:
+        """Matrices ``(len(species), numel)`` of the ``species`` species."""
+        return self._sum_path_matrices_of_species(weight, weight, species)
 
-    def split_weights_by_path(self, weight: Tensor, chosen: Tensor) -> list[Tensor]:
-        """Weights of each path as a matrix, for the ``chosen`` species."""
-        every = len(chosen) == self.species
+    def split_weights_by_path(self, weight: Tensor, species: Tensor) -> list[Tensor]:
+        """Weights of each path as a matrix, for the ``species`` species."""
+        every = len(species) == self.species
         split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
         found = [own.view(block.shape) for block, own in split]
-        return [(x if every else x.index_select(1, chosen)).flatten(1) for x in found]
+        return [(x if every else x.index_select(1, species)).flatten(1) for x in found]
 
     def _multiply_by_program_groups(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
@@ -138,12 +138,12 @@ class SpeciesProduct:
     def _multiply_rows_by_species_matrices(self, x: Tensor, matrices: Tensor, species: Tensor) -> Tensor:
         return kernel_layer(x, matrices, species, describe(self.plan))
 
-    def _sum_path_matrices_of_species(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
+    def _sum_path_matrices_of_species(self, weight: Tensor, scalars: Tensor, species: Tensor | None) -> Tensor:
         # the matrices of each species, paths of the same segments added up
         found: dict[int, Tensor] = {}
         weights = weight.split([prod(block.shape) for block in self.blocks])
         for block, own in zip(self.blocks, weights, strict=True):
-            part = block.compute_species_matrices(own, scalars, one_hot)
+            part = block.compute_species_matrices(own, scalars, species)
             found[block.pair] = found[block.pair] + part if block.pair in found else part
         parts = [found[n] for n in sorted(found)]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
@@ -165,9 +165,9 @@ def make_species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProdu
     return SpeciesProduct(layer, blocks)
 
 
-def _make_weight_block_of_path(path: Path, layer: Plan, pair: int) -> _PathWeightBlock:
+def _make_weight_block_of_path(path: Path, layer: Plan, path_index: int) -> _PathWeightBlock:
     assert path.weight is not None
     coupling = path.in1.ir.dim**-0.5  # of l with 0 to l: the identity, of norm 1
-    scale = path.coefficient * coupling / layer.paths[pair].coefficient
+    scale = path.coefficient * coupling / layer.paths[path_index].coefficient
     u, v, w = path.weight.shape
-    return _PathWeightBlock((u, v, w), pair, scale)
+    return _PathWeightBlock((u, v, w), path_index, scale)

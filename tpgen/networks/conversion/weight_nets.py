@@ -80,14 +80,18 @@ def _get_plan_if_uvw_kernel_product(swap: ClassSwap) -> Plan | None:
     return program.plan if is_uvw_with_row_weights(program.plan) else None
 
 
-def _mark_swap_to_postpone_weights(swap: ClassSwap, widths: set[int | None]) -> ClassSwap:
+def _mark_swap_to_postpone_weights(swap: ClassSwap, weight_widths: set[int | None]) -> ClassSwap:
     if isinstance(swap.module, FullyConnectedNet):
         return (
-            replace(swap, extra={**swap.extra, FOR_WEIGHTS: True}) if _get_output_width(swap.module) in widths else swap
+            replace(swap, extra={**swap.extra, FOR_WEIGHTS: True})
+            if _get_output_width(swap.module) in weight_widths
+            else swap
         )
     plan = _get_plan_if_uvw_kernel_product(swap)
     return (
-        swap if plan is None or plan.weight_numel not in widths else replace(swap, now=_describe_late_product_backend)
+        swap
+        if plan is None or plan.weight_numel not in weight_widths
+        else replace(swap, now=_describe_late_product_backend)
     )
 
 
@@ -97,5 +101,8 @@ def _get_output_width(net: nn.Module) -> int | None:
     return getattr(last, "h_out" if isinstance(net, FullyConnectedNet) else "out_features", None)
 
 
-def _describe_late_product_backend(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    return describe_product(module, extra) + "; summed by node before the last layer of its net, where that is less"
+def _describe_late_product_backend(module: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
+    return (
+        describe_product(module, swap_attributes)
+        + "; summed by node before the last layer of its net, where that is less"
+    )

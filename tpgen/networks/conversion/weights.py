@@ -173,39 +173,41 @@ def _identity(w: Tensor) -> Tensor:
 _NO_LAYER = LastLayer(_identity, _identity)  # of weights that no last layer makes
 
 
-def _split_off_last_operands(last: int, operands: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    return operands[: len(operands) - last], operands[len(operands) - last :]
+def _split_off_last_operands(count: int, operands: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    return operands[: len(operands) - count], operands[len(operands) - count :]
 
 
 def _multiply_rows_by_factors(rows: Tensor, factors: Sequence[Tensor]) -> Tensor:
     return reduce(torch.mul, factors, rows)
 
 
-def _renumber_nodes_with_edges(nodes: Tensor, count: Any, has_numbers: bool) -> tuple[Tensor | None, Tensor, Any]:
+def _renumber_nodes_with_edges(
+    node_of_edge: Tensor, node_count: Any, has_values: bool
+) -> tuple[Tensor | None, Tensor, Any]:
     # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
     found: Any = None
-    if has_numbers and nodes.numel() and is_index_in_range(nodes, count):
-        have = _which_nodes_have_edges(nodes, count)
-        found = _number_nodes(have, nodes) if int(have.sum()) <= _MOST * count else None
+    if has_values and node_of_edge.numel() and is_index_in_range(node_of_edge, node_count):
+        have = _which_nodes_have_edges(node_of_edge, node_count)
+        found = _number_nodes(have, node_of_edge) if int(have.sum()) <= _MOST * node_count else None
     program = recorded_program()
     if program is not None:
-        sources = nodes, encode_size(count)
+        sources = node_of_edge, encode_size(node_count)
         found = program.find("nodes with edges", lambda *_: found, sources, lambda _: _NODES_WITH_EDGES)
-    return (None, nodes, count) if found is None else (*found, found[0].shape[0])
+    return (None, node_of_edge, node_count) if found is None else (*found, found[0].shape[0])
 
 
-def _which_nodes_have_edges(nodes: Tensor, count: int) -> Tensor:
-    return nodes.new_zeros(count, dtype=torch.bool).index_fill_(0, nodes, True)
+def _which_nodes_have_edges(node_of_edge: Tensor, node_count: int) -> Tensor:
+    return node_of_edge.new_zeros(node_count, dtype=torch.bool).index_fill_(0, node_of_edge, True)
 
 
 def _number_nodes(have: Tensor, nodes: Tensor) -> list[Tensor]:
     return [have.nonzero()[:, 0], (have.cumsum(0) - 1).index_select(0, nodes)]
 
 
-def _list_and_renumber_nodes_with_edges(nodes: Tensor, size: Tensor) -> list[Tensor] | None:
-    if not is_index_in_range(nodes, len(size)):
+def _list_and_renumber_nodes_with_edges(node_of_edge: Tensor, node_range: Tensor) -> list[Tensor] | None:
+    if not is_index_in_range(node_of_edge, len(node_range)):
         return None
-    return _number_nodes(_which_nodes_have_edges(nodes, len(size)), nodes)
+    return _number_nodes(_which_nodes_have_edges(node_of_edge, len(node_range)), node_of_edge)
 
 
 _NODES_WITH_EDGES = Finding(_list_and_renumber_nodes_with_edges, lambda *found: found)
@@ -239,7 +241,7 @@ def compute_or_postpone_weights(layer: LastLayer, h: Tensor, *parameters: Tensor
     return layer(h, *parameters)
 
 
-def multiply_or_postpone_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
+def multiply_or_postpone_edges(product_module: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
     """Products row by row, postponed if a sum by node may follow, unless ``hooked``."""
     of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), get_source_of_postponed_rows(x)
     if (
@@ -248,11 +250,13 @@ def multiply_or_postpone_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooke
         and w.made.state_is_unchanged
         and _can_postpone_call_on(source, y, w.made.operands[0])
     ):
-        return _postpone_edge_products(program, x, y, w, _EdgeProduct(program, w.made.function), w.made.operands)
+        return _postpone_edge_products(
+            product_module, x, y, w, _EdgeProduct(product_module, w.made.function), w.made.operands
+        )
     w = compute_if_postponed(w)
-    if of_rows and _is_worth_postponing_products(program, source, x, y, w):
-        return _postpone_edge_products(program, x, y, w, _EdgeProduct(program, _NO_LAYER), (w,))
-    return program.forward(compute_if_postponed(x), y, w)
+    if of_rows and _is_worth_postponing_products(product_module, source, x, y, w):
+        return _postpone_edge_products(product_module, x, y, w, _EdgeProduct(product_module, _NO_LAYER), (w,))
+    return product_module.forward(compute_if_postponed(x), y, w)
 
 
 def _is_worth_postponing_products(product_module: Any, source: Tensor, x: Tensor, y: Tensor, w: Tensor) -> bool:
@@ -316,28 +320,28 @@ def _divide_postponed_by_factor(input: Any, other: Any, *, rounding_mode: Any = 
     return _multiply_postponed_by_factor(input, 1 / other, out=out)
 
 
-def _multiply_postponed_in_place(rows: Any, other: Any) -> Any:
+def _multiply_postponed_in_place(rows: Any, factor: Any) -> Any:
     # the tensor is another function from now on; products that were taken before keep theirs
-    found = _multiply_postponed_by_factor(rows, other) if isinstance(rows, Postponed) and rows.open else NotImplemented
+    found = _multiply_postponed_by_factor(rows, factor) if isinstance(rows, Postponed) and rows.open else NotImplemented
     if found is not NotImplemented:
         with without_functions():
             return rows if swap_tensors_if_possible(rows, found) else NotImplemented
     return found
 
 
-def _convert_factor_to_column(postponed: Any, other: Any) -> Tensor | None:
+def _convert_factor_to_column(postponed: Any, factor: Any) -> Tensor | None:
     # what rows that wait are multiplied by, as a column: a number, or one for each row; None for another factor
     if not postponed.made.state_is_unchanged:
         return None
-    if isinstance(other, (int, float)):
-        return postponed.made.operands[0].new_full((1, 1), other)
-    if not isinstance(other, Tensor) or isinstance(other, Postponed):
+    if isinstance(factor, (int, float)):
+        return postponed.made.operands[0].new_full((1, 1), factor)
+    if not isinstance(factor, Tensor) or isinstance(factor, Postponed):
         return None
-    if not _can_postpone_call_on(other, get_source_of_postponed_rows(postponed.made.operands[0])):
+    if not _can_postpone_call_on(factor, get_source_of_postponed_rows(postponed.made.operands[0])):
         return None
-    if other.dim() == 0:
-        return other.reshape(1, 1).clone()
-    return other.clone() if other.shape == (postponed.shape[0], 1) else None
+    if factor.dim() == 0:
+        return factor.reshape(1, 1).clone()
+    return factor.clone() if factor.shape == (postponed.shape[0], 1) else None
 
 
 def _scatter_add_postponed_rows(input: Any, dim: int, index: Any, src: Any, *, in_place: bool, out: Any = None) -> Any:

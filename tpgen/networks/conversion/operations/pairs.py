@@ -61,15 +61,15 @@ def take_first_rows(x: Tensor, count: int) -> Tensor:
     return x if x.size(0) == count else x[:count]  # the gradient of a slice is a copy
 
 
-def mark_edge_pairs(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> None:
+def mark_edge_pairs(x: Tensor, edge_index: Tensor, vectors: Tensor, rows_are_equal: bool = True) -> None:
     """Mark rows ``x`` of edges, so that nets run once per pair of edges.
 
     Rows depend on lengths and, alike in both directions, on nodes.  ``vectors`` change sign with the direction.  Edges
-    with different rows form no pair; ``alike`` promises equal rows, as programs need.
+    with different rows form no pair; ``rows_are_equal`` promises equal rows, as programs need.
     """
     program = recorded_program()
     if program is not None:
-        _mark_edge_pairs_in_program(program, x, edge_index, vectors, alike)
+        _mark_edge_pairs_in_program(program, x, edge_index, vectors, rows_are_equal)
         return
     if torch.compiler.is_compiling() or not _are_plain_edge_tensors(x, edge_index, vectors) or len(x) < WORTH_PAIRS:
         return
@@ -97,10 +97,10 @@ def _are_rows_of_paired_edges_equal(x: Tensor, pairs: EdgePairs) -> bool:
 
 
 def _mark_edge_pairs_in_program(
-    program: Recording, x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool
+    program: Recording, x: Tensor, edge_index: Tensor, vectors: Tensor, rows_are_equal: bool
 ) -> None:
     source = program.sources.get("pairs")
-    if source is None and alike and edge_index.is_cpu and vectors.is_cpu:  # where pairs are looked for
+    if source is None and rows_are_equal and edge_index.is_cpu and vectors.is_cpu:  # where pairs are looked for
         source = program.sources["pairs"] = edge_index, vectors
     if "pairs" in program.given and source is not None and source[0] is edge_index:
         _marks[x] = program.given["pairs"], count_writes(x)
@@ -164,13 +164,13 @@ _means: Any = WeakTensorKeyDictionary()
 _ordered: Any = WeakTensorKeyDictionary()
 
 
-def _get_cached_unless_written(cache: Any, x: Tensor, key: tuple, make: Callable[[], Any]) -> Any:
+def _get_cached_unless_written(cache: Any, x: Tensor, other_keys: tuple, make: Callable[[], Any]) -> Any:
     # calls ``make`` again if the tensor or a value in ``key`` has changed
     # not cached if torch counts no writes, nor for a leaf: the graph of its gradient would keep the leaf alive
     records = torch.is_grad_enabled() and x.requires_grad
     if x.is_inference() or (records and x.is_leaf) or not are_plain(x):
         return make()
-    state = (x._version, records, *key)
+    state = (x._version, records, *other_keys)
     found, made = cache.get(x, (None, None))
     if found != state:
         made = make()
@@ -183,10 +183,10 @@ def _memory_shape_and_write_count(index: Tensor) -> tuple[int, ...]:
     return index.data_ptr(), count_writes(index), *index.shape, *index.stride()
 
 
-def _look_up_pairs_unless_written(marks: Any, x: Tensor) -> EdgePairs | None:
+def _look_up_pairs_unless_written(pairs_by_tensor: Any, x: Tensor) -> EdgePairs | None:
     if torch.compiler.is_compiling() or not _can_mark_pairs_on(x):
         return None
-    pairs, version = marks.get(x, (None, 0))
+    pairs, version = pairs_by_tensor.get(x, (None, 0))
     return pairs if version == count_writes(x) else None
 
 
@@ -266,10 +266,10 @@ def _permute_to_pairs(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple
     return (_permute_rows(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)), ends
 
 
-def _permute_rows(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
+def _permute_rows(y: Tensor, order: Tensor, inverse_order: Tensor) -> Tensor:
     if not _can_use_own_gradient_rules(y):
         return y.index_select(0, order)
-    return _linear_map(y, lambda y: _select_rows(y, order), lambda g: _permute_rows(g, place, order))
+    return _linear_map(y, lambda y: _select_rows(y, order), lambda g: _permute_rows(g, inverse_order, order))
 
 
 def _can_use_own_gradient_rules(x: Tensor) -> bool:

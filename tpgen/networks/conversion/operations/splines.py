@@ -83,20 +83,20 @@ def _describe_net_or_spline_backend(net: nn.Module, _extra: Any) -> str:
     return str(spline) + _PROGRAMS
 
 
-def choose_net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
-    """``compute`` and ``x``, or a spline and the lengths behind ``x``.
+def choose_net_or_spline(net: Any, evaluate_net: _Net, x: Tensor) -> tuple[_Net, Tensor]:
+    """``evaluate_net`` and ``x``, or a spline and the lengths behind ``x``.
 
     The spline if requested, exact, with a kernel, and if ``x`` depends on lengths alone.
     """
     if not getattr(net, SPLINED):
-        return compute, x
+        return evaluate_net, x
     lengths = find_lengths(x) if can_run_spline(x) else None
     if lengths is None or not _are_lengths_within_spline(lengths):
-        return compute, x
+        return evaluate_net, x
     constants = (*net.parameters(), *lengths.constants)
-    spline = _reuse_or_make_spline(net, compute, lengths, constants)
+    spline = _reuse_or_make_spline(net, evaluate_net, lengths, constants)
     if not spline.slopes_error <= SLOPE_ERROR:
-        return compute, x
+        return evaluate_net, x
     return lambda r: evaluate_spline(spline, r, constants), lengths.column
 
 
@@ -106,14 +106,14 @@ def _are_lengths_within_spline(lengths: RowsByLength) -> bool:
 
 
 def _reuse_or_make_spline(
-    net: nn.Module, compute: _Net, lengths: RowsByLength, constants: tuple[Tensor, ...]
+    net: nn.Module, evaluate_net: _Net, lengths: RowsByLength, constants: tuple[Tensor, ...]
 ) -> Spline:
     state = (lengths.shape, lengths.column.dtype, *map(_compute_length_and_checksums, constants))
     known, spline = _made.get(net, (None, None))
     if spline is None or known != state:
         with torch.no_grad():
             wide = {f"net.{name}": p.double() for name, p in net.named_parameters()}
-            of_lengths = _NetAsFunctionOfLengths(net, compute, lengths.rows)
+            of_lengths = _NetAsFunctionOfLengths(net, evaluate_net, lengths.rows)
             spline = make_spline(lambda r: functional_call(of_lengths, wide, (r,)), lengths.start, lengths.end)
         spline = spline.to(lengths.column.dtype)
         _made[net] = state, spline

@@ -72,7 +72,7 @@ class TpgenContracter(Contracter):
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._tpgen_version = count_writes(self.w3j)
 
-    def _fall_back_if_couplings_differ(self, couplings: Tensor, name: str, why: str) -> None:
+    def _fall_back_if_couplings_differ(self, couplings: Tensor, module_name: str, cause: str) -> None:
         # within rounding of their dtype, are these the couplings that the kernel was made for?
         ours = _make_couplings_like_w3j_buffer(read_plan(self._tpgen_plan), self)
         limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
@@ -80,14 +80,14 @@ class TpgenContracter(Contracter):
         self._tpgen_planned = couplings.shape == ours.shape and not _differ_by_more_than(ours, couplings, limit)
         if not self._tpgen_planned:
             warnings.warn(
-                f"{name} is computed by Allegro's own code from now on: its couplings {why}, and are none of tpgen's; "
-                "load or change them before you convert",
+                f"{module_name} is computed by Allegro's own code from now on: its couplings {cause}, and are none of "
+                "tpgen's; load or change them before you convert",
                 stacklevel=3,
             )
 
 
-def _describe_contracter_backend(contracter: Any, extra: Mapping[str, Any]) -> str:
-    if not extra["_tpgen_planned"]:
+def _describe_contracter_backend(contracter: Any, swap_attributes: Mapping[str, Any]) -> str:
+    if not swap_attributes["_tpgen_planned"]:
         return _OWN
     like = contracter.w3j
     return _NOW if can_kernels_take(like) else f"Allegro's own code (kernels take no {like.dtype} on {like.device})"

@@ -114,7 +114,7 @@ class _RecordingPairOfAtoms:
         """Do nothing."""
 
 
-def unpickle_converted(written_by: str, module: str, name: str, held: bytes) -> Any:
+def unpickle_converted(written_by: str, module: str, name: str, state: bytes) -> Any:
     """Unpickle a `ConvertedForLammps`; raises `InputError` for another version of tpgen."""
     if written_by != __version__:
         raise InputError(
@@ -122,7 +122,7 @@ def unpickle_converted(written_by: str, module: str, name: str, held: bytes) -> 
             "write it anew, or install that version"
         )
     found = object.__new__(getattr(import_module(module), name))
-    found.__dict__ = torch.load(io.BytesIO(held), map_location="cpu", weights_only=False)
+    found.__dict__ = torch.load(io.BytesIO(state), map_location="cpu", weights_only=False)
     return found
 
 
@@ -186,10 +186,10 @@ def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
     return found[:, 0].long(), found[:, 1], mine
 
 
-def _do_other_ranks_hold_ghosts_of_local_atoms(data: Any, others: Tensor) -> bool:
+def _do_other_ranks_hold_ghosts_of_local_atoms(data: Any, foreign_ghosts: Tensor) -> bool:
     # ``others``: images here of atoms on other ranks; shared if another rank holds images of atoms from here
     sent = torch.zeros(data.ntotal, 1, dtype=torch.float64)
-    sent[others] = 1.0
+    sent[foreign_ghosts] = 1.0
     found = torch.empty_like(sent)
     data.reverse_exchange(sent, found, 1)
     return bool(found[: data.nlocal].any())

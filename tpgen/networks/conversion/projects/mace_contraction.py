@@ -136,9 +136,9 @@ def _decode_fixed_point_basis(basis: list[list[int]]) -> Tensor:
     return torch.tensor(basis).double() * 2.0**-48
 
 
-def _describe_contraction_backend(module: Any, extra: Mapping[str, Any]) -> str:
+def _describe_contraction_backend(module: Any, swap_attributes: Mapping[str, Any]) -> str:
     like = module.contractions[0].weights_max
-    if not extra["_tpgen_signs"]:
+    if not swap_attributes["_tpgen_signs"]:
         return _OWN
     return _NOW if can_kernels_take(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
 
@@ -231,12 +231,12 @@ def _list_output_degree_and_coupling_name(module: Any) -> Iterator[tuple[int, in
 
 
 def _read_path_signs_and_bases(
-    module: Any, plan: Plan, loaded: Mapping[str, Any] | None = None, prefix: str = ""
+    module: Any, plan: Plan, state_dict: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> tuple[list[list[float]], list[list[list[int]]]]:
     # of the paths of each weight, from couplings of a state_dict where it has them
     names, signs, bases = {operand.name for operand in plan.weights}, [], []
     for n, degree, name in _list_output_degree_and_coupling_name(module):
-        theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
+        theirs = (state_dict or {}).get(prefix + name, module.get_buffer(name))
         of = name, theirs, module.irreps_in, module.irreps_out[n].ir, degree
         sign, basis = _find_path_signs_or_basis(*of) if f"w{n}_{degree}" in names else ([], [])
         signs.append(sign)
@@ -245,13 +245,13 @@ def _read_path_signs_and_bases(
 
 
 def _find_path_signs_or_basis(
-    name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int
+    name: str, couplings: Tensor, irreps_in: Irreps, output: Irrep, degree: int
 ) -> tuple[list, list]:
     # each path is one of tpgen's, but for its sign, or a sum, where cuequivariance made them
     try:
-        return find_signs(name, theirs, irreps_in, output, degree).tolist(), []
+        return find_signs(name, couplings, irreps_in, output, degree).tolist(), []
     except PlanError:
-        basis = fit_coupling_basis(name, theirs, irreps_in, output, degree)
+        basis = fit_coupling_basis(name, couplings, irreps_in, output, degree)
         if not 2.0**-12 < (size := float(basis.abs().max())) < 2.0**14:  # what whole numbers hold to 11 digits
             raise PlanError(
                 f"{name}: couplings are {size:.0e} times tpgen's: scale them, and the weights back"

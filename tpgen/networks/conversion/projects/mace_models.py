@@ -63,19 +63,21 @@ class _SetsCallContext(_ConstructsStockObject):
             _context.reset(before)
 
 
-def _bind_arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
+def _bind_arguments_by_name(model: Any, args: tuple, kwargs: dict[str, Any]) -> Mapping[str, Any]:
     forward = model.forward
     try:
         if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
-            return inspect.signature(forward).bind(*args, **given).arguments
-        return _signature(forward.__func__).bind(forward.__self__, *args, **given).arguments
+            return inspect.signature(forward).bind(*args, **kwargs).arguments
+        return _signature(forward.__func__).bind(forward.__self__, *args, **kwargs).arguments
     except TypeError:  # which the call itself will say
         return {}
 
 
-def _get_graph_if_pairs_usable(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
-    graph = asked.get("data")
-    if not isinstance(graph, dict) or (not gradients_count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
+def _get_graph_if_pairs_usable(call_arguments: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    graph = call_arguments.get("data")
+    if not isinstance(graph, dict) or (
+        not gradients_count_in_pairs() and any(call_arguments.get(name) for name in _SINGLE)
+    ):
         return None
     shifts = [graph.get(name) for name in _SHIFTS]
     return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
@@ -127,16 +129,16 @@ def _is_bessel_with_polynomial_cutoff(embedding: Any) -> bool:
     )
 
 
-def _describe_embedding_backend(embedding: Any, extra: Mapping[str, Any], feeds: str = "") -> str:
+def _describe_embedding_backend(embedding: Any, swap_attributes: Mapping[str, Any], suffix: str = "") -> str:
     own = (
         name_cut_bessel_code()
-        if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
+        if swap_attributes["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
         else "its own code"
     )
-    return own + feeds
+    return own + suffix
 
 
-_describe_paired_embedding = partial(_describe_embedding_backend, feeds=f"; {FEEDS}")
+_describe_paired_embedding = partial(_describe_embedding_backend, suffix=f"; {FEEDS}")
 
 
 _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}

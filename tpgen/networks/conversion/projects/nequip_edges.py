@@ -128,10 +128,10 @@ def _is_bessel_with_polynomial_cutoff(encoding: Any) -> bool:
     return type(encoding.cutoff) is PolynomialCutoff and float(encoding.cutoff.p).is_integer()
 
 
-def _describe_encoding_backend(encoding: Any, extra: Mapping[str, Any]) -> str:
+def _describe_encoding_backend(encoding: Any, swap_attributes: Mapping[str, Any]) -> str:
     own = (
         name_cut_bessel_code()
-        if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(encoding)
+        if swap_attributes["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(encoding)
         else "its own code"
     )
     return f"{own}; {FEEDS}"

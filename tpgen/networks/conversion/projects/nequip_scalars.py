@@ -63,6 +63,6 @@ def _describe_layer(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
     return f"torch product ({why})" if why else "tpgen product"
 
 
-def _describe_silu(_act: nn.Module, extra: Mapping[str, Any]) -> str:
-    why = why_no_matmul_kernel(*extra["_tpgen_like"][0].parameters())
+def _describe_silu(_act: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
+    why = why_no_matmul_kernel(*swap_attributes["_tpgen_like"][0].parameters())
     return f"torch SiLU ({why})" if why else "tpgen SiLU (memory used again)"

@@ -47,11 +47,11 @@ class TpgenSelfConnection(ProductBySpecies):
 
     product = copy_method_under_name(ProductBySpecies.forward, "product")
 
-    def _multiply_by_types(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def _multiply_by_types(self, x: Tensor, types: Tensor, weight: Tensor) -> Tensor:
         attributes, program = _REPLACED_ATTRIBUTES.get(), recorded_program()
         groups = None if program is None else program.given.get("groups")
         if groups is None:
-            found = self._tpgen_species.multiply_by_species(x, weight, self.table(), y[:, 0])
+            found = self._tpgen_species.multiply_by_species(x, weight, self.table(), types[:, 0])
         else:
             found = self._tpgen_species.multiply_by_groups(x, weight, self.table(), groups)
         if attributes is None or not attributes.requires_grad:
@@ -108,11 +108,11 @@ class TpgenInteractionBlock(InteractionBlock):
         )
 
 
-def _is_only_lookup_in_table(attributes: Tensor, table: Tensor) -> bool:
+def _is_only_lookup_in_table(attributes: Tensor, embedding_table: Tensor) -> bool:
     if not attributes.requires_grad:
-        return not (table.requires_grad and torch.is_grad_enabled())
+        return not (embedding_table.requires_grad and torch.is_grad_enabled())
     return attributes.grad_fn is not None and [node for node, _ in attributes.grad_fn.next_functions] == [
-        get_gradient_edge(table).node if table.requires_grad else None
+        get_gradient_edge(embedding_table).node if embedding_table.requires_grad else None
     ]
 
 
@@ -148,17 +148,17 @@ def _find_type_embedding(network: nn.Module, block: nn.Module) -> Any:
     return found if found is not None and _is_plain_embedding_table(found.embed_module) else None
 
 
-def _find_nearest_type_embeddings(network: nn.Module, path: str) -> list[Any]:
-    while path:
-        path = path.rpartition(".")[0]
-        if found := [m for m in network.get_submodule(path).modules() if type(m) is NodeTypeEmbed]:
+def _find_nearest_type_embeddings(network: nn.Module, module_path: str) -> list[Any]:
+    while module_path:
+        module_path = module_path.rpartition(".")[0]
+        if found := [m for m in network.get_submodule(module_path).modules() if type(m) is NodeTypeEmbed]:
             return found
     return []
 
 
-def _describe_self_connection_backend(module: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_self_connection_backend(module: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
     return (
-        describe_product_by_element(module, extra)
+        describe_product_by_element(module, swap_attributes)
         .replace("element", "atom type")
         .replace("one-hot", "embeddings of types")
     )
@@ -176,10 +176,10 @@ def _is_plain_embedding_table(module: nn.Module) -> bool:
 _Product = Callable[..., Tensor]
 
 
-def attach_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
-    """Return ``found`` with a gradient by ``rows`` of the table.
+def attach_gradient_by_rows(rows: Tensor, result: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
+    """Return ``result`` with a gradient by ``rows`` of the table.
 
-    A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; others, through ``found``.
+    A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; others, through ``result``.
 
     >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
     >>> rows, x = table[[0, 0, 1]], torch.ones(3)
@@ -187,16 +187,16 @@ def attach_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, oper
     >>> torch.autograd.grad(found.sum(), [rows, table])
     (tensor([1., 1., 1.]), tensor([2., 1.]))
     """
-    return _IdentityWithGradientByRows.apply(found, rows, product, *operands)
+    return _IdentityWithGradientByRows.apply(result, rows, product, *operands)
 
 
 class _IdentityWithGradientByRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, found: Tensor, rows: Tensor, product: _Product, *operands: Tensor) -> Tensor:
+    def forward(ctx: Any, result: Tensor, rows: Tensor, product: _Product, *operands: Tensor) -> Tensor:
         ctx.save_for_backward(*operands)
         ctx.product, ctx.rows = product, rows
         ctx.set_materialize_grads(False)
-        return found.view_as(found)
+        return result.view_as(result)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor | None) -> tuple:

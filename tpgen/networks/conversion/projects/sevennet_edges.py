@@ -67,10 +67,10 @@ def _is_bessel_with_polynomial_cutoff(embedding: Any) -> bool:
     )
 
 
-def _describe_embedding_backend(embedding: Any, extra: Mapping[str, Any]) -> str:
+def _describe_embedding_backend(embedding: Any, swap_attributes: Mapping[str, Any]) -> str:
     own = (
         name_cut_bessel_code()
-        if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
+        if swap_attributes["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
         else "its own code"
     )
     return f"{own}; {FEEDS}"
