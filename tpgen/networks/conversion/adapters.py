@@ -29,7 +29,7 @@ CASTS: dict[str, str] = {"sevenn": "tpgen.networks.conversion.projects.sevennet:
 
 
 def register_adapter(package: str, adapter: Adapter | str) -> None:
-    """Let `convert` call ``adapter(network, options)``, which yields `Swap` and `KeptModule`, for modules of a package.
+    """Let `convert` call ``adapter(network, options)``, which yields `ClassSwap` and `KeptModule`, for a package.
 
     >>> register_adapter("my_potentials", "my_potentials.speed:swaps")
     >>> ADAPTERS.pop("my_potentials")
@@ -39,13 +39,13 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 
 
 def load_adapters_for(network: nn.Module) -> list[Adapter]:
-    """Adapters of the projects in a network."""
+    """Adapters of the packages that a network's modules come from."""
     packages = find_packages_in(network)
     return [_load_adapter_or_fallback(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
 def cast_project_modules_to_float64(network: nn.Module) -> None:
-    """Let modules that cast to float32 cast to float64, in place."""
+    """Let modules that cast tensors to float32 cast to float64, in place."""
     for package in find_packages_in(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
 
@@ -61,7 +61,7 @@ def list_packages_of_class(module: nn.Module) -> set[str]:
 
 
 def find_package_mismatches(network: nn.Module) -> Iterable[KeptModule]:
-    """Yield a `KeptModule` per known project whose installed code differs from packaged code."""
+    """Yield a `KeptModule` per project whose code from `torch.package` differs from installed code."""
     for project, modules in group_modules_without_installed_class(network).items():
         if project == "e3nn" or project in ADAPTERS:
             yield KeptModule(

@@ -23,7 +23,7 @@ class ConvertedBatchNorm(BatchNorm):
     """An `e3nn.nn.BatchNorm`, computed by tpgen; traced, transformed or compiled, e3nn's code runs."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As e3nn's; training updates the running statistics."""
+        """Normalize as e3nn's `BatchNorm`; training updates running statistics."""
         held = [x for x in (self.running_var, self.weight) if x is not None]
         usual = not torch.compiler.is_compiling() and are_plain(input, *held) and input.numel() > 0
         usual = usual and all(x.dtype == input.dtype for x in held)
@@ -58,7 +58,7 @@ def _cached_norm_table(irreps: Irreps, normalization: str) -> NormTable:
 
 
 def find_batch_norm_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's batch norm, or `KeptModule`, else None."""
+    """`ClassSwap` that converts e3nn's `BatchNorm`, or `KeptModule`; None for other modules."""
     if type(module) is not BatchNorm:
         return None
     other = "of instances, or of the largest norm" if module.instance or module.reduce != "mean" else None

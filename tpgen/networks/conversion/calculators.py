@@ -14,7 +14,7 @@ from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.holders import calculators_in
 
 
-class _GraphTensorsWithAttributes(dict[str, Any]):
+class _GraphTensorsAsAttributes(dict[str, Any]):
     """A graph object's tensors, also readable as attributes."""
 
     def __getattr__(self, name: str) -> Any:
@@ -25,9 +25,9 @@ class _GraphTensorsWithAttributes(dict[str, Any]):
 
 
 pytree.register_pytree_node(
-    _GraphTensorsWithAttributes,
+    _GraphTensorsAsAttributes,
     lambda graph: (list(graph.values()), tuple(graph)),
-    lambda values, names: _GraphTensorsWithAttributes(zip(names, values, strict=True)),
+    lambda values, names: _GraphTensorsAsAttributes(zip(names, values, strict=True)),
     flatten_with_keys_fn=lambda graph: ([(pytree.MappingKey(n), x) for n, x in graph.items()], tuple(graph)),
 )
 
@@ -35,7 +35,7 @@ pytree.register_pytree_node(
 def collect_forward_arguments(
     option_name: str, calculator: Any, networks: Sequence[nn.Module], arguments_or_atoms: Any
 ) -> list[Any]:
-    """Each network's arguments of a call, as given or by a calculator."""
+    """Arguments of ``forward`` per network: as given, or recorded as a calculator computes given atoms."""
     get_property = getattr(calculator, "get_property", None)
     if arguments_or_atoms is None or isinstance(arguments_or_atoms, Sequence) or not callable(get_property):
         return [arguments_or_atoms] * len(networks)
@@ -91,7 +91,7 @@ def _clone_leaf_tensors(leaf: Any) -> Any:
         return leaf.detach().clone().requires_grad_(leaf.requires_grad)
     to_dict = getattr(leaf, "to_dict", None)  # of torch_geometric's graphs
     return (
-        pytree.tree_map(_clone_leaf_tensors, _GraphTensorsWithAttributes(to_dict()))
+        pytree.tree_map(_clone_leaf_tensors, _GraphTensorsAsAttributes(to_dict()))
         if callable(to_dict) and not isinstance(leaf, Mapping)
         else leaf
     )

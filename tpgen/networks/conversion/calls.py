@@ -29,7 +29,7 @@ class GraphError(TpgenError):
 
 @contextmanager
 def blame_conversion(network: nn.Module) -> Iterator[None]:
-    """Turn errors inside into a `TpgenError` that blames the conversion."""
+    """Turn errors inside the context into a `TpgenError` that blames the conversion."""
     try:
         yield
     except (CallError, GraphError) as error:
@@ -56,7 +56,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def call_network(network: nn.Module, arguments: list[Any]) -> Any:
-    """Call a network; raises `BackendError` if a kernel fails, else `CallError`."""
+    """``network(*arguments)``; raises `BackendError` if a kernel fails, else `CallError`."""
     try:
         return network(*arguments)
     except BackendError as error:
@@ -92,7 +92,7 @@ def _has_tensors_in_attributes(value: Any) -> bool:
 
 
 def detach_inputs(inputs: Sequence[Any], all_require_grad: bool = False) -> list[Any]:
-    """Detached inputs, which require gradients as before, or all if ``all_require_grad``."""
+    """Detached inputs, which require gradients as before, or all floats if ``all_require_grad``."""
     return pytree.tree_map(
         lambda a: (
             a.detach().requires_grad_(is_floating(a) and (all_require_grad or a.requires_grad))
@@ -104,7 +104,7 @@ def detach_inputs(inputs: Sequence[Any], all_require_grad: bool = False) -> list
 
 
 def call_and_compute_gradients(network: nn.Module, inputs: Sequence[Any]) -> None:
-    """Call a network, and compute gradients by all that requires any, else by inputs."""
+    """Call a network, and compute gradients by parameters and inputs that require any, else by inputs."""
     wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
     given = detach_inputs(inputs)
     if not wanted and not _tensors_requiring_grad(given):
@@ -127,7 +127,7 @@ def compute_outputs(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
 
 
 def compute_derivatives(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
-    """Outputs, gradients and second derivatives, each by name."""
+    """Outputs, gradients and second derivatives of a call, each by name."""
     # twice: modules may compute in another way if an input needs no gradient
     outputs, *found = compute_outputs_and_derivatives(network, inputs, by_inputs=False)
     with suppress_slow_path_warnings():

@@ -77,7 +77,7 @@ def convert(
     """Convert a network in place: modules of e3nn and of known projects compute with tpgen.
 
     Only classes change: modules keep identity, parameters, buffers, names and hooks, so checkpoints, optimisers and
-    wrappers stay valid.  A module that stays gets a warning, and its reason in the report.
+    wrappers stay valid.  Unconverted modules get a warning, and a reason in the report.
 
     Raises `TpgenError` if nothing can be converted or the proof fails.  Errors leave the network unchanged.
 
@@ -273,7 +273,7 @@ def _make_conversion_report(
 
 
 def find_swaps_and_kept_modules(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
-    """`ClassSwap` or `KeptModule` of each module that adapters or e3nn's rules know."""
+    """`ClassSwap`, or `KeptModule` with a reason, per module of e3nn or a known project."""
     with use_installed_classes(network):
         return [*_find_swaps_by_adapters_and_e3nn_rules(network, options), *find_package_mismatches(network)]
 

@@ -1,4 +1,4 @@
-"""Functions of e3nn that a network calls, for which e3nn has a module that converts."""
+"""Functions of e3nn that a network calls instead of modules that convert."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_OWN = "torch", "e3nn", "tpgen"
 
 
 def describe_e3nn_functions_called(network: nn.Module) -> tuple[str, ...]:
-    """A sentence for each method of a network that calls a function of e3nn, not a module."""
+    """A sentence per method of a network that calls a function of e3nn, not a module."""
     classes = dict.fromkeys(type(module) for module in network.modules())
     own = [cls for cls in classes if cls.__module__.partition(".")[0] not in _NOT_OWN]
     return tuple(

@@ -67,7 +67,7 @@ class ConvertedGate(Gate):
         return any(map(has_hooks, self.sc._modules["cut"]._modules.values()))
 
     def forward(self, features: Tensor) -> Tensor:
-        """As e3nn's, by `gate`; scripted or changed parts run e3nn's code."""
+        """Gate ``features`` as e3nn, by one kernel; scripted or changed parts run e3nn's code."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not _have_parts_changed_since_conversion(self):
                 return gate(self._tpgen_table, _apply_torch_activations(self, features), self._tpgen_kernels)
@@ -75,7 +75,7 @@ class ConvertedGate(Gate):
 
 
 def find_gate_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's gate, or `KeptModule`, else None."""
+    """`ClassSwap` that converts e3nn's `Gate`, or `KeptModule`; None for other modules."""
     if type(module) is not Gate:
         return None
     if why := _why_gate_unconvertible(module):

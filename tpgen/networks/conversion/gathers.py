@@ -19,7 +19,7 @@ WORTH_SELECTING, WORTH_WAITING = 50_000, 250_000
 
 
 class Gatherable(PlainTensor):
-    """Results ``(rows, numbers)`` of a layer, with fast or postponed gathers of rows.
+    """A layer's results ``(rows, width)``, whose rows ``x[index]`` are gathered fast, or postponed.
 
     Printing, copying or saving makes the object a plain `Tensor`.
     """
@@ -84,18 +84,18 @@ for _name in ("__setitem__", *(f"__i{name}__" for name in _OPERATORS), *_WRITES)
 
 
 class GatheredRows(Postponed):
-    """Postponed rows of a layer's results, by an index in range."""
+    """Rows ``x[index]`` of a layer's results ``x``, postponed."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     layer: Any
 
     def compute_values(self) -> Tensor:
-        """Gather now; the layer postpones no gather for a while."""
+        """Gather the rows now; the layer postpones no gather for a while."""
         self.layer.rest_of_gathers = REST
         return super().compute_values()
 
     def get_source_and_index(self) -> tuple[Tensor, Tensor] | None:
-        """The layer's results and index, for a kernel that gathers; None if no longer valid."""
+        """``x`` and ``index`` of postponed rows ``x[index]``; None if no longer valid."""
         if not self.open or not self.made.state_is_unchanged or self.made.is_written_to:
             return None
         self.used = True

@@ -49,7 +49,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
     stock = copy_method_under_name(o3.SphericalHarmonics.forward, "stock")
 
     def forward(self, x: Tensor) -> Tensor:
-        """As e3nn's, by a polynomial kernel if possible."""
+        """Spherical harmonics of ``x (..., 3)``, by a polynomial kernel if possible."""
         on_gpu = False
         if not torch.jit.is_scripting():
             x = given_numbers("x", x, torch.get_default_dtype())
@@ -72,7 +72,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
 
 def find_harmonics_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's spherical harmonics, or `KeptModule`, else None."""
+    """`ClassSwap` that converts e3nn's `SphericalHarmonics`, or `KeptModule`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
         return KeptModule(module, "scripted harmonics: convert the network before it is scripted") if scripted else None

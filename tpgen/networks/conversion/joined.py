@@ -25,7 +25,7 @@ from tpgen.planner.plan import ELEMENT, SHARED, Path, Plan
 
 @dataclass(frozen=True, eq=False)
 class JoinedLayers:
-    """A linear layer, and the product with one-hot species that follows, as one matrix per species."""
+    """A linear layer, and the following product with one-hot species, as one matrix per species."""
 
     product: SpeciesProduct
     plan: Plan
@@ -34,7 +34,7 @@ class JoinedLayers:
     def apply_both_layers(
         self, x: Tensor, first_weight: Tensor, second_weight: Tensor, one_hot: Tensor, factor: float
     ) -> Tensor | None:
-        """Both layers' results for ``x (rows, in)`` and species ``one_hot (rows, species)``, times ``factor``.
+        """Both layers' results for ``x`` and species ``one_hot (rows, species)``, times ``factor``.
 
         None if rows are not one-hot or need a gradient, or without a kernel.
         """
@@ -52,7 +52,7 @@ class JoinedLayers:
     def compute_species_matrices(
         self, first_weight: Tensor, second_weight: Tensor, species: Tensor, factor: float
     ) -> Tensor:
-        """Both layers' products of matrices ``(len(species), numel)``, for indices ``species``."""
+        """Products ``(len(species), numel)`` of both layers' matrices."""
         by_species = self.product.slice_species_matrices(second_weight, species)
         found: dict[int, Tensor] = {}
         for n, a, b in self.chains:
@@ -64,7 +64,7 @@ class JoinedLayers:
     def _reuse_or_make_species_matrices(
         self, first_weight: Tensor, second_weight: Tensor, species: Tensor, factor: float
     ) -> tuple[Tensor, Tensor]:
-        """Species seen so far, and matrices of all species, zeros if unseen."""
+        # species seen so far, and matrices of all species, zeros if unseen
         known, had, found = _made.get(self, (None, frozenset(), None))
         present = torch.bincount(species).nonzero().flatten().tolist()
         union = had.union(present)
@@ -97,7 +97,7 @@ _made: WeakKeyDictionary[JoinedLayers, tuple[tuple, frozenset[int], Tensor]] = W
 
 
 def join_linear_and_product(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
-    """Join plans of a linear layer and of the product that follows; None if impossible."""
+    """Join a linear layer and the following product; None if impossible."""
     if linear.bias_numel or linear.f_in is not None or linear.operand("w").rows != SHARED:
         return None
     if linear.irreps_out != product.plan.irreps_in:
@@ -137,12 +137,14 @@ class _MatricesWithWeightGradients(torch.autograd.Function):
         first_weight: Tensor,
         second_weight: Tensor,
     ) -> Tensor:
+        """Return ``matrices``."""
         ctx.save_for_backward(first_weight, second_weight)
         ctx.made_of = layers, species, factor
         return matrices.view_as(matrices)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple:
+        """Gradients by both layers' weights."""
         layers, chosen, factor = ctx.made_of
         matrices = partial(layers.compute_species_matrices, species=chosen, factor=factor)
         return (

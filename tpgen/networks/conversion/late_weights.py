@@ -1,9 +1,9 @@
 r"""Sums of products over edges, before the last layer M of the net that makes the weights h M.
 
 .. math:: \sum x \otimes_{hM} y = (\sum h \otimes x \otimes y) M
-
-M multiplies once per node, not per edge.
 """
+
+# M multiplies once per node, not per edge.
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_SUMS = 2**22  # numbers of sums at a time: more of them are memory that is 
 
 @dataclass(frozen=True)
 class LateWeights:
-    """Plans of products with weights ``h M``, summed by node before the factor ``M``."""
+    """Plans to sum products with weights ``h M`` by node, before the factor ``M``."""
 
     plan: Plan
     product: Plan  # of x and y, path by path
@@ -55,7 +55,7 @@ class LateWeights:
         return now >= WORTH_LATE and _FEWER * late < now
 
     def sum_by_node(self, x: Tensor, y: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
-        """Sums ``(count, out)`` of products by node, differentiable to any order.
+        """Sums ``(count, out)`` of products with weights ``h @ matrix`` by node, differentiable to any order.
 
         ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)``, int64 ``nodes (rows,)``.
         """
@@ -93,7 +93,7 @@ def is_uvw_with_row_weights(plan: Plan) -> bool:
 
 
 def plan_sum_before_last_layer(plan: Plan, hidden_width: int, node_count: int | None) -> LateWeights | None:
-    """Plan sums before a last layer of ``hidden_width`` inputs; None without kernels or `is_uvw_with_row_weights`."""
+    """Plan sums before a last layer of ``hidden_width`` inputs; None if impossible."""
     if not is_uvw_with_row_weights(plan):
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)

@@ -35,7 +35,7 @@ class ConvertedLinear(o3.Linear):
     stock = _stock
 
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's; integers are cast, and an unscripted result `Gatherable`."""
+        """Linear layer as e3nn's; integers are cast; an unscripted result is `Gatherable`."""
         if not torch.jit.is_scripting():
             features = given_numbers("features", features, self.output_mask.dtype)
         alone = features.dim() == 1 and not self.shared_weights  # a row without a batch, and weights of it
@@ -49,7 +49,7 @@ class ConvertedLinear(o3.Linear):
 
 
 def find_linear_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's linear layer, or `KeptModule`, else None or without paths."""
+    """`ClassSwap` that converts e3nn's `Linear`, or `KeptModule`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
         return KeptModule(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
@@ -84,7 +84,7 @@ def _uses_f_in_f_out_channels(linear: Any) -> bool:
 
 
 def read_linear_plan(layer: Any) -> Plan | None:
-    """Plan of a built layer; None if no plan has its coefficients."""
+    """Plan of an e3nn `Linear`; None if no plan has the layer's coefficients."""
     paths = [i for i in layer.instructions if i.i_in != -1]
     biased = {i.i_out for i in layer.instructions if i.i_in == -1}
     f_in, f_out = layer.weight.shape[:2] if layer.weight.dim() == 3 else (None, None)

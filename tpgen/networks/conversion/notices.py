@@ -38,7 +38,7 @@ def can_kernels_take(x: Tensor) -> bool:
 
 
 def can_gpu_program_kernels_take(x: Tensor) -> bool:
-    """Whether kernels of a program on a GPU take a tensor."""
+    """Whether a program is being recorded whose GPU kernels take a tensor."""
     if not x.is_cuda or recorded_program() is None:
         return False
     target = kernel_target(x.dtype, x.device)
@@ -46,7 +46,7 @@ def can_gpu_program_kernels_take(x: Tensor) -> bool:
 
 
 def can_kernels_take_or_warn(x: Tensor, fallback_text: str) -> bool:
-    """As `can_kernels_take`; if False, warn once that ``fallback_text`` runs."""
+    """Whether polynomial kernels take a tensor; if not, warn once with ``fallback_text``."""
     good = can_kernels_take(x)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
@@ -56,7 +56,7 @@ def can_kernels_take_or_warn(x: Tensor, fallback_text: str) -> bool:
 
 @contextmanager
 def suppress_slow_path_warnings() -> Iterator[None]:
-    """Suppress warnings inside the context."""
+    """Suppress warnings of slow calls inside the context."""
     token = _SILENT.set(True)
     try:
         yield

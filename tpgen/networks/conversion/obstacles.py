@@ -28,7 +28,7 @@ HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 def why_module_unconvertible(
     module: nn.Module, known_classes: Mapping[type[nn.Module], Any], unused_child: str
 ) -> str | None:
-    """Why a module of known classes or subclasses is not converted, or None; swaps never call ``unused_child``."""
+    """Why a module of known classes cannot be converted, or None; swaps never call ``unused_child``."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
@@ -57,7 +57,8 @@ def list_overriding_names(module: nn.Module, base: type[nn.Module]) -> list[str]
 
 
 class _ForwardingCallExamples(nn.Module):
-    # calls that hand their arguments to those of a base, as where a class says their types
+    """Calls that only forward arguments to a base class."""
+
     def call_with_one(self, x: Any) -> Any:
         return super().__call__(x)
 
@@ -97,12 +98,12 @@ def _is_call_that_only_forwards(name: str, attribute: Any, base: type[nn.Module]
 
 
 def find_stock_class(module: nn.Module, known_classes: Iterable[type[nn.Module]]) -> type[nn.Module]:
-    """The nearest ``known_classes`` class among a module's class and bases."""
+    """The nearest of ``known_classes`` among a module's bases."""
     return next(cls for cls in type(module).__mro__ if cls in known_classes)
 
 
 def why_patched(module: nn.Module) -> str | None:
-    """Reason if the instance has its own forward, else None."""
+    """Reason if the instance has its own ``forward``, else None."""
     return (
         "its forward is replaced on the instance: put it back before converting" if "forward" in vars(module) else None
     )
@@ -126,7 +127,6 @@ def copy_method_under_name(method: Any, name: str) -> Any:
 
 
 def has_hooks(module: Any) -> bool:
-    """Whether calls of a module run hooks."""
     return any(map(getattr(module, "__dict__", {}).get, _HOOKS))  # asked at every call of a net, of each of its layers
 
 
@@ -137,12 +137,10 @@ def describe_idle_hooks(module: nn.Module) -> str:
 
 
 def is_hooked_or_patched(module: Any) -> bool:
-    """Whether a module has hooks or a replaced forward."""
     return has_hooks(module) or "forward" in module.__dict__
 
 
 def count_places_in_network(network: nn.Module, module: nn.Module) -> int:
-    """How often a network holds a module."""
     return sum(child is module for holder in network.modules() for child in holder._modules.values())
 
 
@@ -154,7 +152,7 @@ def allows_kernels(options: Mapping[str, Any]) -> bool:
 def make_plan_or_kept_module(
     module: nn.Module, options: Mapping[str, Any], make_plan: Callable[[], Plan], like: Tensor | None = None
 ) -> Plan | KeptModule:
-    """``make_plan()``, or `KeptModule` if no kernel runs the plan in dtype and on device of ``like``."""
+    """Plan of ``make_plan()``, or `KeptModule` without a kernel for dtype and device of ``like``."""
     if not allows_kernels(options):
         return KeptModule(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
     try:

@@ -1,7 +1,6 @@
-"""Networks from `torch.package` files, as of NequIP.
+"""Networks from `torch.package` files, as of NequIP."""
 
-An installed class replaces a packaged class of the same code: equal names, bases and bytecode.
-"""
+# An installed class replaces a packaged class of the same code: equal names, bases and bytecode.
 
 from __future__ import annotations
 
@@ -45,13 +44,12 @@ def get_module_name_in_package(cls: type) -> str:
 
 
 def is_packaged(cls: type) -> bool:
-    """Whether a class comes from a package."""
     return _PREFIX.match(cls.__module__) is not None
 
 
 @contextmanager
 def use_installed_classes(network: nn.Module) -> Iterator[None]:
-    """`switch_to_installed_classes` inside the context."""
+    """Inside the context, modules from `torch.package` have the installed classes of the same code."""
     adopted = switch_to_installed_classes(network)
     try:
         yield
@@ -60,7 +58,7 @@ def use_installed_classes(network: nn.Module) -> Iterator[None]:
 
 
 def switch_to_installed_classes(network: nn.Module) -> list[nn.Module]:
-    """Give packaged modules the installed classes of the same code; return these modules."""
+    """Give modules from `torch.package` the installed classes of the same code; return these modules."""
     found = [(module, find_installed_class(type(module))) for module in network.modules() if is_packaged(type(module))]
     adopted = [(module, cls) for module, cls in found if cls is not None]
     for module, cls in adopted:
@@ -70,14 +68,14 @@ def switch_to_installed_classes(network: nn.Module) -> list[nn.Module]:
 
 
 def switch_to_packaged_classes(modules: Iterable[nn.Module]) -> None:
-    """Undo `switch_to_installed_classes`."""
+    """Give modules their classes from `torch.package` back."""
     for module in modules:
         if _FROM in vars(module):
             module.__class__ = vars(module).pop(_FROM)[0]
 
 
 def check_installed_class_unchanged(module: nn.Module, stock_class: type) -> None:
-    """Raise `TpgenError` if ``stock_class``, a module's stock class, is no longer its installed class."""
+    """Raise `TpgenError` if `switch_to_installed_classes` gave a module another class than ``stock_class``."""
     held = vars(module).get(_FROM)
     if held is not None and stock_class is not held[1]:
         raise TpgenError(
@@ -88,7 +86,7 @@ def check_installed_class_unchanged(module: nn.Module, stock_class: type) -> Non
 
 
 def group_modules_without_installed_class(network: nn.Module) -> dict[str, list[nn.Module]]:
-    """Packaged modules without an installed class of the same code, by project."""
+    """Modules from `torch.package` without an installed class, by project."""
     found: dict[str, list[nn.Module]] = {}
     for module in network.modules():
         if is_packaged(type(module)) and find_installed_class(type(module)) is None:
@@ -100,7 +98,7 @@ _installed: WeakKeyDictionary[type, type | None] = WeakKeyDictionary()
 
 
 def find_installed_class(packaged_class: type) -> type | None:
-    """The installed class of the same code, or None."""
+    """The installed class of the same name and code, or None."""
     if packaged_class not in _installed:
         ours = _import_class_of_same_name(packaged_class)
         _installed[packaged_class] = ours if ours is not None and have_same_code(packaged_class, ours) else None

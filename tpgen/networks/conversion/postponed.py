@@ -74,7 +74,7 @@ class PostponedCall:
             self.value = self.call_in_recorded_state(self.function)
 
     def call_in_recorded_state(self, function: _Function) -> Tensor:
-        """Call a function of the operands in the recorded autograd state; raises `InputError` after a write."""
+        """``function(*operands)`` in the recorded autograd state; raises `InputError` after a write."""
         if function is self.function and self.value is not None:
             return self.value
         if self.is_written_to:
@@ -126,7 +126,7 @@ class Postponed(Tensor):
         return found
 
     def compute_values(self) -> Tensor:
-        """The numbers as a new tensor."""
+        """The postponed numbers as a new tensor."""
         return self.made.call_in_recorded_state(self.made.function)
 
     @property
@@ -135,7 +135,7 @@ class Postponed(Tensor):
         return self.plain is None
 
     def become_plain_tensor(self) -> Tensor:
-        """Turn into the plain tensor, in place; return a new tensor if torch holds the object."""
+        """Compute, and become the plain tensor in place; return a new tensor if torch forbids."""
         if self.plain is None:
             with without_functions():
                 foreign = self.grad_fn is not None and getattr(self.grad_fn, "made", None) is not self.made
@@ -183,7 +183,7 @@ class Postponed(Tensor):
 
 
 def swap_tensors_if_possible(first: Tensor, second: Tensor) -> bool:
-    """Swap two tensors; return False, without changes, if torch holds one of these."""
+    """Swap two tensors in place; return False, without changes, if torch forbids."""
     both = first, second
     before = [(type(x), x.__dict__) for x in both]
     try:
@@ -196,7 +196,7 @@ def swap_tensors_if_possible(first: Tensor, second: Tensor) -> bool:
 
 
 def count_down_to_zero(module: Any, counter_name: str) -> bool:
-    """Whether a program's results may wait; decrements attribute ``counter_name``, calls that may not."""
+    """Decrement a module's counter, unless zero; return whether the counter is zero."""
     left = max(getattr(module, counter_name) - 1, 0)
     setattr(module, counter_name, left)
     return left == 0
@@ -223,10 +223,13 @@ def _expand_empty_number_to_shape(x: Postponed) -> Tensor:
 
 
 class _PostponedCallFunction(torch.autograd.Function):
-    # the graph of a tensor without numbers, for what takes it beneath Python's functions
+    """Tensors without storage, with the gradients of a postponed call."""
+
+    # for what takes these beneath Python's functions
 
     @staticmethod
     def forward(ctx: Any, cls: type[Postponed], call: PostponedCall, shape: Sequence[Any], *operands: Tensor) -> Any:
+        """Tensor of a shape, without storage."""
         ctx.save_for_backward(*operands)
         ctx.made = call
         return _make_tensor_without_storage(cls, shape, operands[0])

@@ -37,8 +37,10 @@ def _cast_integers_to_dtype_of(name: str, x: Tensor, like: Tensor) -> Tensor:
 
 
 class _ConvertedProductBase(o3.TensorProduct):
+    """Base of converted tensor products."""
+
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's; integers are cast, and unscripted results `Gatherable`."""
+        """Product of ``x`` and ``y`` as e3nn's; integers are cast; an unscripted result is `Gatherable`."""
         x, y = (
             _cast_integers_to_dtype_of("x", x, self.output_mask),
             _cast_integers_to_dtype_of("y", y, self.output_mask),
@@ -69,7 +71,7 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
     """A fully connected product with scalars as second input: one-hot rows select weights."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's; one-hot rows of ``y`` select matrices by species."""
+        """Product of ``x`` and ``y`` as e3nn's; one-hot rows of ``y`` select matrices by species."""
         x, y = (
             _cast_integers_to_dtype_of("x", x, self.output_mask),
             _cast_integers_to_dtype_of("y", y, self.output_mask),
@@ -99,7 +101,7 @@ class ConvertedTensorSquare(o3.TensorSquare):
     """An `e3nn.o3.TensorSquare`, computed by tpgen."""
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's: the product of ``x`` with ``x``; integers are cast."""
+        """Product of ``x`` with ``x`` as e3nn's; integers are cast."""
         x = _cast_integers_to_dtype_of("x", x, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, x, None)
@@ -117,7 +119,7 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 
 
 def find_product_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's product, or `KeptModule`, else None."""
+    """`ClassSwap` that converts a product of e3nn, or `KeptModule`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         return _make_kept_module_if_scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
@@ -163,7 +165,7 @@ def make_convolution_swap(
     held: str | None = None,
     paired: bool = False,
 ) -> SwapOrKept:
-    """`ClassSwap` of a module to a convolution (gather, product, sum), or `KeptModule`.
+    """`ClassSwap` of a module to a convolution ``cls`` (gather, product, sum), or `KeptModule`.
 
     The product is the module, or its child ``held``.  ``paired``: module and holder are restored together.
     """
@@ -201,7 +203,7 @@ def _describe_why_no_kernel_runs(product: Any) -> str:
 
 
 def describe_product_by_element(module: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
-    """Report text on a product whose weights one-hot rows select."""
+    """Report text on a product with one-hot rows."""
     missing = _why_no_product_kernel(swap_attributes[SPECIES].plan, swap_attributes[PROGRAM])
     return describe_product(module, swap_attributes) + ("" if missing else "; by element where rows are one-hot")
 
@@ -211,7 +213,7 @@ def _why_no_product_kernel(plan: Any, product: Any) -> str | None:
 
 
 def make_couplings_exact(product: Any) -> None:
-    """Replace e3nn's code of a product by code with exact couplings."""
+    """Replace e3nn's code of a product by code with float64 couplings."""
     with default_dtype(torch.float64):
         fresh = o3.TensorProduct(
             product.irreps_in1,

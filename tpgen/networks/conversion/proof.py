@@ -131,7 +131,7 @@ class Times:
 def prove_equal(
     stock: nn.Module, converted: nn.Module, make_exact: Iterable[Callable[[], None]], inputs: Sequence[Any]
 ) -> Proof:
-    """Compare networks, cast to float64 in place; ``make_exact`` sets stock constants to full precision."""
+    """Compare outputs and derivatives in float64, cast in place; ``make_exact`` makes stock constants exact."""
     for network in (stock, converted):
         _cast_network_to_float64(network)
     with default_dtype(torch.float64):  # what networks make on the way is float64 too
@@ -153,7 +153,7 @@ def _compile_kernels_ahead(find: _Find, network: nn.Module, inputs: Sequence[Any
 
 
 def _compute_stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
-    """Outputs and derivatives, with remarks; in training mode if evaluation keeps no graph."""
+    # in training mode if evaluation keeps no graph
     try:
         found = compute_derivatives(stock, inputs)
         if stock.training or any(found[what] for what in DERIVATIVES):

@@ -55,7 +55,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
     _tpgen_splined = False
 
     def forward(self, input: Tensor) -> Tensor:
-        """As e3nn's, or by splines; once per marked pair of edges."""
+        """e3nn's net, or a spline; computed once per marked pair of edges."""
         if not torch.jit.is_scripting():
             node = None if isinstance(input, Tensor) else record_leaf_call(self, input)  # fx looks into a Sequential
             if node is not None:
@@ -103,7 +103,7 @@ def _list_layers_in_call_order(net: nn.Module) -> Iterable[Any]:
 
 
 def find_radial_net_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of a `FullyConnectedNet`, or `KeptModule`; None for other and swapped modules."""
+    """`ClassSwap` that converts e3nn's `FullyConnectedNet`, or `KeptModule`; None for other modules."""
     if type(module) is not FullyConnectedNet or get_swap_mark(module) is not None:
         return None
     why = why_patched(module) or next(
@@ -119,7 +119,7 @@ def find_radial_net_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapO
 def find_weight_net_swap(
     network: nn.Module, block: nn.Module, net_and_product_names: tuple[str, str], options: Mapping[str, Any]
 ) -> Iterator[SwapOrKept]:
-    """Yield the swap of a net that feeds one product; ``net_and_product_names``: of net and product in the block."""
+    """Yield the swap of a net that feeds one product of ``block``."""
     net: Any = getattr(block, net_and_product_names[0], None)
     found = find_radial_net_swap(net, options) if isinstance(net, nn.Module) else None
     if isinstance(found, ClassSwap) and count_places_in_network(network, net) == 1:
@@ -127,7 +127,7 @@ def find_weight_net_swap(
 
 
 def feeds_product_taking_pairs(net: nn.Module) -> bool:
-    """Whether a net's results go straight to a product that takes rows of pairs."""
+    """Whether a net's results go straight to a product that takes weights per pair of edges."""
     if not (taker := getattr(net, TAKER)):
         return False
     block, name, gets = taker

@@ -45,7 +45,7 @@ def list_networks(
 
 
 def get_only_network(caller_name: str, network_or_holder: Any, is_relevant: Callable[[nn.Module], bool]) -> nn.Module:
-    """The only network of `list_networks`; `InputError` for several."""
+    """The only network in a module, list, dict or object; `InputError` for several."""
     network, *others = list_networks(caller_name, network_or_holder, is_relevant)
     if others:
         place = next(place for place, one in held_networks(network_or_holder).items() if one is network)
@@ -73,7 +73,7 @@ def explain_nothing_to_convert(network: nn.Module, kept: Sequence[KeptModule]) -
 
 
 def describe_compiled_program(network: nn.Module) -> str | None:
-    """Kind of a held program."""
+    """Kind of a module's scripted, traced or compiled program, or None."""
     return next(
         filter(None, map(_describe_kind_of_program, (network, *vars(network).values(), *network.children()))), None
     )

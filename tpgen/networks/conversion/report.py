@@ -14,7 +14,7 @@ from tpgen.networks.conversion.proof import Proof, Times
 
 @dataclass(frozen=True)
 class Replaced:
-    """A converted module: names, class before, code now."""
+    """Report row of a converted module: names, class before, code now."""
 
     paths: tuple[str, ...]
     was: str
@@ -23,7 +23,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Stayed:
-    """A module that stayed: names, class, reason."""
+    """Report row of an unconverted module: names, class, reason."""
 
     paths: tuple[str, ...]
     was: str
@@ -32,7 +32,7 @@ class Stayed:
 
 @dataclass(frozen=True)
 class Conversion(Shown):
-    """Report of a conversion: converted modules, modules that stayed, proof, times.
+    """Report of a conversion: converted modules, unconverted modules, proof, times.
 
     >>> print(Conversion("Net", (Replaced(("a", "b"), "e3nn.TensorProduct", "tpgen kernel"),), ()))
     Net: 1 module computes with tpgen, 0 stay as they are

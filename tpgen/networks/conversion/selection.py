@@ -18,7 +18,7 @@ Names = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Selection:
-    """Patterns of module or class names to keep, and to convert alone.
+    """Patterns of module or class names not to convert, and to convert alone.
 
     A pattern selects all submodules too; ``*`` matches any text.
     """
@@ -27,7 +27,7 @@ class Selection:
     only: tuple[str, ...] | None = None
 
     def why_left_out(self, names: set[str], part_names: set[str]) -> str | None:
-        """Why a module with these names and ``part_names`` is left out; None if selected."""
+        """Why a module with these names and ``part_names`` is not converted; None if selected."""
         if name := next((name for name in self.keep if _matches_any(name, names | part_names)), None):
             return f"among keep={name!r}"
         if self.only is None or any(_matches_any(name, names) for name in self.only):
@@ -58,7 +58,7 @@ def _describe_nearest_name(name: str, known: set[str]) -> str:
 
 
 def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], selection: Selection) -> list[SwapOrKept]:
-    """Findings, with left-out swaps as `KeptModule`, and without swaps that only serve such a child.
+    """Findings, with unselected swaps as `KeptModule`, and without swaps that only serve such a child.
 
     Raises `InputError` if ``only`` names mere parts of swaps.
     """

@@ -1,7 +1,6 @@
-"""Fully connected products with scalars, by matrices of each species.
+"""Fully connected products with scalars, by matrices of each species."""
 
-For few distinct rows of scalars (elements, atom types) an index selects matrices computed once.
-"""
+# For few distinct rows of scalars (elements, atom types) an index selects matrices computed once.
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ class _PathWeightBlock:
 
 @dataclass(frozen=True)
 class SpeciesProduct:
-    """A fully connected product by matrices of each species."""
+    """A fully connected product with scalars, by one matrix per species."""
 
     plan: Plan
     blocks: tuple[_PathWeightBlock, ...]
@@ -77,7 +76,7 @@ class SpeciesProduct:
         return sum(prod(block.shape) * self.plan.paths[block.pair].in1.ir.dim for block in self.blocks)
 
     def is_worth_selecting_matrices(self, rows: int) -> bool:
-        """Whether the product itself takes longer for so many rows."""
+        """Whether matrices are faster than the product for so many rows."""
         return (rows + _TILE) * self.operations >= WORTH_SPECIES
 
     def multiply_by_species(self, x: Tensor, weight: Tensor, scalars: Tensor, species: Tensor) -> Tensor:
@@ -88,12 +87,12 @@ class SpeciesProduct:
         )
 
     def multiply_by_groups(self, x: Tensor, weight: Tensor, scalars: Tensor, groups: Groups) -> Tensor:
-        """As `multiply_by_species`, with each species' rows given, in programs."""
+        """Fully connected product of ``x`` and each row's ``scalars``, with ``groups`` of rows by species."""
         matrices = self._sum_path_matrices_of_species(weight, scalars.index_select(0, groups.species_of_group), None)
         return self._multiply_rows_by_species_matrices(x, matrices, groups.group)
 
     def multiply_by_one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
-        """The product with one-hot rows ``y``; None for other, few or differentiated rows."""
+        """Fully connected product of ``x`` with one-hot ``y``; None for other, few or differentiated rows."""
         program = recorded_program()
         if program is not None and (found := self._multiply_by_program_groups(program, x, weight, y)) is not None:
             return found
@@ -117,11 +116,11 @@ class SpeciesProduct:
         return self.blocks[0].shape[1]
 
     def slice_species_matrices(self, weight: Tensor, species: Tensor) -> Tensor:
-        """Matrices ``(len(species), numel)`` of the ``species`` species."""
+        """Matrices ``(len(species), numel)`` for indices ``species``."""
         return self._sum_path_matrices_of_species(weight, weight, species)
 
     def split_weights_by_path(self, weight: Tensor, species: Tensor) -> list[Tensor]:
-        """Weights of each path as a matrix, for the ``species`` species."""
+        """Weights of each path as a matrix, for indices ``species``."""
         every = len(species) == self.species
         split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
         found = [own.view(block.shape) for block, own in split]

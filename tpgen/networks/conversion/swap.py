@@ -24,7 +24,7 @@ _Description = str | Callable[[nn.Module, Mapping[str, Any]], str]
 
 @dataclass(frozen=True)
 class KeptModule:
-    """A module that stays, and the reason.
+    """A module that is not converted, and the reason.
 
     ``asked``: the caller left the module out.  ``general``: the reason concerns a whole project.
     """
@@ -88,7 +88,7 @@ SwapOrKept = ClassSwap | KeptModule
 
 
 def apply_swaps(swaps: Iterable[ClassSwap]) -> None:
-    """Apply all swaps, or none if one fails."""
+    """Give all modules their new classes, or none if one fails."""
     done: list[nn.Module] = []
     try:
         for swap in swaps:
@@ -139,7 +139,6 @@ def _adapt_tpgen_children_to_loaded_dtype(module: nn.Module, _keys: Any) -> None
 
 
 def get_swap_mark(module: nn.Module) -> SwapMark | None:
-    """The mark of a swapped module, or None."""
     return module.__dict__.get(MARK)
 
 

@@ -26,7 +26,7 @@ class SequentialForWeights(nn.Sequential):
     """An `nn.Sequential` whose results, weights of a product, may be postponed."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As PyTorch's; the last layer may be postponed."""
+        """Call the modules in sequence; the last layer may be postponed."""
         if not torch.jit.is_scripting():
             return _run_net_and_postpone_last_layer(self, input)
         for module in self:
@@ -55,7 +55,7 @@ _LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _append_bias_row_to_matrix, 
 
 
 def add_weight_net_swaps(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
-    """Add swaps of nets as wide as weights of kernel products that mix copies."""
+    """Add swaps that let nets postpone the weights of `uvw` products by kernels."""
     swaps = [f for f in findings if isinstance(f, ClassSwap)]
     products = {plan.weight_numel for f in swaps if (plan := _get_plan_if_uvw_kernel_product(f)) is not None}
     seen = {f.module for f in findings}

@@ -36,7 +36,7 @@ _MOST = 0.7  # the share of nodes with rows up to which sums of the others, zero
 
 @dataclass(frozen=True)
 class LastLayer:
-    """Last layer of a net: ``multiply(h, *parameters)`` equals rows ``h`` times ``matrix(*parameters)``.
+    """Last layer of a net: ``multiply(h, *parameters)`` equals ``h @ matrix(*parameters)``.
 
     ``adds``: the matrix ends with a row of biases.  The last ``factors`` operands multiply results.
     """
@@ -64,7 +64,7 @@ class PostponedRows(Postponed):
     weights: Any
 
     def compute_values(self) -> Tensor:
-        """Compute now; the product postpones no call for a while."""
+        """Compute products now; the product postpones no call for a while."""
         product: Any = self.made.function
         product.program.rest = REST
         w = self._compute_weights_if_unwritten()
@@ -120,7 +120,7 @@ class PostponedRows(Postponed):
 
 @dataclass(frozen=True)
 class _EdgeProduct:
-    """Products of edges with a last layer's weights, and sums by node."""
+    """Tensor products of edges with a last layer's weights, and sums by node."""
 
     program: Any
     layer: LastLayer  # as the weights are when the product is taken
@@ -130,7 +130,7 @@ class _EdgeProduct:
         return self.multiply_edges(self.layer(*_split_off_last_operands(self.factors, operands)[0]), x, y, *operands)
 
     def multiply_edges(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        """Compute products of edges."""
+        """Tensor products of edges with weights ``w``, times last operands."""
         return _multiply_rows_by_factors(
             self.program.forward(compute_if_postponed(x), y, w), _split_off_last_operands(self.factors, operands)[1]
         )
@@ -138,7 +138,7 @@ class _EdgeProduct:
     def sum_by_node_in_kernel(
         self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor
     ) -> Tensor:
-        """Sum products by node in one kernel call."""
+        """Tensor products of edges, summed by node in one kernel call."""
         y = _multiply_rows_by_factors(y, _split_off_last_operands(self.factors, operands)[1])
         taken = x.get_source_and_index() if isinstance(x, GatheredRows) else None
         if taken is None:
@@ -153,7 +153,7 @@ class _EdgeProduct:
     def sum_before_last_layer(
         self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
     ) -> Tensor:
-        """Sum products by node before the weights' last layer."""
+        """Tensor products of edges, summed by node before the last layer makes weights."""
         parameters, factors = _split_off_last_operands(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
         return late.sum_by_node(
@@ -231,7 +231,7 @@ def _can_postpone_call_on(*tensors: Tensor) -> bool:
 
 
 def compute_or_postpone_weights(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
-    """Results of a last layer, postponed if that may save time."""
+    """Weights of edges from a last layer, postponed if that may save time."""
     if h.dim() == 2 and _can_postpone_call_on(h, *parameters):
         edges, hidden = h.shape
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
@@ -242,7 +242,7 @@ def compute_or_postpone_weights(layer: LastLayer, h: Tensor, *parameters: Tensor
 
 
 def multiply_or_postpone_edges(product_module: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
-    """Products row by row, postponed if a sum by node may follow, unless ``hooked``."""
+    """Tensor products of edges, postponed if a sum by node may follow, unless ``hooked``."""
     of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), get_source_of_postponed_rows(x)
     if (
         of_rows

@@ -1,8 +1,7 @@
-"""Pairs of opposite edges: a net of lengths runs once, on the mean row of both edges.
+"""Pairs of opposite edges: a net of lengths runs once, on the mean row of both edges."""
 
-Each edge gets half of the gradient: sums over pairs, such as forces, stay.  Code that computes rows of edges marks the
-tensor (`mark_edge_pairs`) for nets.
-"""
+# Each edge gets half of the gradient: sums over pairs, such as forces, stay.  Code that computes rows of edges marks
+# the tensor (`mark_edge_pairs`) for nets.
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _wanted = local()
 
 @contextmanager
 def limit_convolutions_to_local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
-    """Let convolutions of this thread return the first ``count`` rows: no edge points to others.
+    """Let convolutions inside the context return the first ``count`` rows: no edge points to others.
 
     ``in_pairs``: gradients by edges are used only as sums over pairs.
     """
@@ -107,7 +106,7 @@ def _mark_edge_pairs_in_program(
 
 
 def copy_edge_pair_marks(x: Tensor, result: Tensor) -> None:
-    """Mark ``result``, computed from ``x`` row by row, with the pairs of ``x``."""
+    """Mark ``result``, computed from ``x`` row by row, with the edge pairs of ``x``."""
     pairs = get_marked_pairs(x)
     # the shape comes last: a traced length would be fixed
     if pairs is not None and _can_mark_pairs_on(result) and result.shape[0] == x.shape[0]:
@@ -210,7 +209,7 @@ def _are_plain_edge_tensors(x: Tensor, edge_index: Tensor, vectors: Tensor) -> b
 
 
 def _average_over_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
-    """Mean rows of pairs, then rows of single edges; cached."""
+    # mean rows of pairs, then rows of single edges; cached
     return _get_cached_unless_written(_means, x, (pairs,), lambda: _compute_mean_rows_of_pairs(x, pairs))
 
 
@@ -262,7 +261,7 @@ def _sum_edge_rows_by_pair_without_autograd(x: Tensor, pairs: EdgePairs) -> Tens
 
 
 def _permute_to_pairs(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], Any]:
-    """``y`` and ``ends`` in the order of pairs, and the given ``ends``."""
+    # and the given ``ends``
     return (_permute_rows(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)), ends
 
 

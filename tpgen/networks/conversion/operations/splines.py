@@ -1,7 +1,6 @@
-"""Weights of edges by cubic splines of lengths instead of nets, for inference.
+"""Weights of edges by cubic splines of lengths instead of nets, for inference."""
 
-A spline takes three multiplications per weight, a net 64.
-"""
+# A spline takes three multiplications per weight, a net 64.
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
 
 def allow_splines_in_swaps(swaps: Iterable[ClassSwap]) -> list[ClassSwap]:
-    """Let nets among swapped modules use splines; raises `OptionError` without such nets."""
+    """Swaps whose nets of lengths may use splines; raises `OptionError` without such nets."""
     found = [
         replace(swap, now=_describe_net_or_spline_backend, extra={**swap.extra, SPLINED: True})
         if hasattr(swap.cls, SPLINED)
@@ -44,7 +43,6 @@ def allow_splines_in_swaps(swaps: Iterable[ClassSwap]) -> list[ClassSwap]:
 
 
 def has_splined_nets(network: nn.Module) -> bool:
-    """Whether a network has nets that may use splines."""
     return bool(_list_splined_nets(network))
 
 
@@ -56,7 +54,7 @@ def find_largest_spline_error(network: nn.Module) -> float:
 
 @contextmanager
 def disable_splines(network: nn.Module) -> Iterator[None]:
-    """Let nets compute without splines inside the context."""
+    """Let nets run without splines inside the context."""
     nets = _list_splined_nets(network)
     try:
         for net in nets:
@@ -86,7 +84,7 @@ def _describe_net_or_spline_backend(net: nn.Module, _extra: Any) -> str:
 def choose_net_or_spline(net: Any, evaluate_net: _Net, x: Tensor) -> tuple[_Net, Tensor]:
     """``evaluate_net`` and ``x``, or a spline and the lengths behind ``x``.
 
-    The spline if requested, exact, with a kernel, and if ``x`` depends on lengths alone.
+    The spline if requested, accurate, with a kernel, and if ``x`` depends on lengths alone.
     """
     if not getattr(net, SPLINED):
         return evaluate_net, x
@@ -128,6 +126,8 @@ def _compute_length_and_checksums(x: Tensor) -> tuple:
 
 
 class _NetAsFunctionOfLengths(nn.Module):
+    """A net on rows computed from lengths."""
+
     def __init__(self, net: nn.Module, compute: _Net, rows_of_lengths: _Net) -> None:
         super().__init__()
         self.net, self.compute, self.rows = net, compute, rows_of_lengths

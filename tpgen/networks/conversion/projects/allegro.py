@@ -44,7 +44,7 @@ class TpgenContracter(Contracter):
     _tpgen_sizes: list[int]  # paths to each segment of the output
 
     def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
-        """As Allegro's: ``x1`` of edges, ``x2`` of nodes, ``idxs`` the node of each edge."""
+        """Allegro's product of edge features ``x1`` with node features ``x2[idxs]``."""
         x1 = x1.reshape(-1, self.mul, self.base_dim1)
         x2 = x2.reshape(-1, self.mul, self.base_dim2)
         if not torch.jit.is_scripting():
@@ -94,7 +94,7 @@ def _describe_contracter_backend(contracter: Any, swap_attributes: Mapping[str, 
 
 
 def find_allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of Allegro's products."""
+    """Yield a `ClassSwap` or `KeptModule` per `Contracter` of Allegro."""
     for module in network.modules():
         if type(module) is Contracter:
             yield _find_contracter_swap(module, options)

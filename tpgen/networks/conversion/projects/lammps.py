@@ -1,7 +1,6 @@
-"""Models for LAMMPS's Python interface (``pair_style mliap unified``): files, and exchanges of ghosts.
+"""Models for LAMMPS's Python interface (``pair_style mliap unified``): files, and exchanges of ghosts."""
 
-Once a step, ranks exchange owners of ghosts (periodic images), so that models get each atom once.
-"""
+# Once a step, ranks exchange owners of ghosts (periodic images), so that models get each atom once.
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ PROJECTS = {  # classes of what LAMMPS calls, with their modules here
 
 
 class ConvertedForLammps:
-    """Base of a project's class for LAMMPS; pickles tell tpgen's version."""
+    """Base of converted models for LAMMPS's interface; pickles tell tpgen's version."""
 
     options: Mapping[str, Any] = MappingProxyType({})  # of `convert`, where a model is built when LAMMPS runs
     stock_options: Mapping[str, Any] = MappingProxyType({})  # of the project's own class
@@ -55,7 +54,7 @@ class ConvertedForLammps:
         return data.nlocal == 0 or data.npairs <= 1
 
     def compute_forces(self, data: Any) -> None:
-        """Compute forces; ranks without pairs exchange zeros."""
+        """Compute forces on atoms into ``data``; ranks without pairs exchange zeros."""
         self.build_model_once(data)
         if not data.ntotal:
             return
@@ -89,12 +88,13 @@ class ConvertedForLammps:
 
 
 class _RecordingPairOfAtoms:
-    """Two atoms of an element, which record the rows that a model exchanges."""
+    """LAMMPS data of two atoms, which records rows that a model exchanges."""
 
     nlocal = ntotal = npairs = 2
     energy = 0.0
 
     def __init__(self, element: Any) -> None:
+        """Make two atoms of ``element``."""
         self.elems = torch.as_tensor(element).repeat(2)
         self.pair_i, self.pair_j = torch.tensor([0, 1]), torch.tensor([1, 0])
         self.rij = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]], dtype=torch.float64)
@@ -155,7 +155,7 @@ _NUMBERS = 2**32  # more than a rank has atoms
 
 @dataclass(frozen=True, eq=False)
 class AtomOwners:
-    """Row of each atom's original, atoms with a row, whether ranks share atoms."""
+    """Row of each atom's original, atom of each row, whether ranks share atoms."""
 
     rows: Tensor
     atoms: Tensor
@@ -163,7 +163,7 @@ class AtomOwners:
 
 
 def find_atom_owners(data: Any) -> AtomOwners:
-    """Find the owners of ghosts, by exchanges of all ranks."""
+    """Find the owners of ghost atoms, by exchanges of all ranks."""
     number, rank, mine = _exchange_owners(data)
     others = (rank != mine).nonzero().flatten()
     ranks = rank[others].unique(return_inverse=True)[1]
@@ -177,7 +177,7 @@ def find_atom_owners(data: Any) -> AtomOwners:
 
 
 def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
-    """Number and rank of each atom's owner, and this rank."""
+    # number and rank of each atom's owner, and this rank
     mine = float(randbits(52))  # which no other has
     sent = torch.full((data.ntotal, 2), mine, dtype=torch.float64)
     sent[:, 0] = torch.arange(data.ntotal)
@@ -199,6 +199,7 @@ class DeduplicatedAtoms:
     """LAMMPS data with each atom once: own atoms, then other ranks' atoms."""
 
     def __init__(self, data: Any, owners: AtomOwners) -> None:
+        """View LAMMPS ``data`` with each atom once."""
         self._data, self._owners = data, owners
         self.nlocal, self.npairs, self.ntotal = data.nlocal, data.npairs, len(owners.atoms)
         self.pair_i, self.rij, self.eatoms = data.pair_i, data.rij, data.eatoms

@@ -42,7 +42,7 @@ class MaceConvolution(o3.TensorProduct):
     program_arguments = ("x", "y", "weight", "edge_index")
 
     def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
-        """Sums over incoming edges; ``edge_index``: senders and receivers."""
+        """Products of edges, summed by receiver; ``edge_index``: senders, receivers."""
         if not torch.jit.is_scripting():
             return convolve_edges_or_pairs(
                 self._tpgen, node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1]
@@ -51,7 +51,7 @@ class MaceConvolution(o3.TensorProduct):
 
 
 def find_mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of a MACE model."""
+    """Yield a `ClassSwap` or `KeptModule` per convertible module of MACE."""
     for module in network.modules():
         product = getattr(module, "conv_tp", None)
         if isinstance(product, o3.TensorProduct) and not hasattr(module, _FUSION):  # it gathers itself

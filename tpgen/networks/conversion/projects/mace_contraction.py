@@ -68,7 +68,7 @@ class MaceContraction(nn.Module):
     _tpgen_bases: list[list[list[int]]]  # each path as a sum of tpgen's; empty where they are the same
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """As MACE's, by one polynomial kernel for one-hot ``y``."""
+        """Symmetric contraction of ``x``, by one polynomial kernel for one-hot elements ``y``."""
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
             called = called or any(map(_has_hooked_contraction_steps, self.contractions))  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def _describe_contraction_backend(module: Any, swap_attributes: Mapping[str, Any
 
 
 def _find_one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
-    """Column of each row's one; None if rows are not one-hot or need a gradient."""
+    # column of each row's one; None if rows are not one-hot or need a gradient
     if not torch.jit.is_scripting():
         program = recorded_program()
         # each call of the program looks for one-hot rows
@@ -168,7 +168,7 @@ def _find_one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
 
 
 def find_contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
-    """`ClassSwap` of a symmetric contraction, or `KeptModule`."""
+    """`ClassSwap` that converts MACE's symmetric contraction, or `KeptModule`."""
     if why := _why_contraction_unconvertible(module) or _why_couplings_unreadable(module):
         return KeptModule(module, why)
     signs: list[list[float]] = []
@@ -272,7 +272,6 @@ def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[li
 
 
 def is_mace_contraction(module: nn.Module) -> bool:
-    """Whether a module is MACE's stock symmetric contraction."""
     return _is_mace_class(module, _KIND)
 
 
@@ -296,7 +295,7 @@ class MaceReshape(nn.Module):
     _tpgen_dim: int  # of all components
 
     def forward(self, tensor: Tensor) -> Tensor:
-        """As MACE's: one axis of rows becomes copies and components."""
+        """Reshape ``(rows, dim)`` to ``(rows, copies, components)``."""
         shape = [tensor.size(0), self._tpgen_copies, self._tpgen_dim]
         if tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64):
             return run_polynomial([tensor], None, self._tpgen_plan, self._tpgen_call).view(shape)
@@ -326,7 +325,7 @@ def is_mace_reshape(module: nn.Module) -> bool:
 
 
 def find_reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of a `reshape_irreps`, or `KeptModule` if patched; None if no kernel can run."""
+    """`ClassSwap` that converts MACE's `reshape_irreps`, or `KeptModule`; None without a kernel."""
     plan = _make_layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
     if not allows_kernels(options) or why_kernel_unsupported(plan):
         return None

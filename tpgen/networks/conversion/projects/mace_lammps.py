@@ -16,9 +16,10 @@ from tpgen.networks.conversion.swap import get_swap_mark
 
 
 class LammpsMace(ConvertedForLammps, LAMMPS_MLIAP_MACE):
-    """A converted model, also on CPUs, without ``MACE_ALLOW_CPU``."""
+    """A converted MACE model for LAMMPS, also on CPUs, without ``MACE_ALLOW_CPU``."""
 
     def __init__(self, model: Any) -> None:
+        """Wrap a MACE ``model`` for LAMMPS."""
         model.lammps_mliap = True
         super().__init__(model)
         self.config.allow_cpu = True
@@ -30,7 +31,7 @@ class LammpsMace(ConvertedForLammps, LAMMPS_MLIAP_MACE):
         return cls(model if any(map(get_swap_mark, model.modules())) else convert(model, **options))
 
     def build_model_once(self, data: Any) -> None:
-        """Initialize the model once."""
+        """Initialize the model at the first call."""
         if not self.initialized:
             self._initialize_device(data)
             for block in self.model.model.interactions:

@@ -1,7 +1,6 @@
-"""MACE's radial embedding, radial nets once per pair of edges, and interaction blocks.
+"""MACE's radial embedding, radial nets once per pair of edges, and interaction blocks."""
 
-Calls for forces on edges, or gradients by shifts, use no pairs.
-"""
+# Calls for forces on edges, or gradients by shifts, use no pairs.
 
 from __future__ import annotations
 
@@ -43,14 +42,14 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 class _ConstructsStockObject:
-    """Base: without arguments an empty object, for copies; with arguments a stock object."""
+    """Mixin: with arguments the class makes a stock object; without, an empty one, for copies."""
 
     def __new__(cls, *args: Any, **given: Any) -> Any:
         return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
 
 
 class _SetsCallContext(_ConstructsStockObject):
-    """Base of models: a context variable holds a call's graph and training flag."""
+    """Mixin: a context variable holds a call's graph and training flag."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -95,7 +94,7 @@ class ScaleShiftMACE(_SetsCallContext, models.ScaleShiftMACE):
 
 
 class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
-    """MACE's radial embedding by a kernel, which also marks opposite edges."""
+    """MACE's radial embedding by a kernel; marks pairs of opposite edges."""
 
     def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
         if torch.compiler.is_compiling() or not _is_unpatched_mace_code(self):
@@ -145,7 +144,7 @@ _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE
 
 
 def find_mace_model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[ClassSwap]:
-    """Yield swaps of radial embeddings, and of models that use pairs."""
+    """Yield a `ClassSwap` per radial embedding, and per model that uses pairs of edges."""
     paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
     extra = {"_tpgen_kernels": allows_kernels(options)}
     for embedding in network.modules():
@@ -178,7 +177,7 @@ def _is_unpatched_mace_code(embedding: nn.Module) -> bool:
 
 
 class _DividesWeightsByNeighbours(_ConstructsStockObject):
-    """Base of blocks that divide weights, not features, by neighbours."""
+    """Mixin of interaction blocks: divide weights, not features, by numbers of neighbours."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if (
@@ -192,7 +191,7 @@ class _DividesWeightsByNeighbours(_ConstructsStockObject):
 
 
 class RealAgnosticInteractionBlock(_DividesWeightsByNeighbours, blocks.RealAgnosticInteractionBlock):
-    """MACE's first block; outside training, linear layer and product are one."""
+    """MACE's first interaction block; outside training, linear layer and product are one."""
 
     def _run_block_with_divided_weights(self, **given: Any) -> tuple[Tensor, None]:
         message, node_attrs = _sum_messages_and_truncate_ghosts(self, **given)
@@ -212,7 +211,7 @@ class RealAgnosticInteractionBlock(_DividesWeightsByNeighbours, blocks.RealAgnos
 
 
 class RealAgnosticResidualInteractionBlock(_DividesWeightsByNeighbours, blocks.RealAgnosticResidualInteractionBlock):
-    """MACE's residual block, with weights divided; the skip product reads nodes."""
+    """MACE's residual interaction block, with weights divided by neighbours."""
 
     def _run_block_with_divided_weights(
         self, node_attrs: Tensor, node_feats: Tensor, **given: Any
@@ -283,7 +282,7 @@ _KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
 
 
 def choose_interaction_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
-    """A block's class that divides weights, or its own class, and new attributes."""
+    """An interaction block's class that divides weights, or its own class, and new attributes."""
     cls, names = _KNOWN.get(type(block), (None, None))
     if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
         return type(block), {}

@@ -24,7 +24,7 @@ class TpgenTensorProductScatter(TensorProductScatter):
     program_arguments = ("x", "y", "weight", "edge_dst", "edge_src")
 
     def forward(self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor, edge_dst: Tensor, edge_src: Tensor) -> Tensor:
-        """Sums over incoming edges, in the model's dtype even under autocast."""
+        """Products of edges, summed by ``edge_dst``, in the model's dtype even under autocast."""
         dtype = self.tp.output_mask.dtype
         if not torch.jit.is_scripting():
             return convolve_edges_or_pairs(
@@ -35,7 +35,7 @@ class TpgenTensorProductScatter(TensorProductScatter):
 
 
 def find_nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of a NequIP model."""
+    """Yield a `ClassSwap` or `KeptModule` per convertible module of NequIP."""
     for module in network.modules():
         if type(module) is TensorProductScatter:
             why = why_not_fused(network, module, "tp")

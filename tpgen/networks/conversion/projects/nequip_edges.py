@@ -1,7 +1,6 @@
-"""NequIP's functions of lengths by a kernel, and nets of edges once per pair.
+"""NequIP's functions of lengths by a kernel, and nets of edges once per pair."""
 
-Given vectors or lengths that require gradients use no pairs.
-"""
+# Given vectors or lengths that require gradients use no pairs.
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ _computed: Any = WeakTensorKeyDictionary()  # those that NequIP made of position
 
 
 class _RemembersComputedEdges:
-    """Base of modules that remember added vectors and lengths."""
+    """Mixin: remembers edge vectors and lengths that the module adds to ``data``."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         if torch.compiler.is_compiling() or has_proxy(data):
@@ -61,7 +60,7 @@ class TpgenSphericalHarmonicEdgeAttrs(_RemembersComputedEdges, SphericalHarmonic
 
 
 class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
-    """NequIP's radial functions by a kernel, which also marks opposite edges."""
+    """NequIP's radial functions by a kernel; marks pairs of opposite edges."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         if torch.compiler.is_compiling() or has_proxy(data) or _has_hooked_or_patched_module(self):
@@ -107,7 +106,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
 
 
 def _embed_lengths_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Radial functions and cutoff of lengths; None without a kernel."""
+    # radial functions and cutoff of lengths; None without a kernel
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
     if not (_is_bessel_with_polynomial_cutoff(encoding) and bessel_kernel_takes(lengths, frequencies)):
@@ -138,7 +137,7 @@ def _describe_encoding_backend(encoding: Any, swap_attributes: Mapping[str, Any]
 
 
 class TpgenApplyFactor(ApplyFactor):
-    """NequIP's factor of a field, which keeps marks of opposite edges."""
+    """NequIP's `ApplyFactor`, which keeps marks of pairs of opposite edges."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         rows = data[self.in_field]
@@ -174,7 +173,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 
 
 def find_nequip_edge_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[ClassSwap]:
-    """Yield swaps of nets of edges, and modules before."""
+    """Yield a `ClassSwap` per net of edges, and per module that computes inputs of nets."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}
     if not (blocks and fields):

@@ -47,10 +47,10 @@ def register_enable_tpgen_modifier(module: ModuleType) -> None:
 
 
 class _NequipImportHook(MetaPathFinder):
-    """Import hook that calls `register_enable_tpgen_modifier` after NequIP's import."""
+    """Import hook that registers ``enable_tpgen`` after NequIP's import."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Spec that offers the modifier; None for other modules."""
+        """Spec of NequIP's module, whose import adds ``enable_tpgen``; None for other modules."""
         spec = PathFinder.find_spec(name, path) if name == _MODULE else None
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module

@@ -12,7 +12,7 @@ from tpgen.networks.conversion.projects.lammps import ConvertedForLammps
 
 
 class LammpsNequip(ConvertedForLammps, NequIPLAMMPSMLIAPWrapper):
-    """A converted model on a CPU, not compiled."""
+    """A converted NequIP or Allegro model for LAMMPS on a CPU, not compiled."""
 
     stock_options = MappingProxyType({"model_key": "sole_model", "compile": False})
 
@@ -21,6 +21,6 @@ class LammpsNequip(ConvertedForLammps, NequIPLAMMPSMLIAPWrapper):
         self.model: Any = convert(self.model, **self.options)
 
     def build_model_once(self, data: Any) -> None:
-        """Initialize the model once."""
+        """Build and convert the model at the first call."""
         if self.model is None:
             self._initialize_model(data)

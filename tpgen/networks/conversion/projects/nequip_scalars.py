@@ -20,7 +20,7 @@ class TpgenScalarLinearLayer(ScalarLinearLayer):
     """NequIP's scalar layer without biases, by a kernel if large."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As NequIP's: ``input`` times the scaled weight."""
+        """``input @ (alpha * weight)`` as NequIP's layer."""
         if not torch.jit.is_scripting():
             return matmul(input, self.weight, self.alpha)
         return torch.mm(input, self.weight * self.alpha)
@@ -37,7 +37,7 @@ class TpgenSiLU(nn.SiLU):
 
 
 def find_scalar_layer_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps in nets whose last layer widens: this layer, and SiLUs."""
+    """Yield a `ClassSwap` or `KeptModule` per widening last layer of a net, and per SiLU."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)
     ]

@@ -39,7 +39,7 @@ class TpgenSelfConnection(ProductBySpecies):
     """NequIP's product of features with embeddings of types, or with types themselves."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's; ``y`` may also be the types, int64 ``(nodes, 1)``."""
+        """Product with embeddings ``y`` as e3nn's, or with types ``y``, int64 ``(nodes, 1)``."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if y.dtype == torch.int64:
                 return self._multiply_by_types(x, y, self._get_weights(weight))
@@ -72,7 +72,7 @@ class TpgenInteractionBlock(InteractionBlock):
     """NequIP's block, whose self-connection gets types instead of embeddings."""
 
     def forward(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
-        """As NequIP's; types replace attributes equal to embeddings."""
+        """NequIP's interaction block; types replace node attributes equal to embeddings."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not torch.compiler.is_compiling() and self._are_attributes_embeddings_of_types(data):
                 return self._run_block_with_types(data)
@@ -123,7 +123,7 @@ _UNUSUAL = (
 
 
 def find_self_connection_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of blocks and self-connections, given one embedding of types."""
+    """Yield swaps of interaction blocks and self-connections, given one embedding of types."""
     blocks: list[Any] = [
         m for m in network.modules() if type(m) is InteractionBlock and type(m.sc) is o3.FullyConnectedTensorProduct
     ]
@@ -177,7 +177,7 @@ _Product = Callable[..., Tensor]
 
 
 def attach_gradient_by_rows(rows: Tensor, result: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
-    """Return ``result`` with a gradient by ``rows`` of the table.
+    """Return ``result`` with gradients also by ``rows`` of an embedding table.
 
     A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; others, through ``result``.
 
@@ -191,8 +191,11 @@ def attach_gradient_by_rows(rows: Tensor, result: Tensor, product: _Product, ope
 
 
 class _IdentityWithGradientByRows(torch.autograd.Function):
+    """Identity of a result, with gradients by ``rows``."""
+
     @staticmethod
     def forward(ctx: Any, result: Tensor, rows: Tensor, product: _Product, *operands: Tensor) -> Tensor:
+        """Return ``result``."""
         ctx.save_for_backward(*operands)
         ctx.product, ctx.rows = product, rows
         ctx.set_materialize_grads(False)
@@ -200,6 +203,7 @@ class _IdentityWithGradientByRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor | None) -> tuple:
+        """Gradients by ``operands`` if ``rows`` are asked for, else by ``result``."""
         if cotangent is None or not _is_gradient_by_rows_wanted(ctx.rows):
             return (cotangent, None, None, *(None for _ in ctx.saved_tensors))
         return (None, None, None, *species.pull_back_gradients(ctx.product, ctx.saved_tensors, cotangent))

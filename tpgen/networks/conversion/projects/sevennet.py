@@ -31,14 +31,14 @@ class SevenNetConvolution(o3.TensorProduct):
     program_arguments = ("x", "y", "weight", "edge_src", "edge_dst")
 
     def forward(self, x: Tensor, edge_filter: Tensor, weight: Tensor, edge_src: Tensor, edge_dst: Tensor) -> Tensor:
-        """Sums over incoming edges by node."""
+        """Products of edges, summed by receiving node."""
         if not torch.jit.is_scripting():
             return convolve_edges_or_pairs(self._tpgen, x, edge_filter, weight, edge_src, edge_dst)
         return self._tpgen.forward(x, edge_filter, weight, edge_src, edge_dst, x.size(0))
 
 
 def find_sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of a SevenNet model."""
+    """Yield a `ClassSwap` or `KeptModule` per convertible module of SevenNet."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
             yield from _find_convolution_swaps(network, module, options)
