@@ -40,23 +40,21 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 
 def load_adapters_for(network: nn.Module) -> list[Adapter]:
     """Adapters of the packages that a network's modules come from."""
-    packages = find_packages_in(network)
+    packages = find_package_names_of_modules(network)
     return [_load_adapter_or_fallback(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
 def cast_project_modules_to_float64(network: nn.Module) -> None:
     """Let modules that cast tensors to float32 cast to float64, in place."""
-    for package in find_packages_in(network) & CASTS.keys():
+    for package in find_package_names_of_modules(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
 
 
-def find_packages_in(network: nn.Module) -> set[str]:
-    """Package names of all modules."""
-    return {package for module in network.modules() for package in list_packages_of_class(module)}
+def find_package_names_of_modules(network: nn.Module) -> set[str]:
+    return {package for module in network.modules() for package in list_package_names_of_class_and_bases(module)}
 
 
-def list_packages_of_class(module: nn.Module) -> set[str]:
-    """Package names of a module's class and bases."""
+def list_package_names_of_class_and_bases(module: nn.Module) -> set[str]:
     return {get_module_name_in_package(cls).partition(".")[0] for cls in type(module).__mro__}
 
 
@@ -103,7 +101,7 @@ def _load_adapter_or_fallback(package: str, adapter: Adapter | str) -> Adapter:
 def _report_unloadable_adapter(
     package: str, error: str, network: nn.Module, options: dict[str, Any]
 ) -> Iterable[SwapOrKept]:
-    first = next(module for module in network.modules() if package in list_packages_of_class(module))
+    first = next(module for module in network.modules() if package in list_package_names_of_class_and_bases(module))
     yield KeptModule(
         first,
         f"of {package}, whose adapter cannot be loaded ({error}): only e3nn's modules in it are converted",

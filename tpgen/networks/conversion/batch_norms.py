@@ -29,7 +29,7 @@ class ConvertedBatchNorm(BatchNorm):
         usual = usual and all(x.dtype == input.dtype for x in held)
         if not usual or (self.training and not can_build_norm(input.dtype)):
             return super().forward(input)
-        table = _cached_norm_table(self.irreps, self.normalization)
+        table = _get_cached_norm_table(self.irreps, self.normalization)
         weight = self.running_var.new_ones(len(table.divisor)) if self.weight is None else self.weight
         bias = getattr(self, "bias", None)  # e3nn 0.6 has no such attribute where there is no bias
         # e3nn reads no bias without scalars: its gradient is None
@@ -52,7 +52,7 @@ class ConvertedBatchNorm(BatchNorm):
 
 
 @remembered("tables of norms")
-def _cached_norm_table(irreps: Irreps, normalization: str) -> NormTable:
+def _get_cached_norm_table(irreps: Irreps, normalization: str) -> NormTable:
     copies = [(irrep.dim, irrep.is_scalar()) for mul, irrep in irreps for _ in range(mul)]
     return make_norm_table(copies, normalization)
 

@@ -34,7 +34,7 @@ def blame_conversion(network: nn.Module) -> Iterator[None]:
         yield
     except (CallError, GraphError) as error:
         cause = error.__cause__ or error
-        module = _find_converted_module_in_traceback(network, cause)
+        module = _find_converted_module_name_in_traceback(network, cause)
         where, leave = (f" in {module!r}", f"leave the module out, keep={module!r}") if module else ("", "leave it")
         raise TpgenError(
             f"the conversion is at fault{where} ({_describe_error(cause)}): the stock network takes these inputs, and "
@@ -42,7 +42,7 @@ def blame_conversion(network: nn.Module) -> Iterator[None]:
         ) from cause
 
 
-def _find_converted_module_in_traceback(network: nn.Module, error: BaseException) -> str:
+def _find_converted_module_name_in_traceback(network: nn.Module, error: BaseException) -> str:
     names = {id(module): name for name, module in network.named_modules() if get_swap_mark(module) is not None}
     found, trace = "", error.__traceback__
     while trace is not None:
@@ -107,9 +107,9 @@ def call_and_compute_gradients(network: nn.Module, inputs: Sequence[Any]) -> Non
     """Call a network, and compute gradients by parameters and inputs that require any, else by inputs."""
     wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
     given = detach_inputs(inputs)
-    if not wanted and not _tensors_requiring_grad(given):
+    if not wanted and not _list_tensors_requiring_grad(given):
         given = detach_inputs(inputs, all_require_grad=True)
-    wanted += _tensors_requiring_grad(given)  # before a call that writes into a dict
+    wanted += _list_tensors_requiring_grad(given)  # before a call that writes into a dict
     live = [
         leaf for leaf in _name_floating_leaves("output", call_network(network, given)).values() if leaf.requires_grad
     ]
@@ -117,7 +117,7 @@ def call_and_compute_gradients(network: nn.Module, inputs: Sequence[Any]) -> Non
         _compute_gradients_or_graph_error(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
 
 
-def _tensors_requiring_grad(values: Any) -> list[Tensor]:
+def _list_tensors_requiring_grad(values: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor) and leaf.requires_grad]
 
 

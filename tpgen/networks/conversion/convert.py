@@ -336,7 +336,7 @@ def _prove_and_measure_copies(
 
 def _copy_as_stock_and_converted(
     network: nn.Module, options: dict[str, Any], selection: Selection | None, edit_swaps: _SwapEdit
-) -> tuple[nn.Module, nn.Module, Any]:
+) -> tuple[nn.Module, nn.Module, list[Callable[[], None]]]:
     # a stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact
     stock, converted = copy_network_twice(network)
     undo_swaps(stock)

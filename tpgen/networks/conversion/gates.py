@@ -193,7 +193,7 @@ def _make_gate_table_from_module(gate: Any, activations: NamesAndScales) -> Gate
     scalars, gates, gated = (_list_copy_offsets_and_widths(gate.sc.cut, chosen) for chosen in gate.sc.cut.instructions)
     by_scalar, by_gate = (
         [
-            _replace_unknown_function_by_identity(f)
+            _replace_torch_activation_by_identity(f)
             for (mul, _), f in zip(activation.irreps_in, each, strict=True)
             for _ in range(mul)
         ]
@@ -205,8 +205,8 @@ def _make_gate_table_from_module(gate: Any, activations: NamesAndScales) -> Gate
     )
 
 
-def _replace_unknown_function_by_identity(function: _NameAndScale) -> _NameAndScale:
-    return ("identity", function[1]) if function[0] == _OTHER else function
+def _replace_torch_activation_by_identity(activation: _NameAndScale) -> _NameAndScale:
+    return ("identity", activation[1]) if activation[0] == _OTHER else activation
 
 
 def _list_copy_offsets_and_widths(extract: Any, segment_indices: tuple[int, ...]) -> Iterator[tuple[int, int]]:

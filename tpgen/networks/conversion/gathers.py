@@ -38,6 +38,7 @@ class Gatherable(PlainTensor):
         return _gather_rows_or_postpone(self, index, super().__getitem__)
 
     def index_select(self, dim: Any, index: Any) -> Tensor:
+        """As torch's; rows are gathered fast, or postponed."""
         if dim in (0, -2):
             return _gather_rows_or_postpone(self, index, lambda index: super(Gatherable, self).index_select(0, index))
         return super().index_select(dim, index)
@@ -96,7 +97,7 @@ class GatheredRows(Postponed):
 
     def get_source_and_index(self) -> tuple[Tensor, Tensor] | None:
         """``x`` and ``index`` of postponed rows ``x[index]``; None if no longer valid."""
-        if not self.open or not self.made.state_is_unchanged or self.made.is_written_to:
+        if not self.is_uncomputed or not self.made.state_is_unchanged or self.made.is_written_to:
             return None
         self.used = True
         x, index = self.made.operands
@@ -105,7 +106,7 @@ class GatheredRows(Postponed):
 
 def get_source_of_postponed_rows(x: Any) -> Any:
     """The results behind postponed rows; other values unchanged."""
-    return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
+    return x.made.operands[0] if isinstance(x, GatheredRows) and x.is_uncomputed else x
 
 
 def _gather_rows_or_postpone(x: Gatherable, index: Any, torch_gather: Callable[[Any], Tensor]) -> Tensor:

@@ -36,11 +36,11 @@ class JoinedLayers:
     ) -> Tensor | None:
         """Both layers' results for ``x`` and species ``one_hot (rows, species)``, times ``factor``.
 
-        None if rows are not one-hot or need a gradient, or without a kernel.
+        None if rows are not one-hot or need gradients, or without kernel.
         """
         if not are_plain(x, first_weight, second_weight, one_hot) or is_autocasting(x.device) or one_hot.requires_grad:
             return None
-        if x.dim() != 2 or one_hot.shape != (len(x), self.product.species) or not len(x):
+        if x.dim() != 2 or one_hot.shape != (len(x), self.product.species_count) or not len(x):
             return None
         if (species := find_ones(one_hot)) is None:
             return None
@@ -72,13 +72,13 @@ class JoinedLayers:
         state = (
             factor,
             union,
-            *map(_memory_and_write_count, (first_weight, second_weight)),
+            *map(_get_dtype_address_and_write_count, (first_weight, second_weight)),
             *self._checksum_weights_by_species(first_weight, second_weight, chosen),
         )
         if found is None or known != state:
             with torch.no_grad():
                 some = self.compute_species_matrices(first_weight, second_weight, chosen, factor)
-                found = some.new_zeros(self.product.species, some.shape[1]).index_copy_(0, chosen, some)
+                found = some.new_zeros(self.product.species_count, some.shape[1]).index_copy_(0, chosen, some)
             _made[self] = state, union, found
         return chosen, found
 
@@ -115,7 +115,7 @@ def _slice_path_matrix(weights: Tensor, path: Path) -> Tensor:
     return weights[..., path.weight.start : path.weight.stop].unflatten(-1, path.weight.shape)
 
 
-def _memory_and_write_count(x: Tensor) -> tuple:
+def _get_dtype_address_and_write_count(x: Tensor) -> tuple:
     return x.dtype, x.data_ptr(), count_writes(x)
 
 

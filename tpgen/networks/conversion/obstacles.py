@@ -109,13 +109,13 @@ def why_patched(module: nn.Module) -> str | None:
     )
 
 
-def why_not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
-    """Why gather, product ``name`` and sum of a block cannot be one call, or None."""
-    product = block.get_submodule(name)
+def why_not_fused(network: nn.Module, block: nn.Module, product_name: str) -> str | None:
+    """Why gather, product ``product_name`` and sum of a block cannot be one call, or None."""
+    product = block.get_submodule(product_name)
     if has_hooks(product):
-        return f"hooks on {name}, which see edges: its product alone is converted; convert first, then hook"
+        return f"hooks on {product_name}, which see edges: its product alone is converted; convert first, then hook"
     if count_places_in_network(network, product) > 1:
-        return f"of a {name} that stands in several places: its product alone is converted"
+        return f"of a {product_name} that stands in several places: its product alone is converted"
     return why_patched(block)
 
 
@@ -145,7 +145,6 @@ def count_places_in_network(network: nn.Module, module: nn.Module) -> int:
 
 
 def allows_kernels(options: Mapping[str, Any]) -> bool:
-    """Whether options of `convert` allow kernels."""
     return options.get("strategy", "auto") in ("auto", "kernel")
 
 

@@ -69,7 +69,7 @@ class PostponedCall:
         return _count_writes(self.operands) != self.writes
 
     def compute_before_write(self) -> None:
-        """Compute and keep the value, before a write to an operand."""
+        """Compute and keep the call's value, before a write to an operand."""
         if self.value is None and not self.is_written_to:
             self.value = self.call_in_recorded_state(self.function)
 
@@ -130,8 +130,7 @@ class Postponed(Tensor):
         return self.made.call_in_recorded_state(self.made.function)
 
     @property
-    def open(self) -> bool:
-        """Whether no code has read the numbers."""
+    def is_uncomputed(self) -> bool:
         return self.plain is None
 
     def become_plain_tensor(self) -> Tensor:
@@ -166,7 +165,7 @@ class Postponed(Tensor):
                 "on before, or leave the product out, convert(network, keep=...)"
             )
         for x in pytree.tree_leaves((args, kwargs)):
-            rule = type(x).RULES.get(func) if isinstance(x, Postponed) and x.open else None
+            rule = type(x).RULES.get(func) if isinstance(x, Postponed) and x.is_uncomputed else None
             found = NotImplemented if rule is None else rule(*args, **kwargs)
             if found is not NotImplemented:
                 return found
@@ -235,8 +234,8 @@ class _PostponedCallFunction(torch.autograd.Function):
         return _make_tensor_without_storage(cls, shape, operands[0])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple:
-        return None, None, None, *pull_back_gradients(ctx.made.function, ctx.saved_tensors, g)
+    def backward(ctx: Any, cotangent: Tensor) -> tuple:
+        return None, None, None, *pull_back_gradients(ctx.made.function, ctx.saved_tensors, cotangent)
 
 
 _make_tensor_with_postponed_gradient = _PostponedCallFunction.apply

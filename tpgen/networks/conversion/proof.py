@@ -105,7 +105,7 @@ class Time:
         return self.stock / self.converted
 
     @property
-    def said(self) -> str:
+    def ratio_text(self) -> str:
         """Text: the ratio, or a remark if times vary."""
         return ratio(self.ratio) if self.spread <= ROUGH else f"times lie {100 * self.spread:.0f} % apart"
 
@@ -120,7 +120,7 @@ class Times:
     said: tuple[str, ...] = ()  # of tasks that are left out
 
     def __str__(self) -> str:
-        rows = [(t.task, duration(t.stock), duration(t.converted), t.said) for t in self.tasks]
+        rows = [(t.task, duration(t.stock), duration(t.converted), t.ratio_text) for t in self.tasks]
         head = f"medians, {self.rounds} rounds or more in turn, {self.threads} thread{'s' * (self.threads != 1)}"
         shown = f"{head}\n{table([('task', 'stock', 'converted', 'times as fast'), *rows])}"
         busy = [BUSY] if any(t.spread > ROUGH for t in self.tasks) else []
@@ -138,7 +138,7 @@ def prove_equal(
         with torch.no_grad():
             for refine in make_exact:
                 refine()
-        theirs, said = _compute_stock_derivatives(stock, inputs)
+        theirs, said = _compute_stock_derivatives_and_remarks(stock, inputs)
         find = _compute_derivatives_in_training if said else compute_derivatives
         with disable_splines(converted), blame_conversion(converted), _compile_kernels_ahead(find, converted, inputs):
             ours = find(converted, inputs)
@@ -148,11 +148,13 @@ def prove_equal(
     return Proof(tuple(differences), splined=splined, said=tuple(said))
 
 
-def _compile_kernels_ahead(find: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
-    return rehearsed_by(bypassing_programs()(lambda: find(copy_of(network), inputs)), count_cores() + 1)
+def _compile_kernels_ahead(compute: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
+    return rehearsed_by(bypassing_programs()(lambda: compute(copy_of(network), inputs)), count_cores() + 1)
 
 
-def _compute_stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
+def _compute_stock_derivatives_and_remarks(
+    stock: nn.Module, inputs: Sequence[Any]
+) -> tuple[dict[str, NamedTensors], list[str]]:
     # in training mode if evaluation keeps no graph
     try:
         found = compute_derivatives(stock, inputs)
@@ -217,7 +219,7 @@ def _find_spline_differences(stock: nn.Module, converted: nn.Module, inputs: Seq
     theirs, ours = (
         _compute_outputs_and_input_gradients(network.requires_grad_(False), inputs) for network in (stock, converted)
     )
-    floor = _least_scale_of_differences(theirs)
+    floor = _compute_least_scale_of_differences(theirs)
     return tuple(
         _Difference(name, 1, *_compute_absolute_and_relative_difference(theirs[name], ours[name], floor), name)
         for name in ours
@@ -239,7 +241,7 @@ def _find_largest_difference(
 ) -> _Difference:
     # a gradient of one network alone must be zero
     worst = _Difference(label, len(stock), 0.0, 0.0, "-")
-    floor = _least_scale_of_differences(stock)
+    floor = _compute_least_scale_of_differences(stock)
     for name in stock | converted:
         given = [named[name] for named in (stock, converted) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
@@ -258,8 +260,8 @@ def _remark_on_one_sided_nans(stock: Tensor, converted: Tensor) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
-def _least_scale_of_differences(tensors: NamedTensors) -> float:
-    return _FLOOR * max((_largest_entry(x[x.isfinite()]) for x in tensors.values()), default=0.0)
+def _compute_least_scale_of_differences(tensors: NamedTensors) -> float:
+    return _FLOOR * max((_compute_largest_entry(x[x.isfinite()]) for x in tensors.values()), default=0.0)
 
 
 def _compute_absolute_and_relative_difference(
@@ -269,13 +271,13 @@ def _compute_absolute_and_relative_difference(
     # a NaN or infinity equals the same value; ``leniently``, any value, as NaNs spread freely into derivatives
     same = ~stock.isfinite() & (skip_non_finite_stock | (stock == converted) | (stock.isnan() & converted.isnan()))
     stock, converted = stock[~same], converted[~same]
-    absolute, scale = _largest_entry(stock - converted), max(_largest_entry(stock), floor)
+    absolute, scale = _compute_largest_entry(stock - converted), max(_compute_largest_entry(stock), floor)
     if math.isfinite(absolute) and scale > 0:
         return absolute, absolute / scale
     return absolute, 0.0 if absolute == 0 else math.inf  # a NaN is not equal to a number, so the worst there is
 
 
-def _largest_entry(x: Tensor) -> float:
+def _compute_largest_entry(x: Tensor) -> float:
     return float(x.abs().max()) if x.numel() else 0.0
 
 

@@ -137,7 +137,6 @@ def feeds_product_taking_pairs(net: nn.Module) -> bool:
 
 
 def _why_layer_unconvertible(layer: Any) -> str | None:
-
     if parametrize.is_parametrized(layer):
         return "of a layer that is parametrised: convert first, then parametrise"
     if type(layer) is not _Layer:

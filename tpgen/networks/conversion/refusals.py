@@ -79,16 +79,21 @@ def describe_compiled_program(network: nn.Module) -> str | None:
     )
 
 
-def _describe_kind_of_program(held: Any) -> str | None:
-    homes = [f"{cls.__module__}." for cls in type(held).__mro__]
+def _describe_kind_of_program(program: Any) -> str | None:
+    homes = [f"{cls.__module__}." for cls in type(program).__mro__]
     return next((said for home, said in _PROGRAMS.items() if any(h.startswith(home) for h in homes)), None)
 
 
-def _advise_on_object_without_network(given: Any) -> str | None:
-    if program := _describe_kind_of_program(given):
+def _advise_on_object_without_network(network_or_holder: Any) -> str | None:
+    if program := _describe_kind_of_program(network_or_holder):
         return program
-    if isinstance(given, (str, PathLike)):
-        return f"load the file first, as in torch.load({str(given)!r}, weights_only=False), or as its project does"
-    if isinstance(given, Mapping) and given and all(isinstance(x, torch.Tensor) for x in given.values()):
+    if isinstance(network_or_holder, (str, PathLike)):
+        file = f"torch.load({str(network_or_holder)!r}, weights_only=False)"
+        return f"load the file first, as in {file}, or as its project does"
+    if (
+        isinstance(network_or_holder, Mapping)
+        and network_or_holder
+        and all(isinstance(x, torch.Tensor) for x in network_or_holder.values())
+    ):
         return "tensors alone are no network: convert a network that has loaded them"
     return None

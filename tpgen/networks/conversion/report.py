@@ -95,5 +95,5 @@ def _factor_out_repeated_remarks(texts: list[str]) -> tuple[list[str], list[str]
 _REMARK = re.compile(r"([^(;:]+) \(([^()]+)\)")
 
 
-def _join_names(paths: tuple[str, ...]) -> str:
-    return " = ".join(path or "(the network itself)" for path in paths)
+def _join_names(module_paths: tuple[str, ...]) -> str:
+    return " = ".join(path or "(the network itself)" for path in module_paths)

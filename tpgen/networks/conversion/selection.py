@@ -111,10 +111,12 @@ def _is_swapped_for_child(finding: SwapOrKept) -> bool:
     return isinstance(finding, ClassSwap) and not finding.now
 
 
-def _parse_names_option(argument: str, given: Any) -> tuple[str, ...]:
-    names = given if isinstance(given, (tuple, list)) else (given,)
+def _parse_names_option(option_name: str, names_given: Any) -> tuple[str, ...]:
+    names = names_given if isinstance(names_given, (tuple, list)) else (names_given,)
     if not all(isinstance(name, str) for name in names):
-        raise InputError(f"{argument}: give the name of a module or of a class, or a list of them, got {given!r}")
+        raise InputError(
+            f"{option_name}: give the name of a module or of a class, or a list of them, got {names_given!r}"
+        )
     return tuple(names)
 
 

@@ -30,13 +30,15 @@ WORTH_SPECIES = 10_000_000
 _TILE = 64
 
 
-def pull_back_gradients(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
-    """Gradients by operands, for cotangent ``g``, from a new call; None if not required."""
+def pull_back_gradients(
+    function: Callable[..., Tensor], operands: Sequence[Tensor], cotangent: Tensor
+) -> list[Tensor | None]:
+    """Gradients by operands, for cotangent ``cotangent``, from a new call; None if not required."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         own = [x.view_as(x) for x in operands]  # each by itself, though two may be the same tensor
         moving = [x for x in own if x.requires_grad]
-        found = iter(torch.autograd.grad(function(*own), moving, g, create_graph=again))
+        found = iter(torch.autograd.grad(function(*own), moving, cotangent, create_graph=again))
     return [next(found) if x.requires_grad else None for x in own]
 
 
@@ -71,13 +73,13 @@ class SpeciesProduct:
     blocks: tuple[_PathWeightBlock, ...]
 
     @cached_property
-    def operations(self) -> int:
+    def operations_per_row(self) -> int:
         """Multiply-adds per row of the product itself."""
         return sum(prod(block.shape) * self.plan.paths[block.pair].in1.ir.dim for block in self.blocks)
 
     def is_worth_selecting_matrices(self, rows: int) -> bool:
         """Whether matrices are faster than the product for so many rows."""
-        return (rows + _TILE) * self.operations >= WORTH_SPECIES
+        return (rows + _TILE) * self.operations_per_row >= WORTH_SPECIES
 
     def multiply_by_species(self, x: Tensor, weight: Tensor, scalars: Tensor, species: Tensor) -> Tensor:
         """Fully connected product of ``x (rows, in1)`` and ``scalars[species]``; species get no gradient."""
@@ -111,7 +113,7 @@ class SpeciesProduct:
         )
 
     @property
-    def species(self) -> int:
+    def species_count(self) -> int:
         """Number of species: of scalars."""
         return self.blocks[0].shape[1]
 
@@ -121,7 +123,7 @@ class SpeciesProduct:
 
     def split_weights_by_path(self, weight: Tensor, species: Tensor) -> list[Tensor]:
         """Weights of each path as a matrix, for indices ``species``."""
-        every = len(species) == self.species
+        every = len(species) == self.species_count
         split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
         found = [own.view(block.shape) for block, own in split]
         return [(x if every else x.index_select(1, species)).flatten(1) for x in found]

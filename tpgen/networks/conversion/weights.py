@@ -130,7 +130,7 @@ class _EdgeProduct:
         return self.multiply_edges(self.layer(*_split_off_last_operands(self.factors, operands)[0]), x, y, *operands)
 
     def multiply_edges(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        """Tensor products of edges with weights ``w``, times last operands."""
+        """Tensor products of edges with weights ``w``, times factors among ``operands``."""
         return _multiply_rows_by_factors(
             self.program.forward(compute_if_postponed(x), y, w), _split_off_last_operands(self.factors, operands)[1]
         )
@@ -151,12 +151,12 @@ class _EdgeProduct:
         return forms.compute(call)[0]
 
     def sum_before_last_layer(
-        self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
+        self, plans: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
     ) -> Tensor:
         """Tensor products of edges, summed by node before the last layer makes weights."""
         parameters, factors = _split_off_last_operands(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
-        return late.sum_by_node(
+        return plans.sum_by_node(
             compute_if_postponed(x),
             _multiply_rows_by_factors(y, factors),
             h,
@@ -187,8 +187,8 @@ def _renumber_nodes_with_edges(
     # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
     found: Any = None
     if has_values and node_of_edge.numel() and is_index_in_range(node_of_edge, node_count):
-        have = _which_nodes_have_edges(node_of_edge, node_count)
-        found = _number_nodes(have, node_of_edge) if int(have.sum()) <= _MOST * node_count else None
+        have = _find_which_nodes_have_edges(node_of_edge, node_count)
+        found = _list_and_number_nodes(have, node_of_edge) if int(have.sum()) <= _MOST * node_count else None
     program = recorded_program()
     if program is not None:
         sources = node_of_edge, encode_size(node_count)
@@ -196,25 +196,25 @@ def _renumber_nodes_with_edges(
     return (None, node_of_edge, node_count) if found is None else (*found, found[0].shape[0])
 
 
-def _which_nodes_have_edges(node_of_edge: Tensor, node_count: int) -> Tensor:
+def _find_which_nodes_have_edges(node_of_edge: Tensor, node_count: int) -> Tensor:
     return node_of_edge.new_zeros(node_count, dtype=torch.bool).index_fill_(0, node_of_edge, True)
 
 
-def _number_nodes(have: Tensor, nodes: Tensor) -> list[Tensor]:
-    return [have.nonzero()[:, 0], (have.cumsum(0) - 1).index_select(0, nodes)]
+def _list_and_number_nodes(have_edges: Tensor, node_of_edge: Tensor) -> list[Tensor]:
+    return [have_edges.nonzero()[:, 0], (have_edges.cumsum(0) - 1).index_select(0, node_of_edge)]
 
 
 def _list_and_renumber_nodes_with_edges(node_of_edge: Tensor, node_range: Tensor) -> list[Tensor] | None:
     if not is_index_in_range(node_of_edge, len(node_range)):
         return None
-    return _number_nodes(_which_nodes_have_edges(node_of_edge, len(node_range)), node_of_edge)
+    return _list_and_number_nodes(_find_which_nodes_have_edges(node_of_edge, len(node_range)), node_of_edge)
 
 
 _NODES_WITH_EDGES = Finding(_list_and_renumber_nodes_with_edges, lambda *found: found)
 
 
 def _are_weights_postponed(w: Any) -> bool:
-    return isinstance(w, _PostponedWeights) and w.open
+    return isinstance(w, _PostponedWeights) and w.is_uncomputed
 
 
 def _size_or_hint_of_symbol(size: Any) -> int | None:
@@ -299,7 +299,7 @@ def _runs_generated_kernel(product_module: Any) -> bool:
 
 def _multiply_postponed_by_factor(input: Any, other: Any, *, out: Any = None) -> Any:
     made: Any
-    made, other = (input, other) if isinstance(input, Postponed) and input.open else (other, input)
+    made, other = (input, other) if isinstance(input, Postponed) and input.is_uncomputed else (other, input)
     factor = _convert_factor_to_column(made, other) if out is None else None
     if factor is None:
         return NotImplemented
@@ -322,7 +322,11 @@ def _divide_postponed_by_factor(input: Any, other: Any, *, rounding_mode: Any = 
 
 def _multiply_postponed_in_place(rows: Any, factor: Any) -> Any:
     # the tensor is another function from now on; products that were taken before keep theirs
-    found = _multiply_postponed_by_factor(rows, factor) if isinstance(rows, Postponed) and rows.open else NotImplemented
+    found = (
+        _multiply_postponed_by_factor(rows, factor)
+        if isinstance(rows, Postponed) and rows.is_uncomputed
+        else NotImplemented
+    )
     if found is not NotImplemented:
         with without_functions():
             return rows if swap_tensors_if_possible(rows, found) else NotImplemented

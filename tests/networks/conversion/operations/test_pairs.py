@@ -152,13 +152,13 @@ def test_layers_share_means_and_the_order_of_edges(name: str, convolves: bool, m
     graph, model, made = GRAPHS[name](), Potential(convolves), []
     model.layers = 3
     wanted = without(model, graph)
-    for function in ("_compute_mean_rows_of_pairs", "_permute_to_pairs"):
+    for function in ("_compute_mean_rows_of_pairs", "_permute_to_pair_order"):
         run = getattr(pairs, function)
         monkeypatch.setattr(pairs, function, lambda *given, f=function, run=run: made.append(f) or run(*given))
     for found, expected in zip(derivatives(model, graph), wanted, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     assert made == (
-        ["_compute_mean_rows_of_pairs", "_permute_to_pairs"] if convolves else ["_compute_mean_rows_of_pairs"]
+        ["_compute_mean_rows_of_pairs", "_permute_to_pair_order"] if convolves else ["_compute_mean_rows_of_pairs"]
     )
 
 

@@ -61,7 +61,7 @@ def take_first_rows(x: Tensor, count: int) -> Tensor:
 
 
 def mark_edge_pairs(x: Tensor, edge_index: Tensor, vectors: Tensor, rows_are_equal: bool = True) -> None:
-    """Mark rows ``x`` of edges, so that nets run once per pair of edges.
+    """Mark edge rows ``x``, so that nets run once per pair of opposite edges.
 
     Rows depend on lengths and, alike in both directions, on nodes.  ``vectors`` change sign with the direction.  Edges
     with different rows form no pair; ``rows_are_equal`` promises equal rows, as programs need.
@@ -141,11 +141,14 @@ def convolve_edges_or_pairs(
     pairs = _look_up_pairs_unless_written(_weights, weight)
     if pairs is None:
         return conv.forward(x, y, weight, src, dst, count_convolution_output_rows(x))
-    order = partial(_permute_to_pairs, pairs, y, src, dst)
+    order = partial(_permute_to_pair_order, pairs, y, src, dst)
     plain = is_plain_tensor(y)
     (y, src, dst), _ = (
-        _get_cached_unless_written(
-            _ordered, y, (pairs, *_memory_shape_and_write_count(src), *_memory_shape_and_write_count(dst)), order
+        _get_cached_or_make_anew(
+            _ordered,
+            y,
+            (pairs, *_get_address_shape_and_write_count(src), *_get_address_shape_and_write_count(dst)),
+            order,
         )
         if plain
         else order()
@@ -163,21 +166,21 @@ _means: Any = WeakTensorKeyDictionary()
 _ordered: Any = WeakTensorKeyDictionary()
 
 
-def _get_cached_unless_written(cache: Any, x: Tensor, other_keys: tuple, make: Callable[[], Any]) -> Any:
+def _get_cached_or_make_anew(cache: Any, x: Tensor, other_keys: tuple, make_value: Callable[[], Any]) -> Any:
     # calls ``make`` again if the tensor or a value in ``key`` has changed
     # not cached if torch counts no writes, nor for a leaf: the graph of its gradient would keep the leaf alive
     records = torch.is_grad_enabled() and x.requires_grad
     if x.is_inference() or (records and x.is_leaf) or not are_plain(x):
-        return make()
+        return make_value()
     state = (x._version, records, *other_keys)
     found, made = cache.get(x, (None, None))
     if found != state:
-        made = make()
+        made = make_value()
         cache[x] = state, made
     return made
 
 
-def _memory_shape_and_write_count(index: Tensor) -> tuple[int, ...]:
+def _get_address_shape_and_write_count(index: Tensor) -> tuple[int, ...]:
     # equal fingerprints of live tensors mean equal numbers: address, writes, shape, strides
     return index.data_ptr(), count_writes(index), *index.shape, *index.stride()
 
@@ -210,7 +213,7 @@ def _are_plain_edge_tensors(x: Tensor, edge_index: Tensor, vectors: Tensor) -> b
 
 def _average_over_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
     # mean rows of pairs, then rows of single edges; cached
-    return _get_cached_unless_written(_means, x, (pairs,), lambda: _compute_mean_rows_of_pairs(x, pairs))
+    return _get_cached_or_make_anew(_means, x, (pairs,), lambda: _compute_mean_rows_of_pairs(x, pairs))
 
 
 def _compute_mean_rows_of_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
@@ -260,7 +263,7 @@ def _sum_edge_rows_by_pair_without_autograd(x: Tensor, pairs: EdgePairs) -> Tens
     return found
 
 
-def _permute_to_pairs(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+def _permute_to_pair_order(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], Any]:
     # and the given ``ends``
     return (_permute_rows(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)), ends
 
@@ -292,8 +295,8 @@ class _LinearMap(torch.autograd.Function):
         return function(x)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple:
-        return ctx.adjoint(g), None, None
+    def backward(ctx: Any, cotangent: Tensor) -> tuple:
+        return ctx.adjoint(cotangent), None, None
 
 
 _linear_map = apply_of(_LinearMap)

@@ -67,6 +67,7 @@ class TpgenContracter(Contracter):
         return weights.reshape(self.mul, self.num_paths).t().unsqueeze(0).split(self._tpgen_sizes, dim=1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load; Allegro's code runs from now on if loaded couplings differ."""
         loaded: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
         self._fall_back_if_couplings_differ(loaded, prefix[:-1], "were loaded")
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -164,7 +164,7 @@ class AtomOwners:
 
 def find_atom_owners(data: Any) -> AtomOwners:
     """Find the owners of ghost atoms, by exchanges of all ranks."""
-    number, rank, mine = _exchange_owners(data)
+    number, rank, mine = _exchange_owner_numbers_and_ranks(data)
     others = (rank != mine).nonzero().flatten()
     ranks = rank[others].unique(return_inverse=True)[1]
     atoms, places = (ranks * _NUMBERS + number[others]).unique(return_inverse=True)
@@ -176,7 +176,7 @@ def find_atom_owners(data: Any) -> AtomOwners:
     )
 
 
-def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
+def _exchange_owner_numbers_and_ranks(data: Any) -> tuple[Tensor, Tensor, float]:
     # number and rank of each atom's owner, and this rank
     mine = float(randbits(52))  # which no other has
     sent = torch.full((data.ntotal, 2), mine, dtype=torch.float64)

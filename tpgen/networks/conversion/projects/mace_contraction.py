@@ -59,7 +59,7 @@ _OWN = "MACE's own code (the loaded couplings are none of tpgen's)"
 class MaceContraction(nn.Module):
     """MACE's symmetric contraction of features ``(nodes, channels, components)`` and one-hot elements.
 
-    MACE's code runs for elements not one-hot or with gradient, without kernels, with hooks, for foreign couplings.
+    MACE's code runs for other elements, without kernels, with hooks, for foreign couplings.
     """
 
     _tpgen_plan: str
@@ -72,7 +72,7 @@ class MaceContraction(nn.Module):
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
             called = called or any(map(_has_hooked_contraction_steps, self.contractions))  # type: ignore[arg-type]
-        elements = None if called or not _can_kernels_take(x) else _find_one_hot_index(y)
+        elements = None if called or not _can_kernels_take(x) else _find_one_hot_columns(y)
         if elements is None:
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
         tensors, n = [x], 0
@@ -92,7 +92,7 @@ class MaceContraction(nn.Module):
         return run_polynomial(tensors, elements, self._tpgen_plan, self._tpgen_call)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # loaded couplings determine the signs of weights
+        """Load, and read signs of weights from loaded couplings."""
         try:
             self._tpgen_signs, self._tpgen_bases = _read_path_signs_and_bases(
                 self, read_plan(self._tpgen_plan), state_dict, prefix
@@ -143,7 +143,7 @@ def _describe_contraction_backend(module: Any, swap_attributes: Mapping[str, Any
     return _NOW if can_kernels_take(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
 
 
-def _find_one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
+def _find_one_hot_columns(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
     # column of each row's one; None if rows are not one-hot or need a gradient
     if not torch.jit.is_scripting():
         program = recorded_program()
@@ -246,7 +246,7 @@ def _read_path_signs_and_bases(
 
 def _find_path_signs_or_basis(
     name: str, couplings: Tensor, irreps_in: Irreps, output: Irrep, degree: int
-) -> tuple[list, list]:
+) -> tuple[list[float], list[list[int]]]:
     # each path is one of tpgen's, but for its sign, or a sum, where cuequivariance made them
     try:
         return find_signs(name, couplings, irreps_in, output, degree).tolist(), []

@@ -31,7 +31,6 @@ def change_file(source: Path, target: Path, change: _Change) -> Conversion:
 
 
 def read_model(source: Path) -> nn.Module:
-    """The model in a file."""
     return _get_network_or_input_error(source, _load_pickle_or_explain(source))
 
 

@@ -19,7 +19,7 @@ class LammpsMace(ConvertedForLammps, LAMMPS_MLIAP_MACE):
     """A converted MACE model for LAMMPS, also on CPUs, without ``MACE_ALLOW_CPU``."""
 
     def __init__(self, model: Any) -> None:
-        """Wrap a MACE ``model`` for LAMMPS."""
+        """Wrap ``model`` for LAMMPS."""
         model.lammps_mliap = True
         super().__init__(model)
         self.config.allow_cpu = True

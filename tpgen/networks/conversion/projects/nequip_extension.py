@@ -55,11 +55,11 @@ class _NequipImportHook(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            def load_and_offer(module: ModuleType) -> None:
+            def load_and_register(module: ModuleType) -> None:
                 load(module)
                 register_enable_tpgen_modifier(module)
 
-            spec.loader.exec_module = load_and_offer  # type: ignore[method-assign]
+            spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec
 
 

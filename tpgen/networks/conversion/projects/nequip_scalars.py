@@ -52,17 +52,17 @@ def find_scalar_layer_swaps(network: nn.Module, options: dict[str, Any]) -> Iter
             yield KeptModule(layer, why or "of a layer that is parametrised: convert first, then parametrise")
             continue
         if allows_kernels(options):
-            yield ClassSwap(layer, TpgenScalarLinearLayer, _describe_layer)
+            yield ClassSwap(layer, TpgenScalarLinearLayer, _describe_scalar_layer_backend)
         yield from (
-            ClassSwap(m, TpgenSiLU, _describe_silu, {"_tpgen_like": (layer,)}) for m in found
+            ClassSwap(m, TpgenSiLU, _describe_silu_backend, {"_tpgen_like": (layer,)}) for m in found
         )  # no child: it has a place
 
 
-def _describe_layer(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
+def _describe_scalar_layer_backend(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
     why = why_no_matmul_kernel(*layer.parameters())
     return f"torch product ({why})" if why else "tpgen product"
 
 
-def _describe_silu(_act: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
+def _describe_silu_backend(_act: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
     why = why_no_matmul_kernel(*swap_attributes["_tpgen_like"][0].parameters())
     return f"torch SiLU ({why})" if why else "tpgen SiLU (memory used again)"

@@ -51,14 +51,14 @@ class TpgenSelfConnection(ProductBySpecies):
         attributes, program = _REPLACED_ATTRIBUTES.get(), recorded_program()
         groups = None if program is None else program.given.get("groups")
         if groups is None:
-            found = self._tpgen_species.multiply_by_species(x, weight, self.table(), types[:, 0])
+            found = self._tpgen_species.multiply_by_species(x, weight, self.get_embedding_table(), types[:, 0])
         else:
-            found = self._tpgen_species.multiply_by_groups(x, weight, self.table(), groups)
+            found = self._tpgen_species.multiply_by_groups(x, weight, self.get_embedding_table(), groups)
         if attributes is None or not attributes.requires_grad:
             return found
         return attach_gradient_by_rows(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
 
-    def table(self) -> Tensor:
+    def get_embedding_table(self) -> Tensor:
         """The parameter with the embeddings of types."""
         return self._tpgen_embedding[0].embed_module.weight
 
@@ -95,7 +95,7 @@ class TpgenInteractionBlock(InteractionBlock):
     def _are_attributes_embeddings_of_types(self, data: AtomicDataDict.Type) -> bool:
         # by values, and if types save time
         features, attributes = data[AtomicDataDict.NODE_FEATURES_KEY], data[ATTRIBUTES]
-        table, types, program = self.sc.table(), data[TYPES], recorded_program()
+        table, types, program = self.sc.get_embedding_table(), data[TYPES], recorded_program()
         groups = None if program is None else program.groups(attributes, table, types)  # by values, at each call
         plain = all(map(is_plain_tensor, (features, attributes, table)))  # before sizes, which are symbols where traced
         return (
