@@ -137,7 +137,7 @@ class CallWatch:
             self.passes[path] = self.passes.get(path, 0) + 1
 
         out = self.stopwatch.time((FORWARD, path), (BACKWARD, path), call)
-        if isinstance(out, Postponed) and out.open:  # computed when something reads or sums it
+        if isinstance(out, Postponed) and out.is_uncomputed:  # computed when something reads or sums it
             out.made.within = partial(self._time_product, path)
         elif isinstance(out, Tensor) and out.grad_fn is not None:
             out.grad_fn.register_prehook(count_pass)
