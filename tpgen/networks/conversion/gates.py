@@ -82,7 +82,7 @@ def find_gate_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept 
         return KeptModule(module, why)
     functions = _list_activation_names_and_scales(module)
     extra = {
-        "_tpgen_pieces": _list_row_pieces_around_torch_activations(module, functions),
+        "_tpgen_pieces": _list_piece_sizes_and_torch_activations(module, functions),
         "_tpgen_table": _make_gate_table_from_module(module, functions),
         "_tpgen_functions": functions,
         "_tpgen_kernels": allows_kernels(options),
@@ -158,11 +158,11 @@ def _find_kernel_name_of_activation(activation: Any) -> str:
     )
 
 
-def _list_row_pieces_around_torch_activations(gate: Any, activations: NamesAndScales) -> tuple[_RowPiece, ...]:
+def _list_piece_sizes_and_torch_activations(gate: Any, activations: NamesAndScales) -> tuple[_RowPiece, ...]:
     # cut a row at the begin and end of functions that no table has; empty without such functions
     ranges: dict[int, tuple[int, tuple[str, int]]] = {}
     scalars, gates, _ = (
-        list(_list_copy_offsets_and_widths(gate.sc.cut, chosen)) for chosen in gate.sc.cut.instructions
+        list(_list_irrep_copy_offsets_and_widths(gate.sc.cut, chosen)) for chosen in gate.sc.cut.instructions
     )
     for part, copies, each in zip(("act_scalars", "act_gates"), (scalars, gates), activations, strict=True):
         begin = 0
@@ -190,7 +190,9 @@ def _apply_torch_activations(gate: Any, features: Tensor) -> Tensor:
 
 def _make_gate_table_from_module(gate: Any, activations: NamesAndScales) -> GateTable:
     # A gate's table: e3nn sorts its input by irreps, so what belongs together stands in many places
-    scalars, gates, gated = (_list_copy_offsets_and_widths(gate.sc.cut, chosen) for chosen in gate.sc.cut.instructions)
+    scalars, gates, gated = (
+        _list_irrep_copy_offsets_and_widths(gate.sc.cut, chosen) for chosen in gate.sc.cut.instructions
+    )
     by_scalar, by_gate = (
         [
             _replace_torch_activation_by_identity(f)
@@ -209,9 +211,11 @@ def _replace_torch_activation_by_identity(activation: _NameAndScale) -> _NameAnd
     return ("identity", activation[1]) if activation[0] == _OTHER else activation
 
 
-def _list_copy_offsets_and_widths(extract: Any, segment_indices: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+def _list_irrep_copy_offsets_and_widths(
+    extract_module: Any, segment_indices: tuple[int, ...]
+) -> Iterator[tuple[int, int]]:
     # yield the offset of each copy of the chosen irreps in the input of an `Extract`, and its dimension
     for n in segment_indices:
-        mul, ir = extract.irreps_in[n]
-        begin = extract.irreps_in[:n].dim
+        mul, ir = extract_module.irreps_in[n]
+        begin = extract_module.irreps_in[:n].dim
         yield from ((begin + u * ir.dim, ir.dim) for u in range(mul))

@@ -44,7 +44,7 @@ class JoinedLayers:
             return None
         if (species := find_ones(one_hot)) is None:
             return None
-        chosen, made = self._reuse_or_make_species_matrices(first_weight, second_weight, species, factor)
+        chosen, made = self._get_seen_species_and_cached_matrices(first_weight, second_weight, species, factor)
         if torch.is_grad_enabled() and (first_weight.requires_grad or second_weight.requires_grad):
             made = _with_gradients_of_layers(made, self, chosen, factor, first_weight, second_weight)
         return kernel_layer(x, made, species, describe(self.plan))
@@ -61,7 +61,7 @@ class JoinedLayers:
             found[n] = found[n] + part if n in found else part
         return torch.cat([found[n].flatten(-2) for n in sorted(found)], -1)
 
-    def _reuse_or_make_species_matrices(
+    def _get_seen_species_and_cached_matrices(
         self, first_weight: Tensor, second_weight: Tensor, species: Tensor, factor: float
     ) -> tuple[Tensor, Tensor]:
         # species seen so far, and matrices of all species, zeros if unseen

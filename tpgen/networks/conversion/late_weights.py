@@ -98,11 +98,11 @@ def plan_sum_before_last_layer(plan: Plan, hidden_width: int, node_count: int | 
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)
     parts = -(-hidden_width * products * (node_count or 0) // MOST_SUMS) or 1
-    return _plan_sum_for_hidden_width(plan, -(-hidden_width // min(parts, hidden_width)))
+    return _plan_sum_before_last_layer_of_width(plan, -(-hidden_width // min(parts, hidden_width)))
 
 
 @remembered("products with late weights")
-def _plan_sum_for_hidden_width(plan: Plan, hidden_width: int) -> LateWeights | None:
+def _plan_sum_before_last_layer_of_width(plan: Plan, hidden_width: int) -> LateWeights | None:
     paths = sorted(range(len(plan.paths)), key=lambda n: plan.paths[n].out.index)
     outputs = [tuple(same) for _, same in groupby(paths, key=lambda n: plan.paths[n].out.index)]
     copies = [p.in1.mul * p.in2.mul for p in plan.paths]

@@ -66,7 +66,7 @@ def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], selectio
         return list(findings)
     names, parts = (
         _list_own_and_parent_names(network),
-        {f.module: _list_names_of_uncalled_parts(network, f) for f in findings},
+        {f.module: _list_names_of_children_uncalled_after_swap(network, f) for f in findings},
     )
     chosable = [f for f in findings if not _is_swapped_for_child(f) and not _concerns_project(f)]
     _check_only_names_whole_modules(
@@ -96,7 +96,7 @@ def _check_only_names_whole_modules(
             )
 
 
-def _list_names_of_uncalled_parts(network: nn.Module, finding: SwapOrKept) -> set[str]:
+def _list_names_of_children_uncalled_after_swap(network: nn.Module, finding: SwapOrKept) -> set[str]:
     covers = finding.covers if isinstance(finding, ClassSwap) else ()
     inside = {part for name in covers for part in finding.module.get_submodule(name).modules()}
     paths = {path for path, module in network.named_modules(remove_duplicate=False) if module in inside}

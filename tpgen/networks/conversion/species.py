@@ -57,7 +57,7 @@ class _PathWeightBlock:
     scale: float  # to the coefficient that the layer has
 
     def compute_species_matrices(self, weight: Tensor, scalars: Tensor, species: Tensor | None) -> Tensor:
-        """A matrix per species, ``(species, u * w)``: sums over v times ``scalars``, or v = ``species``."""
+        """A matrix per species, ``(species, u * w)``: weights summed over v times ``scalars``, or v = ``species``."""
         found = weight.view(self.shape)
         if species is not None:
             return self.scale * found.transpose(0, 1).index_select(0, species).flatten(1)

@@ -136,8 +136,8 @@ def _decode_fixed_point_basis(basis: list[list[int]]) -> Tensor:
     return torch.tensor(basis).double() * 2.0**-48
 
 
-def _describe_contraction_backend(module: Any, swap_attributes: Mapping[str, Any]) -> str:
-    like = module.contractions[0].weights_max
+def _describe_contraction_backend(symmetric_contraction: Any, swap_attributes: Mapping[str, Any]) -> str:
+    like = symmetric_contraction.contractions[0].weights_max
     if not swap_attributes["_tpgen_signs"]:
         return _OWN
     return _NOW if can_kernels_take(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
@@ -195,17 +195,20 @@ def find_contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept
     )
 
 
-def _why_contraction_unconvertible(module: Any) -> str | None:
-    why = why_patched(module)
-    for child in module.contractions:
+def _why_contraction_unconvertible(symmetric_contraction: Any) -> str | None:
+    why = why_patched(symmetric_contraction)
+    for child in symmetric_contraction.contractions:
         if why is None and not _is_mace_class(child, "Contraction"):
             why = f"of a child that is a {name_class_with_package(type(child))}, whose own code a swap would skip"
         why = why or why_patched(child) or next((HOOKED for m in child.modules() if has_hooks(m)), None)
     return why
 
 
-def _why_couplings_unreadable(module: Any) -> str | None:
-    held = [module.get_buffer(name) for _, _, name in _list_output_degree_and_coupling_name(module)]
+def _why_couplings_unreadable(symmetric_contraction: Any) -> str | None:
+    held = [
+        symmetric_contraction.get_buffer(name)
+        for _, _, name in _list_output_degree_and_coupling_name(symmetric_contraction)
+    ]
     if any(u.is_meta for u in held):
         return "on the device meta, where its couplings have no numbers: give it memory and weights, then convert it"
     for u in held:
@@ -214,30 +217,35 @@ def _why_couplings_unreadable(module: Any) -> str | None:
     return None
 
 
-def _plan_contraction(module: Any) -> Plan:
-    outputs = zip(module.irreps_out, module.contractions, strict=True)
+def _plan_contraction(symmetric_contraction: Any) -> Plan:
+    outputs = zip(symmetric_contraction.irreps_out, symmetric_contraction.contractions, strict=True)
     degrees = {str(mul_ir.ir): contraction.correlation for mul_ir, contraction in outputs}
-    elements = module.contractions[0].weights_max.shape[0]
+    elements = symmetric_contraction.contractions[0].weights_max.shape[0]
     return SymmetricContraction(
-        module.irreps_in, module.irreps_out, degrees, num_elements=elements, internal_weights=False, strategy="einsum"
+        symmetric_contraction.irreps_in,
+        symmetric_contraction.irreps_out,
+        degrees,
+        num_elements=elements,
+        internal_weights=False,
+        strategy="einsum",
     ).plan
 
 
-def _list_output_degree_and_coupling_name(module: Any) -> Iterator[tuple[int, int, str]]:
+def _list_output_degree_and_coupling_name(symmetric_contraction: Any) -> Iterator[tuple[int, int, str]]:
     # output, degree and name of the couplings of each weight
-    for n, contraction in enumerate(module.contractions):
+    for n, contraction in enumerate(symmetric_contraction.contractions):
         for degree in range(contraction.correlation, 0, -1):
             yield n, degree, f"contractions.{n}.U_matrix_{degree}"
 
 
 def _read_path_signs_and_bases(
-    module: Any, plan: Plan, state_dict: Mapping[str, Any] | None = None, prefix: str = ""
+    symmetric_contraction: Any, plan: Plan, state_dict: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> tuple[list[list[float]], list[list[list[int]]]]:
     # of the paths of each weight, from couplings of a state_dict where it has them
     names, signs, bases = {operand.name for operand in plan.weights}, [], []
-    for n, degree, name in _list_output_degree_and_coupling_name(module):
-        theirs = (state_dict or {}).get(prefix + name, module.get_buffer(name))
-        of = name, theirs, module.irreps_in, module.irreps_out[n].ir, degree
+    for n, degree, name in _list_output_degree_and_coupling_name(symmetric_contraction):
+        theirs = (state_dict or {}).get(prefix + name, symmetric_contraction.get_buffer(name))
+        of = name, theirs, symmetric_contraction.irreps_in, symmetric_contraction.irreps_out[n].ir, degree
         sign, basis = _find_path_signs_or_basis(*of) if f"w{n}_{degree}" in names else ([], [])
         signs.append(sign)
         bases.append(basis)
@@ -259,15 +267,17 @@ def _find_path_signs_or_basis(
         return [1.0] * basis.shape[1], (basis * 2.0**48).round().long().tolist()
 
 
-def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[list[list[int]]]) -> None:
+def _write_exact_couplings(symmetric_contraction: Any, signs: list[list[float]], bases: list[list[list[int]]]) -> None:
     # those of a model built in float32 are rounded
-    for (n, degree, name), sign, basis in zip(_list_output_degree_and_coupling_name(module), signs, bases, strict=True):
+    for (n, degree, name), sign, basis in zip(
+        _list_output_degree_and_coupling_name(symmetric_contraction), signs, bases, strict=True
+    ):
         if sign:
-            ours = make_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
+            ours = make_couplings(symmetric_contraction.irreps_in, symmetric_contraction.irreps_out[n].ir, degree)
             paths = torch.tensor(sign, dtype=torch.float64)
             if basis:
                 ours, paths = average_over_orders(ours), _decode_fixed_point_basis(basis).T
-            held = module.get_buffer(name)
+            held = symmetric_contraction.get_buffer(name)
             held.copy_((ours @ paths if basis else ours * paths).view_as(held))
 
 

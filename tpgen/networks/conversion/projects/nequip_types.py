@@ -103,12 +103,12 @@ class TpgenInteractionBlock(InteractionBlock):
             and (groups is not None or (plain and self.sc._tpgen_species.is_worth_selecting_matrices(types.numel())))
             and features.dtype == table.dtype
             and not has_tangents()  # a tangent may be that of attributes alone
-            and _is_only_lookup_in_table(attributes, table)
+            and _is_autograd_graph_only_table_lookup(attributes, table)
             and (groups is not None or torch.equal(attributes, table[types.view(-1)]))
         )
 
 
-def _is_only_lookup_in_table(attributes: Tensor, embedding_table: Tensor) -> bool:
+def _is_autograd_graph_only_table_lookup(attributes: Tensor, embedding_table: Tensor) -> bool:
     if not attributes.requires_grad:
         return not (embedding_table.requires_grad and torch.is_grad_enabled())
     return attributes.grad_fn is not None and [node for node, _ in attributes.grad_fn.next_functions] == [
@@ -140,9 +140,9 @@ def find_self_connection_swaps(network: nn.Module, options: dict[str, Any]) -> I
                 yield ClassSwap(block, TpgenInteractionBlock, "")
 
 
-def _find_type_embedding(network: nn.Module, block: nn.Module) -> Any:
+def _find_type_embedding(network: nn.Module, interaction_block: nn.Module) -> Any:
     # in the nearest module around the block that has any
-    paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is block]
+    paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is interaction_block]
     around = {embedding for path in paths for embedding in _find_nearest_type_embeddings(network, path)}
     found = around.pop() if len(around) == 1 else None
     return found if found is not None and _is_plain_embedding_table(found.embed_module) else None
@@ -204,12 +204,12 @@ class _IdentityWithGradientByRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor | None) -> tuple:
         """Gradients by ``operands`` if ``rows`` are asked for, else by ``result``."""
-        if cotangent is None or not _is_gradient_by_rows_wanted(ctx.rows):
+        if cotangent is None or not _does_running_backward_ask_for(ctx.rows):
             return (cotangent, None, None, *(None for _ in ctx.saved_tensors))
         return (None, None, None, *species.pull_back_gradients(ctx.product, ctx.saved_tensors, cotangent))
 
 
-def _is_gradient_by_rows_wanted(rows: Tensor) -> bool:
+def _does_running_backward_ask_for(rows: Tensor) -> bool:
     if rows.retains_grad or rows._backward_hooks:
         return True
     passes = list(_list_inputs_of_running_backwards(sys._getframe()))

@@ -58,17 +58,21 @@ def _cast_floats_to_float64(_module: nn.Module, _given: Any, data: dict[str, Any
     return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 
-def _find_convolution_swaps(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    fused = getattr(sys.modules[type(module).__module__], _FUSED, None)
+def _find_convolution_swaps(
+    network: nn.Module, convolution_block: Any, options: dict[str, Any]
+) -> Iterator[SwapOrKept]:
+    fused = getattr(sys.modules[type(convolution_block).__module__], _FUSED, None)
     if fused is None:
         yield KeptModule(
-            module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn"
+            convolution_block, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn"
         )
-    elif isinstance(module.convolution, o3.TensorProduct) and (why := why_not_fused(network, module, "convolution")):
-        yield KeptModule(module, why)
-    elif isinstance(module.convolution, o3.TensorProduct):
-        found = make_convolution_swap(module.convolution, SevenNetConvolution, options, paired=True)
+    elif isinstance(convolution_block.convolution, o3.TensorProduct) and (
+        why := why_not_fused(network, convolution_block, "convolution")
+    ):
+        yield KeptModule(convolution_block, why)
+    elif isinstance(convolution_block.convolution, o3.TensorProduct):
+        found = make_convolution_swap(convolution_block.convolution, SevenNetConvolution, options, paired=True)
         yield found
         if isinstance(found, ClassSwap):
-            yield ClassSwap(module, fused, "", {"_out_dim": module.convolution.irreps_out.dim})
-            yield from find_weight_net_swap(network, module, ("weight_nn", "convolution"), options)
+            yield ClassSwap(convolution_block, fused, "", {"_out_dim": convolution_block.convolution.irreps_out.dim})
+            yield from find_weight_net_swap(network, convolution_block, ("weight_nn", "convolution"), options)
