@@ -83,21 +83,21 @@ def _uses_f_in_f_out_channels(linear: Any) -> bool:
     return found.shape != (rows, linear.irreps_out.dim)
 
 
-def read_linear_plan(layer: Any) -> Plan | None:
+def read_linear_plan(linear: Any) -> Plan | None:
     """Plan of an e3nn `Linear`; None if no plan has the layer's coefficients."""
-    paths = [i for i in layer.instructions if i.i_in != -1]
-    biased = {i.i_out for i in layer.instructions if i.i_in == -1}
-    f_in, f_out = layer.weight.shape[:2] if layer.weight.dim() == 3 else (None, None)
+    paths = [i for i in linear.instructions if i.i_in != -1]
+    biased = {i.i_out for i in linear.instructions if i.i_in == -1}
+    f_in, f_out = linear.weight.shape[:2] if linear.weight.dim() == 3 else (None, None)
     for normalization in LINEAR_NORMALIZATIONS:
         plan = make_linear_plan(
-            layer.irreps_in,
-            layer.irreps_out,
+            linear.irreps_in,
+            linear.irreps_out,
             [(i.i_in, i.i_out) for i in paths],
-            [n in biased for n in range(len(layer.irreps_out))],
+            [n in biased for n in range(len(linear.irreps_out))],
             f_in,
             f_out,
             normalization,
-            layer.shared_weights,
+            linear.shared_weights,
         )
         theirs = [i.path_weight for i in paths]
         ours = [i.path_weight for i in plan.instructions if i.i_in != -1]

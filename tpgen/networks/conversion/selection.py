@@ -51,9 +51,9 @@ def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
     return chosen
 
 
-def _describe_nearest_name(name: str, known: set[str]) -> str:
-    ends = sorted(other for other in known if other.rpartition(".")[2] == name)
-    nearest = ends or get_close_matches(name, sorted(known), 1)
+def _describe_nearest_name(name: str, known_names: set[str]) -> str:
+    ends = sorted(other for other in known_names if other.rpartition(".")[2] == name)
+    nearest = ends or get_close_matches(name, sorted(known_names), 1)
     return f" (the nearest is {nearest[0]!r})" if nearest else ""
 
 

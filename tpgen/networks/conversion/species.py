@@ -166,9 +166,9 @@ def make_species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProdu
     return SpeciesProduct(layer, blocks)
 
 
-def _make_weight_block_of_path(path: Path, layer: Plan, path_index: int) -> _PathWeightBlock:
+def _make_weight_block_of_path(path: Path, layer_plan: Plan, path_index: int) -> _PathWeightBlock:
     assert path.weight is not None
     coupling = path.in1.ir.dim**-0.5  # of l with 0 to l: the identity, of norm 1
-    scale = path.coefficient * coupling / layer.paths[path_index].coefficient
+    scale = path.coefficient * coupling / layer_plan.paths[path_index].coefficient
     u, v, w = path.weight.shape
     return _PathWeightBlock((u, v, w), path_index, scale)

@@ -125,9 +125,9 @@ def _is_called_by_own_forward(swap: ClassSwap) -> bool:
     return bool(swap.now) and swap.cls.__call__ is nn.Module.__call__
 
 
-def _move_children_to_front(module: nn.Module, names: Sequence[str]) -> None:
+def _move_children_to_front(module: nn.Module, child_names: Sequence[str]) -> None:
     # let added children come first: e3nn puts its own last in every copy, and tools pair buffers by their order
-    for name in [name for name in module._modules if name not in names]:
+    for name in [name for name in module._modules if name not in child_names]:
         module._modules[name] = module._modules.pop(name)
 
 

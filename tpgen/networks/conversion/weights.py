@@ -230,15 +230,15 @@ def _can_postpone_call_on(*tensors: Tensor) -> bool:
     return are_plain(*tensors) or all(map(is_traced, tensors))
 
 
-def compute_or_postpone_weights(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
+def compute_or_postpone_weights(last_layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
     """Weights of edges from a last layer, postponed if that may save time."""
     if h.dim() == 2 and _can_postpone_call_on(h, *parameters):
         edges, hidden = h.shape
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
         known = _size_or_hint_of_symbol(edges)
         if known is None or known * hidden * width >= WORTH_LATE:
-            return _PostponedWeights.make_postponed(layer, (h, *parameters), (edges, width))
-    return layer(h, *parameters)
+            return _PostponedWeights.make_postponed(last_layer, (h, *parameters), (edges, width))
+    return last_layer(h, *parameters)
 
 
 def multiply_or_postpone_edges(product_module: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
@@ -320,16 +320,16 @@ def _divide_postponed_by_factor(input: Any, other: Any, *, rounding_mode: Any = 
     return _multiply_postponed_by_factor(input, 1 / other, out=out)
 
 
-def _multiply_postponed_in_place(rows: Any, factor: Any) -> Any:
+def _multiply_postponed_in_place(postponed: Any, factor: Any) -> Any:
     # the tensor is another function from now on; products that were taken before keep theirs
     found = (
-        _multiply_postponed_by_factor(rows, factor)
-        if isinstance(rows, Postponed) and rows.is_uncomputed
+        _multiply_postponed_by_factor(postponed, factor)
+        if isinstance(postponed, Postponed) and postponed.is_uncomputed
         else NotImplemented
     )
     if found is not NotImplemented:
         with without_functions():
-            return rows if swap_tensors_if_possible(rows, found) else NotImplemented
+            return postponed if swap_tensors_if_possible(postponed, found) else NotImplemented
     return found
 
 

@@ -279,11 +279,11 @@ def _can_use_own_gradient_rules(x: Tensor) -> bool:
     return are_plain(x) or (recorded_program() is not None and is_traced(x))
 
 
-def _select_rows(x: Tensor, rows: Tensor) -> Tensor:
+def _select_rows(x: Tensor, index: Tensor) -> Tensor:
     if not is_plain_tensor(x):
-        return x.index_select(0, rows)
-    out = empty_tensor((len(rows), *x.shape[1:]), x.dtype)
-    return torch.index_select(x, 0, rows, out=out)
+        return x.index_select(0, index)
+    out = empty_tensor((len(index), *x.shape[1:]), x.dtype)
+    return torch.index_select(x, 0, index, out=out)
 
 
 class _LinearMap(torch.autograd.Function):

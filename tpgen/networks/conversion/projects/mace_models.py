@@ -193,8 +193,8 @@ class _DividesWeightsByNeighbours(_ConstructsStockObject):
 class RealAgnosticInteractionBlock(_DividesWeightsByNeighbours, blocks.RealAgnosticInteractionBlock):
     """MACE's first interaction block; outside training, linear layer and product are one."""
 
-    def _run_block_with_divided_weights(self, **given: Any) -> tuple[Tensor, None]:
-        message, node_attrs = _sum_messages_and_truncate_ghosts(self, **given)
+    def _run_block_with_divided_weights(self, **arguments: Any) -> tuple[Tensor, None]:
+        message, node_attrs = _sum_messages_and_truncate_ghosts(self, **arguments)
         joined, linear, skip, found = getattr(self, _JOINED), self.linear, self.skip_tp, None
         if (
             joined is not None
@@ -214,11 +214,11 @@ class RealAgnosticResidualInteractionBlock(_DividesWeightsByNeighbours, blocks.R
     """MACE's residual interaction block, with weights divided by neighbours."""
 
     def _run_block_with_divided_weights(
-        self, node_attrs: Tensor, node_feats: Tensor, **given: Any
+        self, node_attrs: Tensor, node_feats: Tensor, **other_arguments: Any
     ) -> tuple[Tensor, Tensor]:
         beside = self.skip_tp(node_feats, node_attrs)
-        message, _ = _sum_messages_and_truncate_ghosts(self, node_attrs, node_feats, **given)
-        local = self.truncate_ghosts(beside, _count_local_atoms(given))
+        message, _ = _sum_messages_and_truncate_ghosts(self, node_attrs, node_feats, **other_arguments)
+        local = self.truncate_ghosts(beside, _count_local_atoms(other_arguments))
         return self.reshape(_apply_linear_with_divided_weights(self, message)), local
 
 
