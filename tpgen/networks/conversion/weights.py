@@ -320,10 +320,10 @@ def _divide_postponed_by_factor(input: Any, other: Any, *, rounding_mode: Any = 
     return _multiply_postponed_by_factor(input, 1 / other, out=out)
 
 
-def _multiply_postponed_in_place(postponed: Any, factor: Any) -> Any:
+def _multiply_postponed_in_place(postponed: Any, other: Any) -> Any:
     # the tensor is another function from now on; products that were taken before keep theirs
     found = (
-        _multiply_postponed_by_factor(postponed, factor)
+        _multiply_postponed_by_factor(postponed, other)
         if isinstance(postponed, Postponed) and postponed.is_uncomputed
         else NotImplemented
     )
