@@ -152,7 +152,7 @@ def write_sevenn(folder: Path, dtype: torch.dtype, size: dict[str, Any]) -> torc
     (folder / "my.pth").write_bytes(b"a model of seeds, which is built in LAMMPS")
     with mock.patch.object(mliap, "load_checkpoint", return_value=Checkpoint(config=config, size=size)):
         torch.save(mliap.SevenNetMLIAPWrapper(str(folder / "my.pth")), folder / "stock.pt")
-        torch.save(LammpsSevenNet.of_file(folder / "my.pth"), folder / "fast.pt")
+        torch.save(LammpsSevenNet.load_file_for_lammps(folder / "my.pth"), folder / "fast.pt")
     return sevenn(8, dtype, **size).model
 
 

@@ -212,7 +212,7 @@ def assert_ranks_agree(
         ranks = cut(structure, owners, count, elements)
         models = [fast() for _ in ranks]
         for model, rank in zip(models, ranks, strict=True):
-            model.prepare(rank)  # one after the other: weights come from seeds
+            model.build_model_once(rank)  # one after the other: weights come from seeds
         rows.clear()
         found = computed(ranks, models)
         assert count > 1 or ranks[0]._calls == {"forward": 1, "reverse": 1}  # which ask whose the ghosts are

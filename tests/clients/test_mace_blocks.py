@@ -21,8 +21,10 @@ from mace.modules import blocks  # isort: skip
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of each call of both layers as one."""
-    seen, apply = [], JoinedLayers.apply
-    monkeypatch.setattr(JoinedLayers, "apply", lambda self, x, *rest: seen.append(len(x)) or apply(self, x, *rest))
+    seen, apply = [], JoinedLayers.apply_both_layers
+    monkeypatch.setattr(
+        JoinedLayers, "apply_both_layers", lambda self, x, *rest: seen.append(len(x)) or apply(self, x, *rest)
+    )
     return seen
 
 

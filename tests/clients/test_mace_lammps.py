@@ -36,5 +36,5 @@ def test_ranks_compute_what_one_of_stock_does(
     assert bool(rows) == (block in BLOCKS[:4])  # nets of the others get more than lengths
     assert has_splined_nets(fast().model) == (radial == "spline")
     made, all_rows = fast(), torch.ones(3, 2)
-    made.prepare(SimpleNamespace(elems=[0]))
+    made.build_model_once(SimpleNamespace(elems=[0]))
     assert all(part.truncate_ghosts(all_rows, 3) is all_rows for part in made.model.model.interactions)

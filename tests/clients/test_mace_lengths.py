@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from tests.clients.checks import counted_lengths
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.projects import mace_models
-from tpgen.networks.conversion.projects.mace_models import find_model_swaps
-from tpgen.networks.conversion.swap import apply_swaps, describe_code_that_computes, undo_swaps
+from tpgen.networks.conversion.projects.mace_models import find_mace_model_swaps
+from tpgen.networks.conversion.swap import apply_swaps, describe_computing_code, undo_swaps
 
 from mace.modules.blocks import RadialEmbeddingBlock  # isort: skip  (after tpgen, as e3nn 0.4.4 needs)
 
@@ -27,7 +27,7 @@ def block(**options: Any) -> RadialEmbeddingBlock:
 
 def converted(stock: nn.Module, **options: Any) -> nn.Module:
     model = nn.ModuleList([deepcopy(stock)])
-    apply_swaps(find_model_swaps(model, options))
+    apply_swaps(find_mace_model_swaps(model, options))
     return model[0]
 
 
@@ -66,7 +66,7 @@ def test_bessel_functions_are_those_of_mace(power: int, trainable: bool, calls: 
     found, wanted = model(*given), stock(*given)
     check(found, wanted, given)
     assert calls == [30]
-    assert "tpgen kernel" in describe_code_that_computes(model)
+    assert "tpgen kernel" in describe_computing_code(model)
     if trainable:
         slopes = [
             torch.autograd.grad(out[0].cos().sum(), m.bessel_fn.bessel_weights)[0]

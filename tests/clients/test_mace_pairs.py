@@ -73,7 +73,7 @@ def test_gradients_by_shifts_are_those_of_single_edges(rows: list[int]) -> None:
 
 
 def _paired_graph_of(model: Any, args: tuple, given: dict[str, Any]) -> Any:
-    return mace_models._graph_if_pairs_may_be_used(mace_models._bind_arguments_by_name(model, args, given))
+    return mace_models._get_graph_if_pairs_usable(mace_models._bind_arguments_by_name(model, args, given))
 
 
 def test_what_a_call_asks_for_is_read_by_place_and_of_the_forward_that_runs() -> None:
@@ -129,10 +129,10 @@ def test_a_net_that_is_wrapped_later_gives_rows_of_edges(place: str, rows: list[
 
 def test_pairs_are_sought_where_nets_take_the_rows_alone() -> None:
     model = mace(8, torch.float64, "8x0e").model
-    assert mace_models._feeds_radial_net(model.radial_embedding, model.interactions)
+    assert mace_models._does_embedding_feed_radial_net(model.radial_embedding, model.interactions)
     assert "once for each pair" in str(conversion_report(convert(deepcopy(model))))
     model.radial_embedding.apply_cutoff = False
     assert "once for each pair" not in str(conversion_report(convert(deepcopy(model))))
     model.radial_embedding.apply_cutoff = True
     model.radial_embedding.out_dim -= 1  # as where a block joins more to the rows
-    assert not mace_models._feeds_radial_net(model.radial_embedding, model.interactions)
+    assert not mace_models._does_embedding_feed_radial_net(model.radial_embedding, model.interactions)

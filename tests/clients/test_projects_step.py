@@ -151,7 +151,7 @@ def test_programs_on_a_gpu_have_more_edges_where_these_change_no_result(
     project: str, options: dict[str, Any], neutral: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs_as_on_gpu(monkeypatch)
-    monkeypatch.setattr(pairs, "_mark_rows_in_traced_program", lambda *given: None)  # as on a GPU
+    monkeypatch.setattr(pairs, "_mark_edge_pairs_in_program", lambda *given: None)  # as on a GPU
     given = cases(project, dtype=torch.float64 if neutral else torch.float32, **options)
     stock, model = deepcopy(given[0].model).eval(), convert(given[0].model).eval()
     program = compile_step(model)

@@ -36,7 +36,7 @@ def test_ranks_compute_what_one_of_stock_does(
             lambda: torch.load(tmp_path / "fast.pt", weights_only=False), 2e-5, rows,
         )  # fmt: skip
         made = torch.load(tmp_path / "fast.pt", weights_only=False)
-        made.prepare(None)
+        made.build_model_once(None)
         assert all(type(m) is not stock.MLIAPWrappedConvolution for m in made.model.modules())  # which slices all rows
     assert rows
 

@@ -19,7 +19,7 @@ from benchmarks import networks
 from benchmarks.networks import Case
 from tests.clients.checks import check_deployed
 from tests.clients.pages import calculators, check_calculator, check_comparison_by_hand, check_proof
-from tpgen.networks.conversion.convert import conversion_report, convert, find_swaps_and_kept
+from tpgen.networks.conversion.convert import conversion_report, convert, find_swaps_and_kept_modules
 from tpgen.networks.conversion.swap import ClassSwap
 from tpgen.tools.cli.app import main
 
@@ -44,7 +44,7 @@ def trained(atoms: int, dtype: torch.dtype) -> Case:
 def test_energies_forces_and_stress_are_those_of_stock() -> None:
     case = trained(64, torch.float64)
     with torch.no_grad():
-        for found in find_swaps_and_kept(case.model, {}):
+        for found in find_swaps_and_kept_modules(case.model, {}):
             if isinstance(found, ClassSwap) and found.exact:
                 found.exact()  # the file has couplings of float32
     wanted = case.run(case.model, False)

@@ -39,14 +39,14 @@ def whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def fused(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each sum by a product's kernel, whether the kernel gathers as well."""
-    seen, sums = [], weights._EdgeProduct.by_kernel
+    seen, sums = [], weights._EdgeProduct.sum_by_node_in_kernel
 
     def noted(self: Any, w: Tensor, nodes: Tensor, count: int, x: Tensor, *rest: Tensor) -> Tensor:
         made = sums(self, w, nodes, count, x, *rest)
         seen.append(isinstance(x, GatheredRows) and x.used)
         return made
 
-    monkeypatch.setattr(weights._EdgeProduct, "by_kernel", noted)
+    monkeypatch.setattr(weights._EdgeProduct, "sum_by_node_in_kernel", noted)
     return seen
 
 

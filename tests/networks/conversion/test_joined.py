@@ -8,7 +8,7 @@ from e3nn import o3
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.networks.conversion.joined import JoinedLayers, join_layers
+from tpgen.networks.conversion.joined import JoinedLayers, join_linear_and_product
 from tpgen.networks.conversion.linears import read_linear_plan
 from tpgen.networks.conversion.species import make_species_product
 from tpgen.nn.from_e3nn import plan_e3nn_product
@@ -27,7 +27,7 @@ class Layers:
         plan, product = read_linear_plan(self.linear), make_species_product(plan_e3nn_product(self.skip), {})
         assert plan is not None
         assert product is not None
-        joined = join_layers(plan, product)
+        joined = join_linear_and_product(plan, product)
         assert joined is not None
         self.joined: JoinedLayers = joined
 
@@ -36,7 +36,7 @@ class Layers:
         return self.linear.weight, self.skip.weight
 
     def found(self, x: Tensor, rows: Tensor) -> Tensor | None:
-        return self.joined.apply(x, *self.weights, rows, FACTOR)
+        return self.joined.apply_both_layers(x, *self.weights, rows, FACTOR)
 
     def wanted(self, x: Tensor, rows: Tensor) -> Tensor:
         return self.skip(FACTOR * self.linear(x), rows)
@@ -55,9 +55,9 @@ def layers() -> Layers:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of species that matrices were made for, each time."""
-    seen, make = [], JoinedLayers.matrices
+    seen, make = [], JoinedLayers.compute_species_matrices
     counted = lambda self, *given: seen.append(len(given[2])) or make(self, *given)  # noqa: E731
-    monkeypatch.setattr(JoinedLayers, "matrices", counted)
+    monkeypatch.setattr(JoinedLayers, "compute_species_matrices", counted)
     return seen
 
 
@@ -116,7 +116,7 @@ def test_species_that_come_later_get_their_matrices(layers: Layers, made: list[i
 def test_another_factor_and_dtype_make_other_matrices(layers: Layers) -> None:
     x, rows = arguments()
     layers.check(x, rows)
-    doubled = layers.joined.apply(x, *layers.weights, rows, 2 * FACTOR)
+    doubled = layers.joined.apply_both_layers(x, *layers.weights, rows, 2 * FACTOR)
     assert doubled is not None
     torch.testing.assert_close(doubled, 2 * layers.wanted(x, rows))
     layers.linear.float(), layers.skip.float()
@@ -137,4 +137,4 @@ def test_layers_that_do_not_fit_are_not_joined(layers: Layers) -> None:
     for linear in (o3.Linear("3x0e", "4x0e"), o3.Linear("3x0e+2x1o", "4x0e+2x1o", biases=True)):
         plan = read_linear_plan(linear)
         assert plan is not None
-        assert join_layers(plan, product) is None
+        assert join_linear_and_product(plan, product) is None

@@ -11,7 +11,7 @@ from tests.machine import needs_compiler
 from tests.networks.conversion.networks import derivatives
 from tpgen.base._e3nn import default_dtype
 from tpgen.networks.conversion import late_weights as module
-from tpgen.networks.conversion.late_weights import mixes_copies, plan_late_weights
+from tpgen.networks.conversion.late_weights import is_uvw_with_row_weights, plan_sum_before_last_layer
 from tpgen.nn.from_e3nn import plan_e3nn_product
 
 pytestmark = needs_compiler
@@ -33,7 +33,7 @@ def operands(product: o3.TensorProduct, dtype: torch.dtype = torch.float64) -> l
 def test_sums_and_their_derivatives(product: o3.TensorProduct, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SUMS", most)
     given, nodes = operands(product), torch.randint(1, NODES, (EDGES,))  # node 0 has no edge
-    late = plan_late_weights(plan_e3nn_product(product), HIDDEN, NODES)
+    late = plan_sum_before_last_layer(plan_e3nn_product(product), HIDDEN, NODES)
     assert late is not None
     assert (late.outer.irreps_in.dim == HIDDEN) == (most > 10_000)
     x, y, h, matrix = given
@@ -43,7 +43,7 @@ def test_sums_and_their_derivatives(product: o3.TensorProduct, most: int, monkey
 
 
 def test_no_edges(product: o3.TensorProduct) -> None:
-    late = plan_late_weights(plan_e3nn_product(product), HIDDEN, NODES)
+    late = plan_sum_before_last_layer(plan_e3nn_product(product), HIDDEN, NODES)
     x, y, h, matrix = operands(product)
     found = late.sum_by_node(x[:0], y[:0], h[:0], matrix, torch.zeros(0, dtype=torch.int64), NODES)
     assert found.shape == (NODES, product.irreps_out.dim)
@@ -57,14 +57,14 @@ def test_other_products_mix_no_copies() -> None:
             other = o3.FullyConnectedTensorProduct("4x0e", "0e", "4x0e")
         else:
             other = o3.TensorProduct("4x0e", "0e", "4x0e", steps, shared_weights=shared, internal_weights=False)
-        assert not mixes_copies(plan_e3nn_product(other))
-        assert plan_late_weights(plan_e3nn_product(other), HIDDEN, NODES) is None
+        assert not is_uvw_with_row_weights(plan_e3nn_product(other))
+        assert plan_sum_before_last_layer(plan_e3nn_product(other), HIDDEN, NODES) is None
 
 
 def test_what_is_worth_it() -> None:
     wide = o3.FullyConnectedTensorProduct("16x0e+16x1o", "0e+1o", "16x0e+16x1o", shared_weights=False)
-    late = plan_late_weights(plan_e3nn_product(wide), 64, 100)
-    assert late.is_worth(4000, 100, 64)
-    assert not late.is_worth(4000, 4000, 64), "an edge for each node"
-    assert not late.is_worth(100, 5, 64), "few numbers"
-    assert late.is_worth(None, 100, 64), "of edges that a program finds itself"
+    late = plan_sum_before_last_layer(plan_e3nn_product(wide), 64, 100)
+    assert late.is_sum_first_faster(4000, 100, 64)
+    assert not late.is_sum_first_faster(4000, 4000, 64), "an edge for each node"
+    assert not late.is_sum_first_faster(100, 5, 64), "few numbers"
+    assert late.is_sum_first_faster(None, 100, 64), "of edges that a program finds itself"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tpgen.base.errors import InputError
-from tpgen.networks.conversion.postponed import Postponed, swap_tensors_if_unheld
+from tpgen.networks.conversion.postponed import Postponed, swap_tensors_if_possible
 
 
 def function(x: Tensor, y: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def given() -> list[Tensor]:
 
 
 def postponed(given: list[Tensor]) -> Postponed:
-    return Postponed.of(function, given, (5, 4))
+    return Postponed.make_postponed(function, given, (5, 4))
 
 
 def test_what_needs_no_numbers(given: list[Tensor]) -> None:
@@ -124,12 +124,12 @@ def test_a_swap_that_torch_refuses_changes_nothing() -> None:
     first, second = nn.Parameter(torch.zeros(2)), torch.ones(3)
     second.name_of_user = "b"  # type: ignore[attr-defined]
     held = torch._C._WeakTensorRef(second)  # type: ignore[attr-defined]
-    assert not swap_tensors_if_unheld(first, second)
+    assert not swap_tensors_if_possible(first, second)
     assert type(first) is nn.Parameter
     assert type(second) is Tensor
     assert (first.shape, second.shape, vars(first), vars(second)) == ((2,), (3,), {}, {"name_of_user": "b"})
     del held
-    assert swap_tensors_if_unheld(first, second)
+    assert swap_tensors_if_possible(first, second)
     assert first.shape == (3,)
 
 

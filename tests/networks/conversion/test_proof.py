@@ -12,7 +12,7 @@ from tpgen.base.errors import BackendError, TpgenError
 from tpgen.networks.conversion.adapters import ADAPTERS
 from tpgen.networks.conversion.convert import conversion_report, convert
 from tpgen.networks.conversion.products import CONVERTED
-from tpgen.networks.conversion.proof import BUSY, Proof, Time, Times, _largest_difference
+from tpgen.networks.conversion.proof import BUSY, Proof, Time, Times, _find_largest_difference
 from tpgen.networks.conversion.swap import ClassSwap, get_swap_mark
 
 
@@ -59,7 +59,7 @@ def test_a_proof_that_fails_leaves_the_network_alone(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("where", ["stock", "converted"])
 def test_a_nan_fails_the_proof_whatever_comes_after_it(where: str) -> None:
     whole, broken = {"a": torch.ones(2), "b": torch.ones(2)}, {"a": torch.tensor([torch.nan, 1.0]), "b": torch.ones(2)}
-    found = _largest_difference("outputs", *((broken, whole) if where == "stock" else (whole, broken)))
+    found = _find_largest_difference("outputs", *((broken, whole) if where == "stock" else (whole, broken)))
     assert found.where == f"a (no numbers in the {where} network alone)"
     assert not Proof((found,)).holds
 
@@ -83,7 +83,7 @@ NEAR = 1 + 1e-9
 )
 def test_what_no_number_in_both_and_limits_say(what: str, stock: list, converted: list, holds: bool) -> None:
     given = ({"a": torch.tensor(x, dtype=torch.float64)} for x in (stock, converted))
-    assert Proof((_largest_difference(what, *given, what != "outputs"),)).holds is holds
+    assert Proof((_find_largest_difference(what, *given, what != "outputs"),)).holds is holds
 
 
 @pytest.mark.parametrize(("noise", "holds"), [(-1e-17, True), (1e-13, False)])
@@ -92,7 +92,7 @@ def test_what_is_zero_but_for_rounding_is_measured_beside_the_rest(noise: float,
         {"zero": torch.tensor([x], dtype=torch.float64), "whole": torch.ones(2, dtype=torch.float64)}
         for x in (1e-17, noise)
     )
-    assert Proof((_largest_difference("outputs", stock, converted),)).holds is holds
+    assert Proof((_find_largest_difference("outputs", stock, converted),)).holds is holds
 
 
 class Directions(nn.Module):

@@ -400,10 +400,12 @@ class Messages(nn.Module):
 @pytest.fixture
 def by_kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Edges of each sum by the product's own kernel; whatever their number, it is worth it."""
-    seen, sums = [], module._EdgeProduct.by_kernel
+    seen, sums = [], module._EdgeProduct.sum_by_node_in_kernel
     monkeypatch.setattr(module, "WORTH_SUMMING", (0, 0))
     monkeypatch.setattr(
-        module._EdgeProduct, "by_kernel", lambda self, w, *rest: seen.append(w.shape[0]) or sums(self, w, *rest)
+        module._EdgeProduct,
+        "sum_by_node_in_kernel",
+        lambda self, w, *rest: seen.append(w.shape[0]) or sums(self, w, *rest),
     )
     return seen
 
@@ -452,8 +454,8 @@ def test_weights_that_are_worth_no_sum_before_them(by_kernel: list[int], monkeyp
 
 
 def test_rows_that_are_read_are_postponed_seldom(by_kernel: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, made = [], PostponedRows.of
-    monkeypatch.setattr(PostponedRows, "of", lambda *given: seen.append(0) or made(*given))
+    seen, made = [], PostponedRows.make_postponed
+    monkeypatch.setattr(PostponedRows, "make_postponed", lambda *given: seen.append(0) or made(*given))
     reader, given = convert(Messages(lambda r, c: r + c), program=False), arguments()
     for _ in range(60):
         reader(*given)

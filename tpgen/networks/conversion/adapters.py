@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from tpgen.base.errors import TpgenError
-from tpgen.networks.conversion.packages import get_module_name_in_package, group_foreign_modules
+from tpgen.networks.conversion.packages import get_module_name_in_package, group_modules_without_installed_class
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, get_swap_mark
 
 Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[SwapOrKept]]
@@ -29,7 +29,7 @@ CASTS: dict[str, str] = {"sevenn": "tpgen.networks.conversion.projects.sevennet:
 
 
 def register_adapter(package: str, adapter: Adapter | str) -> None:
-    """Let `convert` call ``adapter(network, options)``, which yields `Swap` and `KeptModule`, for modules of a package.
+    """Let `convert` call ``adapter(network, options)``, which yields `ClassSwap` and `KeptModule`, for a package.
 
     >>> register_adapter("my_potentials", "my_potentials.speed:swaps")
     >>> ADAPTERS.pop("my_potentials")
@@ -39,30 +39,28 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 
 
 def load_adapters_for(network: nn.Module) -> list[Adapter]:
-    """Adapters of the projects in a network."""
-    packages = find_packages_in(network)
-    return [_load_adapter_or_excuse(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
+    """Adapters of the packages that a network's modules come from."""
+    packages = find_package_names_of_modules(network)
+    return [_load_adapter_or_fallback(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
-def cast_projects_to_float64(network: nn.Module) -> None:
-    """Let modules that cast to float32 cast to float64, in place."""
-    for package in find_packages_in(network) & CASTS.keys():
+def cast_project_modules_to_float64(network: nn.Module) -> None:
+    """Let modules that cast tensors to float32 cast to float64, in place."""
+    for package in find_package_names_of_modules(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
 
 
-def find_packages_in(network: nn.Module) -> set[str]:
-    """Package names of all modules."""
-    return {package for module in network.modules() for package in list_packages_of_class(module)}
+def find_package_names_of_modules(network: nn.Module) -> set[str]:
+    return {package for module in network.modules() for package in list_package_names_of_class_and_bases(module)}
 
 
-def list_packages_of_class(module: nn.Module) -> set[str]:
-    """Package names of a module's class and bases."""
+def list_package_names_of_class_and_bases(module: nn.Module) -> set[str]:
     return {get_module_name_in_package(cls).partition(".")[0] for cls in type(module).__mro__}
 
 
-def find_kept_packaged_modules(network: nn.Module) -> Iterable[KeptModule]:
-    """Yield a `KeptModule` per known project whose installed code differs from packaged code."""
-    for project, modules in group_foreign_modules(network).items():
+def find_package_mismatches(network: nn.Module) -> Iterable[KeptModule]:
+    """Yield a `KeptModule` per project whose code from `torch.package` differs from installed code."""
+    for project, modules in group_modules_without_installed_class(network).items():
         if project == "e3nn" or project in ADAPTERS:
             yield KeptModule(
                 modules[0],
@@ -89,7 +87,7 @@ def check_adapter_swaps(network: nn.Module, adapter: Adapter, swaps: Iterable[Cl
         seen.add(swap.module)
 
 
-def _load_adapter_or_excuse(package: str, adapter: Adapter | str) -> Adapter:
+def _load_adapter_or_fallback(package: str, adapter: Adapter | str) -> Adapter:
     if not isinstance(adapter, str):
         return adapter
     try:
@@ -97,15 +95,15 @@ def _load_adapter_or_excuse(package: str, adapter: Adapter | str) -> Adapter:
             raise ValueError("an adapter is written as module:function")
         return resolve_name(adapter)
     except (ImportError, AttributeError, ValueError) as error:
-        return partial(_keep_modules_without_adapter, package, f"{adapter}: {error}")
+        return partial(_report_unloadable_adapter, package, f"{adapter}: {error}")
 
 
-def _keep_modules_without_adapter(
-    package: str, why: str, network: nn.Module, options: dict[str, Any]
+def _report_unloadable_adapter(
+    package: str, error: str, network: nn.Module, options: dict[str, Any]
 ) -> Iterable[SwapOrKept]:
-    first = next(module for module in network.modules() if package in list_packages_of_class(module))
+    first = next(module for module in network.modules() if package in list_package_names_of_class_and_bases(module))
     yield KeptModule(
         first,
-        f"of {package}, whose adapter cannot be loaded ({why}): only e3nn's modules in it are converted",
+        f"of {package}, whose adapter cannot be loaded ({error}): only e3nn's modules in it are converted",
         general=True,
     )

@@ -32,64 +32,66 @@ pytree.register_pytree_node(
 )
 
 
-def collect_call_arguments(option: str, holder: Any, networks: Sequence[nn.Module], given: Any) -> list[Any]:
-    """Each network's arguments of a call, as given or by a calculator."""
-    get_property = getattr(holder, "get_property", None)
-    if given is None or isinstance(given, Sequence) or not callable(get_property):
-        return [given] * len(networks)
+def collect_forward_arguments(
+    option_name: str, calculator: Any, networks: Sequence[nn.Module], arguments_or_atoms: Any
+) -> list[Any]:
+    """Arguments of ``forward`` per network: as given, or recorded as a calculator computes given atoms."""
+    get_property = getattr(calculator, "get_property", None)
+    if arguments_or_atoms is None or isinstance(arguments_or_atoms, Sequence) or not callable(get_property):
+        return [arguments_or_atoms] * len(networks)
     calls: dict[nn.Module, tuple[Any, ...]] = {}
 
     def record_first_call(network: nn.Module, args: Any, keywords: Any) -> None:
-        calls.setdefault(network, _copy_positional_arguments(option, network, args, keywords))
+        calls.setdefault(network, _bind_and_clone_arguments(option_name, network, args, keywords))
 
-    _clear_results_of_calculators(holder)
+    _clear_cached_calculator_results(calculator)
     hooks = [network.register_forward_pre_hook(record_first_call, with_kwargs=True) for network in networks]
     try:
         with bypassing_programs():
-            get_property("energy", given)
+            get_property("energy", arguments_or_atoms)
     except InputError:
         raise
     except Exception as error:
         raise InputError(
-            f"{option}: {type(holder).__name__} cannot compute {a_kind(given)} ({first_line(error)}): give atoms that "
-            "it takes, or the arguments of a call of its network as a tuple"
+            f"{option_name}: {type(calculator).__name__} cannot compute {a_kind(arguments_or_atoms)} "
+            f"({first_line(error)}): give atoms that it takes, or the arguments of a call of its network as a tuple"
         ) from error
     finally:
         for hook in hooks:
             hook.remove()
-        _clear_results_of_calculators(holder)
+        _clear_cached_calculator_results(calculator)
     for network in networks:
         if network not in calls:
             raise InputError(
-                f"{option}: {type(holder).__name__} computes {a_kind(given)} without a call of its "
-                f"{type(network).__name__}: give the arguments of a call as a tuple"
+                f"{option_name}: {type(calculator).__name__} computes {a_kind(arguments_or_atoms)} without a call of "
+                f"its {type(network).__name__}: give the arguments of a call as a tuple"
             )
     return [calls[network] for network in networks]
 
 
-def _clear_results_of_calculators(holder: Any) -> None:
+def _clear_cached_calculator_results(calculator: Any) -> None:
     # a sum of calculators computes nothing twice
-    for one in calculators_in(holder):
+    for one in calculators_in(calculator):
         if isinstance(getattr(one, "results", None), dict):
             one.results = {}
 
 
-def _copy_positional_arguments(option: str, network: nn.Module, args: Any, keywords: Any) -> tuple[Any, ...]:
-    call = signature(network.forward).bind(*args, **keywords)
+def _bind_and_clone_arguments(option_name: str, network: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    call = signature(network.forward).bind(*args, **kwargs)
     call.apply_defaults()
-    if alone := keywords.keys() & call.kwargs.keys():
-        raise InputError(f"{option}: {type(network).__name__} takes {', '.join(sorted(alone))} by keyword alone")
+    if alone := kwargs.keys() & call.kwargs.keys():
+        raise InputError(f"{option_name}: {type(network).__name__} takes {', '.join(sorted(alone))} by keyword alone")
     if call.arguments.get("training") is False:  # else the graph of forces is gone
         call.arguments["training"] = True
-    return pytree.tree_map(_copy_tensors_of, call.args)
+    return pytree.tree_map(_clone_leaf_tensors, call.args)
 
 
-def _copy_tensors_of(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    to_dict = getattr(value, "to_dict", None)  # of torch_geometric's graphs
+def _clone_leaf_tensors(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    to_dict = getattr(leaf, "to_dict", None)  # of torch_geometric's graphs
     return (
-        pytree.tree_map(_copy_tensors_of, _GraphTensorsAsAttributes(to_dict()))
-        if callable(to_dict) and not isinstance(value, Mapping)
-        else value
+        pytree.tree_map(_clone_leaf_tensors, _GraphTensorsAsAttributes(to_dict()))
+        if callable(to_dict) and not isinstance(leaf, Mapping)
+        else leaf
     )

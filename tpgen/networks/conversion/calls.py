@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import BackendError, TpgenError
-from tpgen.networks.conversion.notices import suppress_notices
+from tpgen.networks.conversion.notices import suppress_slow_path_warnings
 from tpgen.networks.conversion.swap import get_swap_mark
 from tpgen.networks.trial import is_floating, restore_module_after
 
@@ -29,12 +29,12 @@ class GraphError(TpgenError):
 
 @contextmanager
 def blame_conversion(network: nn.Module) -> Iterator[None]:
-    """Turn errors inside into a `TpgenError` that blames the conversion."""
+    """Turn errors inside the context into a `TpgenError` that blames the conversion."""
     try:
         yield
     except (CallError, GraphError) as error:
         cause = error.__cause__ or error
-        module = _name_of_failing_swapped_module(network, cause)
+        module = _find_converted_module_name_in_traceback(network, cause)
         where, leave = (f" in {module!r}", f"leave the module out, keep={module!r}") if module else ("", "leave it")
         raise TpgenError(
             f"the conversion is at fault{where} ({_describe_error(cause)}): the stock network takes these inputs, and "
@@ -42,7 +42,7 @@ def blame_conversion(network: nn.Module) -> Iterator[None]:
         ) from cause
 
 
-def _name_of_failing_swapped_module(network: nn.Module, error: BaseException) -> str:
+def _find_converted_module_name_in_traceback(network: nn.Module, error: BaseException) -> str:
     names = {id(module): name for name, module in network.named_modules() if get_swap_mark(module) is not None}
     found, trace = "", error.__traceback__
     while trace is not None:
@@ -55,17 +55,17 @@ def _describe_error(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
-def call_network(network: nn.Module, given: list[Any]) -> Any:
-    """Call a network; raises `BackendError` if a kernel fails, else `CallError`."""
+def call_network(network: nn.Module, arguments: list[Any]) -> Any:
+    """``network(*arguments)``; raises `BackendError` if a kernel fails, else `CallError`."""
     try:
-        return network(*given)
+        return network(*arguments)
     except BackendError as error:
         raise BackendError(
             f"a kernel could not be built or run, which is the fault of no input and of no network: {error}"
         ) from error
     except Exception as error:
         said = f"the stock network cannot be called with these inputs ({_describe_error(error)})"
-        if opaque := _describe_argument_not_cast(given):
+        if opaque := _describe_argument_with_hidden_tensors(arguments):
             raise CallError(
                 f"{said}: {opaque} could not be cast. Give its tensors in a dict, as in `batch.to_dict()`"
             ) from error
@@ -75,9 +75,9 @@ def call_network(network: nn.Module, given: list[Any]) -> Any:
         ) from error
 
 
-def _describe_argument_not_cast(given: Sequence[Any]) -> str:
+def _describe_argument_with_hidden_tensors(arguments: Sequence[Any]) -> str:
     # the first argument whose tensors are out of reach, in an object that is no list or dict; empty where none is
-    for number, argument in enumerate(given):
+    for number, argument in enumerate(arguments):
         for leaf in pytree.tree_leaves(argument):
             if not isinstance(leaf, Tensor | nn.Module) and _has_tensors_in_attributes(leaf):
                 return f"the tensors of argument {number} (a {type(leaf).__name__})"
@@ -91,58 +91,60 @@ def _has_tensors_in_attributes(value: Any) -> bool:
     return any(isinstance(one, Tensor) for one in pytree.tree_leaves(held))
 
 
-def detach_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
-    """Detached inputs, which require gradients as before, or all if ``tracked``."""
+def detach_inputs(inputs: Sequence[Any], all_require_grad: bool = False) -> list[Any]:
+    """Detached inputs, which require gradients as before, or all floats if ``all_require_grad``."""
     return pytree.tree_map(
         lambda a: (
-            a.detach().requires_grad_(is_floating(a) and (tracked or a.requires_grad)) if isinstance(a, Tensor) else a
+            a.detach().requires_grad_(is_floating(a) and (all_require_grad or a.requires_grad))
+            if isinstance(a, Tensor)
+            else a
         ),
         list(inputs),
     )
 
 
-def call_and_differentiate(network: nn.Module, inputs: Sequence[Any]) -> None:
-    """Call a network, and compute gradients by all that requires any, else by inputs."""
+def call_and_compute_gradients(network: nn.Module, inputs: Sequence[Any]) -> None:
+    """Call a network, and compute gradients by parameters and inputs that require any, else by inputs."""
     wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
     given = detach_inputs(inputs)
-    if not wanted and not _tensors_requiring_grad(given):
-        given = detach_inputs(inputs, tracked=True)
-    wanted += _tensors_requiring_grad(given)  # before a call that writes into a dict
+    if not wanted and not _list_tensors_requiring_grad(given):
+        given = detach_inputs(inputs, all_require_grad=True)
+    wanted += _list_tensors_requiring_grad(given)  # before a call that writes into a dict
     live = [
         leaf for leaf in _name_floating_leaves("output", call_network(network, given)).values() if leaf.requires_grad
     ]
     if live and wanted:
-        _gradients_or_graph_error(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
+        _compute_gradients_or_graph_error(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
 
 
-def _tensors_requiring_grad(values: Any) -> list[Tensor]:
+def _list_tensors_requiring_grad(values: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor) and leaf.requires_grad]
 
 
 def compute_outputs(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
     """Outputs by name, of inputs cast to float64."""
-    return compute_outputs_and_derivatives(network, inputs, tracked=False, orders=0)[0]
+    return compute_outputs_and_derivatives(network, inputs, by_inputs=False, orders=0)[0]
 
 
 def compute_derivatives(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
-    """Outputs, gradients and second derivatives, each by name."""
+    """Outputs, gradients and second derivatives of a call, each by name."""
     # twice: modules may compute in another way if an input needs no gradient
-    outputs, *found = compute_outputs_and_derivatives(network, inputs, tracked=False)
-    with suppress_notices():
-        _, *of_inputs = compute_outputs_and_derivatives(network, inputs, tracked=True)
+    outputs, *found = compute_outputs_and_derivatives(network, inputs, by_inputs=False)
+    with suppress_slow_path_warnings():
+        _, *of_inputs = compute_outputs_and_derivatives(network, inputs, by_inputs=True)
     both = [a | {f"{name}, inputs tracked": g for name, g in b.items()} for a, b in zip(found, of_inputs, strict=True)]
     return dict(zip((OUTPUTS, *DERIVATIVES), (outputs, *both), strict=True))
 
 
 def compute_outputs_and_derivatives(
-    network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2
+    network: nn.Module, inputs: Sequence[Any], by_inputs: bool, orders: int = 2
 ) -> list[NamedTensors]:
-    """Outputs, then gradients of each order, by parameters and, if ``tracked``, inputs."""
+    """Outputs, then gradients of each order, by parameters and, if ``by_inputs``, inputs."""
     with restore_module_after(network):
         torch.manual_seed(0)  # the same masks of dropout in both
-        given = pytree.tree_map(lambda a: _cast_leaf_to_float64(a, tracked) if is_floating(a) else a, list(inputs))
+        given = pytree.tree_map(lambda a: _cast_leaf_to_float64(a, by_inputs) if is_floating(a) else a, list(inputs))
         wanted: NamedTensors = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        wanted |= _name_floating_leaves("input", given) if tracked else {}
+        wanted |= _name_floating_leaves("input", given) if by_inputs else {}
         outputs = _name_floating_leaves("output", call_network(network, given))
         if not outputs:
             raise TpgenError(
@@ -151,12 +153,12 @@ def compute_outputs_and_derivatives(
             )
         found = [outputs]
         for _ in range(orders):
-            found.append(_gradients_of_random_combination(found[-1], wanted))
+            found.append(_differentiate_random_combination(found[-1], wanted))
     return [{name: value.detach() for name, value in named.items()} for named in found]
 
 
-def _cast_leaf_to_float64(value: Tensor, tracked: bool) -> Tensor:
-    return value.detach().to(torch.float64, copy=True).requires_grad_(tracked or value.requires_grad)
+def _cast_leaf_to_float64(value: Tensor, requires_grad: bool) -> Tensor:
+    return value.detach().to(torch.float64, copy=True).requires_grad_(requires_grad or value.requires_grad)
 
 
 def _name_floating_leaves(prefix: str, values: Any) -> NamedTensors:
@@ -164,22 +166,22 @@ def _name_floating_leaves(prefix: str, values: Any) -> NamedTensors:
     return {prefix + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
 
 
-def _gradients_of_random_combination(outputs: NamedTensors, wanted: NamedTensors) -> NamedTensors:
+def _differentiate_random_combination(outputs: NamedTensors, variables: NamedTensors) -> NamedTensors:
     live = [out for out in outputs.values() if out.requires_grad]
-    if not live or not wanted:
+    if not live or not variables:
         return {}
     generator = torch.Generator().manual_seed(0)
     directions = [torch.randn(out.shape, generator=generator, dtype=out.dtype).to(out.device) for out in live]
-    found = _gradients_or_graph_error(live, list(wanted.values()), directions, create_graph=True)
-    return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
+    found = _compute_gradients_or_graph_error(live, list(variables.values()), directions, create_graph=True)
+    return {name: g for name, g in zip(variables, found, strict=True) if g is not None}
 
 
-def _gradients_or_graph_error(
-    out: Sequence[Tensor], wanted: Sequence[Tensor], directions: Sequence[Tensor], create_graph: bool
+def _compute_gradients_or_graph_error(
+    outputs: Sequence[Tensor], variables: Sequence[Tensor], cotangents: Sequence[Tensor], create_graph: bool
 ) -> Sequence[Tensor | None]:
     differentiate: Callable[..., Sequence[Tensor | None]] = torch.autograd.grad
     try:
-        return differentiate(out, wanted, directions, create_graph=create_graph, allow_unused=True)
+        return differentiate(outputs, variables, cotangents, create_graph=create_graph, allow_unused=True)
     except BackendError:
         raise
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Functions of e3nn that a network calls, for which e3nn has a module that converts."""
+"""Functions of e3nn that a network calls instead of modules that convert."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_OWN = "torch", "e3nn", "tpgen"
 
 
 def describe_e3nn_functions_called(network: nn.Module) -> tuple[str, ...]:
-    """A sentence for each method of a network that calls a function of e3nn, not a module."""
+    """A sentence per method of a network that calls a function of e3nn, not a module."""
     classes = dict.fromkeys(type(module) for module in network.modules())
     own = [cls for cls in classes if cls.__module__.partition(".")[0] not in _NOT_OWN]
     return tuple(
@@ -24,17 +24,17 @@ def describe_e3nn_functions_called(network: nn.Module) -> tuple[str, ...]:
         for cls in own
         for method in vars(cls).values()
         if isinstance(method, FunctionType)
-        for name in dict.fromkeys(_e3nn_functions_in_code(method.__code__, method.__globals__))
+        for name in dict.fromkeys(_find_e3nn_functions_called_in(method.__code__, method.__globals__))
     )
 
 
-def _e3nn_functions_in_code(code: CodeType, names: dict[str, Any]) -> Iterator[str]:
+def _find_e3nn_functions_called_in(code: CodeType, global_names: dict[str, Any]) -> Iterator[str]:
     if _MODULES.keys().isdisjoint(code.co_names):
         return
     value: Any = None  # of the name or attribute that was loaded last
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_GLOBAL":
-            value = names.get(step.argval)
+            value = global_names.get(step.argval)
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             value = getattr(value, step.argval, None) if isinstance(value, ModuleType) else None
         else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base._torch import saved_tensor_hooks
-from tpgen.networks.conversion.postponed import REST, Postponed, count_down_to_postpone
+from tpgen.networks.conversion.postponed import REST, Postponed, count_down_to_zero
 from tpgen.nn.plain_tensors import PlainTensor, are_plain
 
 # ``x[index]`` takes six times as long as `torch.index_select`; a kernel that sums by node needs no gathered rows.
@@ -19,7 +19,7 @@ WORTH_SELECTING, WORTH_WAITING = 50_000, 250_000
 
 
 class Gatherable(PlainTensor):
-    """Results ``(rows, numbers)`` of a layer, with fast or postponed gathers of rows.
+    """A layer's results ``(rows, width)``, whose rows ``x[index]`` are gathered fast, or postponed.
 
     Printing, copying or saving makes the object a plain `Tensor`.
     """
@@ -35,11 +35,12 @@ class Gatherable(PlainTensor):
         return x
 
     def __getitem__(self, index: Any) -> Tensor:
-        return _gather_or_postpone(self, index, super().__getitem__)
+        return _gather_rows_or_postpone(self, index, super().__getitem__)
 
     def index_select(self, dim: Any, index: Any) -> Tensor:
+        """As torch's; rows are gathered fast, or postponed."""
         if dim in (0, -2):
-            return _gather_or_postpone(self, index, lambda index: super(Gatherable, self).index_select(0, index))
+            return _gather_rows_or_postpone(self, index, lambda index: super(Gatherable, self).index_select(0, index))
         return super().index_select(dim, index)
 
     def detach(self) -> Tensor:
@@ -47,15 +48,15 @@ class Gatherable(PlainTensor):
         return Gatherable.make_gatherable_if_possible(self._tpgen_layer, super().detach())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._become_plain_tensor().__reduce_ex__(protocol)
+        return self._turn_into_plain_tensor().__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return self._become_plain_tensor().__deepcopy__(memo)
+        return self._turn_into_plain_tensor().__deepcopy__(memo)
 
     def __repr__(self, **options: Any) -> str:  # type: ignore[override]
-        return self._become_plain_tensor().__repr__(**options)
+        return self._turn_into_plain_tensor().__repr__(**options)
 
-    def _become_plain_tensor(self) -> Any:
+    def _turn_into_plain_tensor(self) -> Any:
         self._compute_postponed_gathers()
         del self._tpgen_layer
         self.__class__ = Tensor  # type: ignore[assignment]
@@ -64,11 +65,11 @@ class Gatherable(PlainTensor):
     def _compute_postponed_gathers(self) -> None:
         for waiting in self.__dict__.pop("_tpgen_waiting", ()):
             if (call := waiting()) is not None:
-                call.settle()
+                call.compute_before_write()
 
 
-def _wrap_write_to_compute_gathers_first(name: str) -> Callable[..., Any]:
-    write = getattr(Tensor, name)
+def _wrap_in_place_method_to_gather_first(method_name: str) -> Callable[..., Any]:
+    write = getattr(Tensor, method_name)
 
     def compute_gathers_and_write(self: Gatherable, *args: Any, **options: Any) -> Any:
         self._compute_postponed_gathers()
@@ -80,23 +81,23 @@ def _wrap_write_to_compute_gathers_first(name: str) -> Callable[..., Any]:
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
 _WRITES = [name for name in dir(Tensor) if name.endswith("_") and not name.endswith("__") and name[0] != "_"]
 for _name in ("__setitem__", *(f"__i{name}__" for name in _OPERATORS), *_WRITES):
-    setattr(Gatherable, _name, _wrap_write_to_compute_gathers_first(_name))
+    setattr(Gatherable, _name, _wrap_in_place_method_to_gather_first(_name))
 
 
 class GatheredRows(Postponed):
-    """Postponed rows of a layer's results, by an index in range."""
+    """Rows ``x[index]`` of a layer's results ``x``, postponed."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     layer: Any
 
-    def computed(self) -> Tensor:
-        """Gather now; the layer postpones no gather for a while."""
+    def compute_values(self) -> Tensor:
+        """Gather the rows now; the layer postpones no gather for a while."""
         self.layer.rest_of_gathers = REST
-        return super().computed()
+        return super().compute_values()
 
-    def results_and_index(self) -> tuple[Tensor, Tensor] | None:
-        """The layer's results and index, for a kernel that gathers; None if no longer valid."""
-        if not self.open or not self.made.state_is_unchanged or self.made.is_written_to:
+    def get_source_and_index(self) -> tuple[Tensor, Tensor] | None:
+        """``x`` and ``index`` of postponed rows ``x[index]``; None if no longer valid."""
+        if not self.is_uncomputed or not self.made.state_is_unchanged or self.made.is_written_to:
             return None
         self.used = True
         x, index = self.made.operands
@@ -105,19 +106,19 @@ class GatheredRows(Postponed):
 
 def get_source_of_postponed_rows(x: Any) -> Any:
     """The results behind postponed rows; other values unchanged."""
-    return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
+    return x.made.operands[0] if isinstance(x, GatheredRows) and x.is_uncomputed else x
 
 
-def _gather_or_postpone(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tensor:
+def _gather_rows_or_postpone(x: Gatherable, index: Any, torch_gather: Callable[[Any], Tensor]) -> Tensor:
     if type(index) is not Tensor or index.dim() != 1 or index.dtype != torch.int64 or not index.is_cpu:
-        return stock(index)
+        return torch_gather(index)
     numbers = index.numel() * x.shape[1]
     if not numbers or numbers < WORTH_SELECTING or torch.compiler.is_compiling() or not are_plain(x):
-        return stock(index)
+        return torch_gather(index)
     if not is_index_in_range(index, len(x)):
-        return stock(index)
+        return torch_gather(index)
     if numbers >= WORTH_WAITING and _may_postpone_gather(x):
-        rows = GatheredRows.of(_select_rows, (x, index), (len(index), x.shape[1]))
+        rows = GatheredRows.make_postponed(_select_rows, (x, index), (len(index), x.shape[1]))
         rows.layer = x._tpgen_layer
         waiting = [one for one in getattr(x, "_tpgen_waiting", ()) if one() is not None]
         x._tpgen_waiting = [*waiting, ref(rows.made)]  # type: ignore[attr-defined]
@@ -129,7 +130,7 @@ def _may_postpone_gather(x: Gatherable) -> bool:
     # a checkpoint must save the same when it runs again
     if torch.is_inference_mode_enabled() or x.is_inference() or saved_tensor_hooks(True) is not None:
         return False
-    return count_down_to_postpone(x._tpgen_layer, "rest_of_gathers")
+    return count_down_to_zero(x._tpgen_layer, "rest_of_gathers")
 
 
 def _select_rows(x: Tensor, index: Tensor) -> Tensor:

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.networks.conversion.notices import can_program_kernels_take
+from tpgen.networks.conversion.notices import can_gpu_program_kernels_take
 from tpgen.networks.conversion.obstacles import (
     copy_method_under_name,
-    list_own_code,
-    make_plan_or_kept,
+    list_overriding_names,
+    make_plan_or_kept_module,
     make_polynomial_attributes,
-    why_module_stays,
+    why_module_unconvertible,
 )
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, name_class_with_package
 from tpgen.planner.harmonics import make_harmonics_plan
@@ -49,11 +49,11 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
     stock = copy_method_under_name(o3.SphericalHarmonics.forward, "stock")
 
     def forward(self, x: Tensor) -> Tensor:
-        """As e3nn's, by a polynomial kernel if possible."""
+        """Spherical harmonics of ``x (..., 3)``, by a polynomial kernel if possible."""
         on_gpu = False
         if not torch.jit.is_scripting():
             x = given_numbers("x", x, torch.get_default_dtype())
-            on_gpu = can_program_kernels_take(x)  # a program takes no scripted functions
+            on_gpu = can_gpu_program_kernels_take(x)  # a program takes no scripted functions
         if not (x.is_cpu or on_gpu) or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
             return self.stock(x)
         if self.normalize:
@@ -72,22 +72,22 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
 
 def find_harmonics_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's spherical harmonics, or `KeptModule`, else None."""
+    """`ClassSwap` that converts e3nn's `SphericalHarmonics`, or `KeptModule`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
         return KeptModule(module, "scripted harmonics: convert the network before it is scripted") if scripted else None
     if not isinstance(module, o3.SphericalHarmonics):
         return None
-    if list_own_code(module, o3.SphericalHarmonics):
+    if list_overriding_names(module, o3.SphericalHarmonics):
         return KeptModule(
             module, f"a subclass of {_NAME}, whose own code a swap would skip: let it hold a SphericalHarmonics"
         )
-    why = why_module_stays(module, {o3.SphericalHarmonics: ConvertedSphericalHarmonics}, _STOCK_PROGRAM)
+    why = why_module_unconvertible(module, {o3.SphericalHarmonics: ConvertedSphericalHarmonics}, _STOCK_PROGRAM)
     if why:
         return KeptModule(module, why)
     asked: Any = module
     make = partial(make_harmonics_plan, str(asked.irreps_in[0].ir), asked._ls_list, asked.normalization)
-    plan = make_plan_or_kept(module, options, make)
+    plan = make_plan_or_kept_module(module, options, make)
     if isinstance(plan, KeptModule):
         return plan
     return ClassSwap(

@@ -25,42 +25,46 @@ from tpgen.planner.plan import ELEMENT, SHARED, Path, Plan
 
 @dataclass(frozen=True, eq=False)
 class JoinedLayers:
-    """A linear layer and the following product by species as one layer."""
+    """A linear layer, and the following product with one-hot species, as one matrix per species."""
 
     product: SpeciesProduct
     plan: Plan
     chains: tuple[tuple[int, Path, Path], ...]  # a path of the plan, and one of each layer that it is made of
 
-    def apply(self, x: Tensor, first: Tensor, second: Tensor, rows: Tensor, factor: float) -> Tensor | None:
-        """Apply both layers, with weights ``first`` and ``second``, to ``x`` and one-hot ``rows``, times ``factor``.
+    def apply_both_layers(
+        self, x: Tensor, first_weight: Tensor, second_weight: Tensor, one_hot: Tensor, factor: float
+    ) -> Tensor | None:
+        """Both layers' results for ``x`` and species ``one_hot (rows, species)``, times ``factor``.
 
-        None if rows are not one-hot or need a gradient, or without a kernel.
+        None if rows are not one-hot or need gradients, or without kernel.
         """
-        if not are_plain(x, first, second, rows) or is_autocasting(x.device) or rows.requires_grad:
+        if not are_plain(x, first_weight, second_weight, one_hot) or is_autocasting(x.device) or one_hot.requires_grad:
             return None
-        if x.dim() != 2 or rows.shape != (len(x), self.product.species) or not len(x):
+        if x.dim() != 2 or one_hot.shape != (len(x), self.product.species_count) or not len(x):
             return None
-        if (species := find_ones(rows)) is None:
+        if (species := find_ones(one_hot)) is None:
             return None
-        chosen, made = self._reuse_or_make_species_matrices(first, second, species, factor)
-        if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
-            made = _with_gradients_of_layers(made, self, chosen, factor, first, second)
+        chosen, made = self._get_seen_species_and_cached_matrices(first_weight, second_weight, species, factor)
+        if torch.is_grad_enabled() and (first_weight.requires_grad or second_weight.requires_grad):
+            made = _with_gradients_of_layers(made, self, chosen, factor, first_weight, second_weight)
         return kernel_layer(x, made, species, describe(self.plan))
 
-    def matrices(self, first: Tensor, second: Tensor, chosen: Tensor, factor: float) -> Tensor:
-        """Joined matrices ``(len(chosen), numel)`` of the ``chosen`` species."""
-        by_species = self.product.matrices_of(second, chosen)
+    def compute_species_matrices(
+        self, first_weight: Tensor, second_weight: Tensor, species: Tensor, factor: float
+    ) -> Tensor:
+        """Products ``(len(species), numel)`` of both layers' matrices."""
+        by_species = self.product.slice_species_matrices(second_weight, species)
         found: dict[int, Tensor] = {}
         for n, a, b in self.chains:
             scale = factor * a.coefficient * b.coefficient / self.plan.paths[n].coefficient
-            part = (scale * _slice_path_matrix(first, a)) @ _slice_path_matrix(by_species, b)
+            part = (scale * _slice_path_matrix(first_weight, a)) @ _slice_path_matrix(by_species, b)
             found[n] = found[n] + part if n in found else part
         return torch.cat([found[n].flatten(-2) for n in sorted(found)], -1)
 
-    def _reuse_or_make_species_matrices(
-        self, first: Tensor, second: Tensor, species: Tensor, factor: float
+    def _get_seen_species_and_cached_matrices(
+        self, first_weight: Tensor, second_weight: Tensor, species: Tensor, factor: float
     ) -> tuple[Tensor, Tensor]:
-        """Species seen so far, and matrices of all species, zeros if unseen."""
+        # species seen so far, and matrices of all species, zeros if unseen
         known, had, found = _made.get(self, (None, frozenset(), None))
         present = torch.bincount(species).nonzero().flatten().tolist()
         union = had.union(present)
@@ -68,19 +72,19 @@ class JoinedLayers:
         state = (
             factor,
             union,
-            *map(_memory_and_write_count, (first, second)),
-            *self._checksum_weights_of_species(first, second, chosen),
+            *map(_get_dtype_address_and_write_count, (first_weight, second_weight)),
+            *self._checksum_weights_by_species(first_weight, second_weight, chosen),
         )
         if found is None or known != state:
             with torch.no_grad():
-                some = self.matrices(first, second, chosen, factor)
-                found = some.new_zeros(self.product.species, some.shape[1]).index_copy_(0, chosen, some)
+                some = self.compute_species_matrices(first_weight, second_weight, chosen, factor)
+                found = some.new_zeros(self.product.species_count, some.shape[1]).index_copy_(0, chosen, some)
             _made[self] = state, union, found
         return chosen, found
 
-    def _checksum_weights_of_species(self, first: Tensor, second: Tensor, chosen: Tensor) -> list[float]:
+    def _checksum_weights_by_species(self, first_weight: Tensor, second_weight: Tensor, species: Tensor) -> list[float]:
         # also change with weights written through ``.data``, which torch does not count
-        parts = [first.view(1, -1), *self.product.parts(second, chosen)]
+        parts = [first_weight.view(1, -1), *self.product.split_weights_by_path(second_weight, species)]
         with torch.no_grad():
             return torch.stack(
                 [_checksum_vector(len(x), 2, x.dtype) @ x @ _checksum_vector(x.shape[1], 3, x.dtype) for x in parts]
@@ -92,8 +96,8 @@ class JoinedLayers:
 _made: WeakKeyDictionary[JoinedLayers, tuple[tuple, frozenset[int], Tensor]] = WeakKeyDictionary()
 
 
-def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
-    """Join a linear layer and a product of its results; None if impossible."""
+def join_linear_and_product(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
+    """Join a linear layer and the following product; None if impossible."""
     if linear.bias_numel or linear.f_in is not None or linear.operand("w").rows != SHARED:
         return None
     if linear.irreps_out != product.plan.irreps_in:
@@ -111,7 +115,7 @@ def _slice_path_matrix(weights: Tensor, path: Path) -> Tensor:
     return weights[..., path.weight.start : path.weight.stop].unflatten(-1, path.weight.shape)
 
 
-def _memory_and_write_count(x: Tensor) -> tuple:
+def _get_dtype_address_and_write_count(x: Tensor) -> tuple:
     return x.dtype, x.data_ptr(), count_writes(x)
 
 
@@ -120,22 +124,36 @@ def _checksum_vector(count: int, end: int, dtype: torch.dtype) -> Tensor:
     return torch.linspace(1, end, count, dtype=dtype)
 
 
-class _JoinedMatrices(torch.autograd.Function):
-    """Matrices ``made``, with gradients by both layers' weights."""
+class _MatricesWithWeightGradients(torch.autograd.Function):
+    """Identity of ``matrices``, with gradients by both layers' weights."""
 
     @staticmethod
     def forward(
-        ctx: Any, made: Tensor, layers: JoinedLayers, chosen: Tensor, factor: float, first: Tensor, second: Tensor
+        ctx: Any,
+        matrices: Tensor,
+        layers: JoinedLayers,
+        species: Tensor,
+        factor: float,
+        first_weight: Tensor,
+        second_weight: Tensor,
     ) -> Tensor:
-        ctx.save_for_backward(first, second)
-        ctx.made_of = layers, chosen, factor
-        return made.view_as(made)
+        """Return ``matrices``."""
+        ctx.save_for_backward(first_weight, second_weight)
+        ctx.made_of = layers, species, factor
+        return matrices.view_as(matrices)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple:
+    def backward(ctx: Any, cotangent: Tensor) -> tuple:
+        """Gradients by both layers' weights."""
         layers, chosen, factor = ctx.made_of
-        matrices = partial(layers.matrices, chosen=chosen, factor=factor)
-        return (None, None, None, None, *pull_back_gradients(matrices, ctx.saved_tensors, g.index_select(0, chosen)))
+        matrices = partial(layers.compute_species_matrices, species=chosen, factor=factor)
+        return (
+            None,
+            None,
+            None,
+            None,
+            *pull_back_gradients(matrices, ctx.saved_tensors, cotangent.index_select(0, chosen)),
+        )
 
 
-_with_gradients_of_layers = apply_of(_JoinedMatrices)
+_with_gradients_of_layers = apply_of(_MatricesWithWeightGradients)

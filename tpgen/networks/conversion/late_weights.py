@@ -1,9 +1,9 @@
 r"""Sums of products over edges, before the last layer M of the net that makes the weights h M.
 
 .. math:: \sum x \otimes_{hM} y = (\sum h \otimes x \otimes y) M
-
-M multiplies once per node, not per edge.
 """
+
+# M multiplies once per node, not per edge.
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_SUMS = 2**26  # numbers of sums at a time: fewer columns of h fill fewer ve
 
 @dataclass(frozen=True)
 class LateWeights:
-    """Plans of products with weights ``h M``, summed by node before the factor ``M``."""
+    """Plans to sum products with weights ``h M`` by node, before the factor ``M``."""
 
     plan: Plan
     product: Plan  # of x and y, path by path
@@ -45,17 +45,17 @@ class LateWeights:
     mixing: Plan  # from these sums to the result
     outputs: tuple[tuple[int, ...], ...]  # the paths of each slot of the result
 
-    def is_worth(self, edges: int | None, nodes: int | None, hidden: int) -> bool:
+    def is_sum_first_faster(self, edges: int | None, nodes: int | None, hidden_width: int) -> bool:
         """Whether to sum first is faster; True for unknown sizes."""
         if edges is None or nodes is None:
             return True
-        now = edges * hidden * self.plan.weight_numel
+        now = edges * hidden_width * self.plan.weight_numel
         by_node = sum(prod(p.weight.shape) * p.out.ir.dim for p in self.plan.paths if p.weight is not None)
-        late = hidden * (edges * self.product.irreps_out.dim + nodes * by_node)
+        late = hidden_width * (edges * self.product.irreps_out.dim + nodes * by_node)
         return now >= WORTH_LATE and _FEWER * late < now
 
     def sum_by_node(self, x: Tensor, y: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
-        """Sums ``(count, out)`` of products by node, differentiable to any order.
+        """Sums ``(count, out)`` of products with weights ``h @ matrix`` by node, differentiable to any order.
 
         ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)``, int64 ``nodes (rows,)``.
         """
@@ -69,38 +69,40 @@ class LateWeights:
         found = [self._sum_by_node_then_mix(products, *part, nodes, count) for part in zip(*parts, strict=True)]
         return reduce(torch.add, found)
 
-    def _split_matrix_into_mixing_weights(self, matrix: Tensor, width: int) -> list[Tensor]:
-        slices = matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
-        by_output = [torch.cat([slices[n] for n in paths], 1).split(width) for paths in self.outputs]
+    def _split_matrix_into_mixing_weights(self, last_layer_matrix: Tensor, hidden_width: int) -> list[Tensor]:
+        slices = last_layer_matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
+        by_output = [torch.cat([slices[n] for n in paths], 1).split(hidden_width) for paths in self.outputs]
         return [torch.cat([x.flatten() for x in part]) for part in zip(*by_output, strict=True)]
 
-    def _sum_by_node_then_mix(self, products: Tensor, h: Tensor, weights: Tensor, nodes: Tensor, count: Any) -> Tensor:
+    def _sum_by_node_then_mix(
+        self, products: Tensor, h: Tensor, mixing_weights: Tensor, nodes: Tensor, count: Any
+    ) -> Tensor:
         shape = h.new_empty(count, self.outer.weight_numel)  # nothing reads or writes its numbers
         call = FormCall((h, h.detach()[:, :0], shape, products), (nodes,), describe(self.outer), _OUTER, (ELEMENTS,))
         (sums,) = forms.compute(call)
-        return kernel_product(sums, sums.detach()[:, :0], weights, describe(self.mixing))
+        return kernel_product(sums, sums.detach()[:, :0], mixing_weights, describe(self.mixing))
 
 
 _OUTER = opening_text("w")
 
 
-def mixes_copies(plan: Plan) -> bool:
+def is_uvw_with_row_weights(plan: Plan) -> bool:
     """Whether all paths are `uvw`, with weights per row."""
     ways = {(p.mode.name, p.weight is not None) for p in plan.paths}
     return ways == {("uvw", True)} and plan.operand("w").rows == ROW
 
 
-def plan_late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
-    """Plan sums before a last layer of ``hidden`` inputs; None without kernels or `mixes_copies`."""
-    if not mixes_copies(plan):
+def plan_sum_before_last_layer(plan: Plan, hidden_width: int, node_count: int | None) -> LateWeights | None:
+    """Plan sums before a last layer of ``hidden_width`` inputs; None if impossible."""
+    if not is_uvw_with_row_weights(plan):
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)
-    parts = -(-hidden * products * (nodes or 0) // MOST_SUMS) or 1
-    return _plan_late_weights_for_hidden_width(plan, -(-hidden // min(parts, hidden)))
+    parts = -(-hidden_width * products * (node_count or 0) // MOST_SUMS) or 1
+    return _plan_sum_before_last_layer_of_width(plan, -(-hidden_width // min(parts, hidden_width)))
 
 
 @remembered("products with late weights")
-def _plan_late_weights_for_hidden_width(plan: Plan, width: int) -> LateWeights | None:
+def _plan_sum_before_last_layer_of_width(plan: Plan, hidden_width: int) -> LateWeights | None:
     paths = sorted(range(len(plan.paths)), key=lambda n: plan.paths[n].out.index)
     outputs = [tuple(same) for _, same in groupby(paths, key=lambda n: plan.paths[n].out.index)]
     copies = [p.in1.mul * p.in2.mul for p in plan.paths]
@@ -115,8 +117,8 @@ def _plan_late_weights_for_hidden_width(plan: Plan, width: int) -> LateWeights |
     )
     ends = [(sum(copies[n] for n in same), plan.paths[same[0]].out) for same in outputs]
     rows = "+".join(f"{mul * out.ir.dim}x0e" for mul, out in ends)
-    outer = make_linear_plan(f"{width}x0e", rows, shared_weights=ELEMENT, path_normalization="none")
-    sums = "+".join(f"{width * mul}x{out.ir}" for mul, out in ends)
+    outer = make_linear_plan(f"{hidden_width}x0e", rows, shared_weights=ELEMENT, path_normalization="none")
+    sums = "+".join(f"{hidden_width * mul}x{out.ir}" for mul, out in ends)
     pairs = [(n, out.index) for n, (_, out) in enumerate(ends)]
     mixing = make_linear_plan(sums, plan.irreps_out, pairs, path_normalization="none")
     if any(map(why_kernel_unsupported, (product, outer, mixing))):

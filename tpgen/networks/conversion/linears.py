@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.networks.conversion.gathers import Gatherable
-from tpgen.networks.conversion.obstacles import copy_method_under_name, why_module_stays
+from tpgen.networks.conversion.obstacles import copy_method_under_name, why_module_unconvertible
 from tpgen.networks.conversion.products import PROGRAM, describe_product
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 from tpgen.nn.linear import Linear
@@ -35,7 +35,7 @@ class ConvertedLinear(o3.Linear):
     stock = _stock
 
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's; integers are cast, and an unscripted result `Gatherable`."""
+        """Linear layer as e3nn's; integers are cast; an unscripted result is `Gatherable`."""
         if not torch.jit.is_scripting():
             features = given_numbers("features", features, self.output_mask.dtype)
         alone = features.dim() == 1 and not self.shared_weights  # a row without a batch, and weights of it
@@ -49,14 +49,14 @@ class ConvertedLinear(o3.Linear):
 
 
 def find_linear_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of e3nn's linear layer, or `KeptModule`, else None or without paths."""
+    """`ClassSwap` that converts e3nn's `Linear`, or `KeptModule`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
         return KeptModule(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
     if not isinstance(module, o3.Linear) or (type(module) is o3.Linear and module.weight_numel == 0):
         return None
-    why = why_module_stays(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
-    if why is None and not module.internal_weights and _has_channels(module):
+    why = why_module_unconvertible(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
+    if why is None and not module.internal_weights and _uses_f_in_f_out_channels(module):
         why = _CHANNELS
     plan = None if why else read_linear_plan(module)
     if plan is None:
@@ -70,7 +70,7 @@ def find_linear_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKep
     return ClassSwap(module, ConvertedLinear, describe_product, {PROGRAM: program.follow_owner_of_parameters(module)})
 
 
-def _has_channels(linear: Any) -> bool:
+def _uses_f_in_f_out_channels(linear: Any) -> bool:
     # then two rows of e3nn's give no two rows
     like, rows = linear.output_mask, 2
     each = () if linear.shared_weights else (rows,)
@@ -83,21 +83,21 @@ def _has_channels(linear: Any) -> bool:
     return found.shape != (rows, linear.irreps_out.dim)
 
 
-def read_linear_plan(layer: Any) -> Plan | None:
-    """Plan of a built layer; None if no plan has its coefficients."""
-    paths = [i for i in layer.instructions if i.i_in != -1]
-    biased = {i.i_out for i in layer.instructions if i.i_in == -1}
-    f_in, f_out = layer.weight.shape[:2] if layer.weight.dim() == 3 else (None, None)
+def read_linear_plan(linear: Any) -> Plan | None:
+    """Plan of an e3nn `Linear`; None if no plan has the layer's coefficients."""
+    paths = [i for i in linear.instructions if i.i_in != -1]
+    biased = {i.i_out for i in linear.instructions if i.i_in == -1}
+    f_in, f_out = linear.weight.shape[:2] if linear.weight.dim() == 3 else (None, None)
     for normalization in LINEAR_NORMALIZATIONS:
         plan = make_linear_plan(
-            layer.irreps_in,
-            layer.irreps_out,
+            linear.irreps_in,
+            linear.irreps_out,
             [(i.i_in, i.i_out) for i in paths],
-            [n in biased for n in range(len(layer.irreps_out))],
+            [n in biased for n in range(len(linear.irreps_out))],
             f_in,
             f_out,
             normalization,
-            layer.shared_weights,
+            linear.shared_weights,
         )
         theirs = [i.path_weight for i in paths]
         ours = [i.path_weight for i in plan.instructions if i.i_in != -1]

@@ -25,23 +25,25 @@ _CONSTRUCTION |= {"__repr__", "__str__", "extra_repr"}
 HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
-def why_module_stays(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
-    """Why a module of a ``known`` class or subclass must stay, or None; swaps never call child ``program``."""
+def why_module_unconvertible(
+    module: nn.Module, known_classes: Mapping[type[nn.Module], Any], unused_child: str
+) -> str | None:
+    """Why a module of known classes cannot be converted, or None; swaps never call ``unused_child``."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
-    base = find_stock_class(module, known)
-    if own := list_own_code(module, base):
+    base = find_stock_class(module, known_classes)
+    if own := list_overriding_names(module, base):
         code = f"whose own code a swap would skip ({', '.join(own)})"
         return f"a subclass of {name_class_with_package(base)}, {code}: build it on tpgen's {base.__name__}"
     if why := why_patched(module):
         return why
-    if has_hooks(getattr(module, program, None)):
-        return f"hooks on {program}, which would no longer run: move them to the module itself"
+    if has_hooks(getattr(module, unused_child, None)):
+        return f"hooks on {unused_child}, which would no longer run: move them to the module itself"
     return None
 
 
-def list_own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
+def list_overriding_names(module: nn.Module, base: type[nn.Module]) -> list[str]:
     """Names that a module's class adds to ``base`` and that may change results."""
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
@@ -54,8 +56,9 @@ def list_own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
     )
 
 
-class _ExamplesOfForwardingCalls(nn.Module):
-    # calls that hand their arguments to those of a base, as where a class says their types
+class _ForwardingCallExamples(nn.Module):
+    """Calls that only forward arguments to a base class."""
+
     def call_with_one(self, x: Any) -> Any:
         return super().__call__(x)
 
@@ -72,14 +75,14 @@ class _ExamplesOfForwardingCalls(nn.Module):
 _FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 
-def _bytecode_and_signature(function: Any) -> tuple:
+def _get_bytecode_and_signature(function: Any) -> tuple:
     code = function.__code__
     flags = code.co_flags & _FLAGS  # others are those of a file
     return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, function.__defaults__
 
 
 _FORWARDING = [
-    _bytecode_and_signature(f) for f in vars(_ExamplesOfForwardingCalls).values() if isinstance(f, FunctionType)
+    _get_bytecode_and_signature(f) for f in vars(_ForwardingCallExamples).values() if isinstance(f, FunctionType)
 ]
 
 
@@ -87,32 +90,32 @@ def _is_call_that_only_forwards(name: str, attribute: Any, base: type[nn.Module]
     if (
         name != "__call__"
         or not isinstance(attribute, FunctionType)
-        or _bytecode_and_signature(attribute) not in _FORWARDING
+        or _get_bytecode_and_signature(attribute) not in _FORWARDING
     ):
         return False
     own, stock = attribute.__code__, base.forward.__code__  # callers may name arguments
     return own.co_argcount == 1 or own.co_varnames[: own.co_argcount] == stock.co_varnames[: own.co_argcount]
 
 
-def find_stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:
-    """The nearest ``known`` class among a module's class and bases."""
-    return next(cls for cls in type(module).__mro__ if cls in known)
+def find_stock_class(module: nn.Module, known_classes: Iterable[type[nn.Module]]) -> type[nn.Module]:
+    """The nearest of ``known_classes`` among a module's bases."""
+    return next(cls for cls in type(module).__mro__ if cls in known_classes)
 
 
 def why_patched(module: nn.Module) -> str | None:
-    """Reason if the instance has its own forward, else None."""
+    """Reason if the instance has its own ``forward``, else None."""
     return (
         "its forward is replaced on the instance: put it back before converting" if "forward" in vars(module) else None
     )
 
 
-def why_not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
-    """Why gather, product ``name`` and sum of a block cannot be one call, or None."""
-    product = block.get_submodule(name)
+def why_not_fused(network: nn.Module, block: nn.Module, product_name: str) -> str | None:
+    """Why gather, product ``product_name`` and sum of a block cannot be one call, or None."""
+    product = block.get_submodule(product_name)
     if has_hooks(product):
-        return f"hooks on {name}, which see edges: its product alone is converted; convert first, then hook"
+        return f"hooks on {product_name}, which see edges: its product alone is converted; convert first, then hook"
     if count_places_in_network(network, product) > 1:
-        return f"of a {name} that stands in several places: its product alone is converted"
+        return f"of a {product_name} that stands in several places: its product alone is converted"
     return why_patched(block)
 
 
@@ -124,7 +127,6 @@ def copy_method_under_name(method: Any, name: str) -> Any:
 
 
 def has_hooks(module: Any) -> bool:
-    """Whether calls of a module run hooks."""
     return any(map(getattr(module, "__dict__", {}).get, _HOOKS))  # asked at every call of a net, of each of its layers
 
 
@@ -135,28 +137,25 @@ def describe_idle_hooks(module: nn.Module) -> str:
 
 
 def is_hooked_or_patched(module: Any) -> bool:
-    """Whether a module has hooks or a replaced forward."""
     return has_hooks(module) or "forward" in module.__dict__
 
 
 def count_places_in_network(network: nn.Module, module: nn.Module) -> int:
-    """How often a network holds a module."""
     return sum(child is module for holder in network.modules() for child in holder._modules.values())
 
 
 def allows_kernels(options: Mapping[str, Any]) -> bool:
-    """Whether options of `convert` allow kernels."""
     return options.get("strategy", "auto") in ("auto", "kernel")
 
 
-def make_plan_or_kept(
-    module: nn.Module, options: Mapping[str, Any], make: Callable[[], Plan], like: Tensor | None = None
+def make_plan_or_kept_module(
+    module: nn.Module, options: Mapping[str, Any], make_plan: Callable[[], Plan], like: Tensor | None = None
 ) -> Plan | KeptModule:
-    """``make()``, or `KeptModule` if no kernel runs the plan in dtype and on device of ``like``."""
+    """Plan of ``make_plan()``, or `KeptModule` without a kernel for dtype and device of ``like``."""
     if not allows_kernels(options):
         return KeptModule(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
     try:
-        plan = make()
+        plan = make_plan()
     except TpgenError as error:
         return KeptModule(module, f"tpgen cannot plan it: {error}")
     dtype, device = (torch.float32, "cpu") if like is None else (like.dtype, like.device)

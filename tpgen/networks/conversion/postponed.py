@@ -52,7 +52,7 @@ class PostponedCall:
     value: Tensor | None = None  # of a call that could not wait
 
     @classmethod
-    def now(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
+    def record_call(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
         """Record a call in the present autograd state."""
         return cls(
             function, tuple(operands), torch.is_grad_enabled(), saved_tensor_hooks(True), _count_writes(operands)
@@ -68,13 +68,13 @@ class PostponedCall:
         """Whether code wrote to an operand after the call."""
         return _count_writes(self.operands) != self.writes
 
-    def settle(self) -> None:
-        """Compute and keep the value, before a write to an operand."""
+    def compute_before_write(self) -> None:
+        """Compute and keep the call's value, before a write to an operand."""
         if self.value is None and not self.is_written_to:
-            self.value = self.computed(self.function)
+            self.value = self.call_in_recorded_state(self.function)
 
-    def computed(self, function: _Function) -> Tensor:
-        """Call a function of the operands in the recorded autograd state; raises `InputError` after a write."""
+    def call_in_recorded_state(self, function: _Function) -> Tensor:
+        """``function(*operands)`` in the recorded autograd state; raises `InputError` after a write."""
         if function is self.function and self.value is not None:
             return self.value
         if self.is_written_to:
@@ -115,34 +115,33 @@ class Postponed(Tensor):
     used: bool = False  # whether another tensor was computed without the numbers
 
     @classmethod
-    def of(cls, function: _Function, operands: Sequence[Tensor], shape: Sequence[Any]) -> Any:
+    def make_postponed(cls, function: _Function, operands: Sequence[Tensor], shape: Sequence[Any]) -> Any:
         """A postponed tensor of ``function(*operands)``."""
-        made = PostponedCall.now(function, operands)
+        made = PostponedCall.record_call(function, operands)
         if made.tracked and any(x.requires_grad for x in operands):
-            found = _empty_tensor_with_gradient(cls, made, shape, *operands)
+            found = _make_tensor_with_postponed_gradient(cls, made, shape, *operands)
         else:
-            found = _tensor_without_numbers(cls, shape, operands[0])
+            found = _make_tensor_without_storage(cls, shape, operands[0])
         found.made = made
         return found
 
-    def computed(self) -> Tensor:
-        """The numbers as a new tensor."""
-        return self.made.computed(self.made.function)
+    def compute_values(self) -> Tensor:
+        """The postponed numbers as a new tensor."""
+        return self.made.call_in_recorded_state(self.made.function)
 
     @property
-    def open(self) -> bool:
-        """Whether no code has read the numbers."""
+    def is_uncomputed(self) -> bool:
         return self.plain is None
 
-    def become_plain(self) -> Tensor:
-        """Turn into the plain tensor, in place; return a new tensor if torch holds the object."""
+    def become_plain_tensor(self) -> Tensor:
+        """Compute, and become the plain tensor in place; return a new tensor if torch forbids."""
         if self.plain is None:
             with without_functions():
                 foreign = self.grad_fn is not None and getattr(self.grad_fn, "made", None) is not self.made
                 # what an `autograd.Function` has returned, as a checkpoint does, has the graph of that
-                self.plain = self.clone() if foreign else self.computed()
+                self.plain = self.clone() if foreign else self.compute_values()
                 plain, self.plain = self.plain, None
-                if swap_tensors_if_unheld(self, plain):
+                if swap_tensors_if_possible(self, plain):
                     return self
                 self.plain = plain
         return self.plain
@@ -166,11 +165,11 @@ class Postponed(Tensor):
                 "on before, or leave the product out, convert(network, keep=...)"
             )
         for x in pytree.tree_leaves((args, kwargs)):
-            rule = type(x).RULES.get(func) if isinstance(x, Postponed) and x.open else None
+            rule = type(x).RULES.get(func) if isinstance(x, Postponed) and x.is_uncomputed else None
             found = NotImplemented if rule is None else rule(*args, **kwargs)
             if found is not NotImplemented:
                 return found
-        args, kwargs = pytree.tree_map_only(Postponed, Postponed.become_plain, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(Postponed, Postponed.become_plain_tensor, (args, kwargs))
         return func(*args, **kwargs)
 
     @classmethod
@@ -182,8 +181,8 @@ class Postponed(Tensor):
         return func(*args, **kwargs)
 
 
-def swap_tensors_if_unheld(first: Tensor, second: Tensor) -> bool:
-    """Swap two tensors; return False, without changes, if torch holds one of these."""
+def swap_tensors_if_possible(first: Tensor, second: Tensor) -> bool:
+    """Swap two tensors in place; return False, without changes, if torch forbids."""
     both = first, second
     before = [(type(x), x.__dict__) for x in both]
     try:
@@ -195,26 +194,26 @@ def swap_tensors_if_unheld(first: Tensor, second: Tensor) -> bool:
     return True
 
 
-def count_down_to_postpone(program: Any, count: str) -> bool:
-    """Whether a program's results may wait; decrements attribute ``count``, calls that may not."""
-    left = max(getattr(program, count) - 1, 0)
-    setattr(program, count, left)
+def count_down_to_zero(module: Any, counter_name: str) -> bool:
+    """Decrement a module's counter, unless zero; return whether the counter is zero."""
+    left = max(getattr(module, counter_name) - 1, 0)
+    setattr(module, counter_name, left)
     return left == 0
 
 
 def compute_if_postponed(x: Any) -> Any:
     """``x``, plain if postponed."""
-    return x.become_plain() if isinstance(x, Postponed) else x
+    return x.become_plain_tensor() if isinstance(x, Postponed) else x
 
 
-def _tensor_without_numbers(cls: type[Postponed], shape: Sequence[Any], like: Tensor) -> Any:
+def _make_tensor_without_storage(cls: type[Postponed], shape: Sequence[Any], like: Tensor) -> Any:
     found = wrapper_of(cls, shape, dtype=like.dtype, device=like.device)
     throw_on_access(found)
     return found
 
 
 def _compute_numbers_detached(x: Postponed) -> Tensor:
-    return (x.computed() if x.plain is None else x.plain).detach()
+    return (x.compute_values() if x.plain is None else x.plain).detach()
 
 
 def _expand_empty_number_to_shape(x: Postponed) -> Tensor:
@@ -222,18 +221,21 @@ def _expand_empty_number_to_shape(x: Postponed) -> Tensor:
     return x.made.operands[0].new_empty(()).expand(x.shape)
 
 
-class _EmptyTensorWithGradient(torch.autograd.Function):
-    # the graph of a tensor without numbers, for what takes it beneath Python's functions
+class _PostponedCallFunction(torch.autograd.Function):
+    """Tensors without storage, with the gradients of a postponed call."""
+
+    # for what takes these beneath Python's functions
 
     @staticmethod
-    def forward(ctx: Any, cls: type[Postponed], made: PostponedCall, shape: Sequence[Any], *operands: Tensor) -> Any:
+    def forward(ctx: Any, cls: type[Postponed], call: PostponedCall, shape: Sequence[Any], *operands: Tensor) -> Any:
+        """Tensor of a shape, without storage."""
         ctx.save_for_backward(*operands)
-        ctx.made = made
-        return _tensor_without_numbers(cls, shape, operands[0])
+        ctx.made = call
+        return _make_tensor_without_storage(cls, shape, operands[0])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple:
-        return None, None, None, *pull_back_gradients(ctx.made.function, ctx.saved_tensors, g)
+    def backward(ctx: Any, cotangent: Tensor) -> tuple:
+        return None, None, None, *pull_back_gradients(ctx.made.function, ctx.saved_tensors, cotangent)
 
 
-_empty_tensor_with_gradient = _EmptyTensorWithGradient.apply
+_make_tensor_with_postponed_gradient = _PostponedCallFunction.apply

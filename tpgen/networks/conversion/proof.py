@@ -19,21 +19,21 @@ from tpgen.base.text import duration, ratio, table
 from tpgen.kernels.build.build import count_cores
 from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.bypass import bypassing_programs
-from tpgen.networks.conversion.adapters import cast_projects_to_float64
+from tpgen.networks.conversion.adapters import cast_project_modules_to_float64
 from tpgen.networks.conversion.calls import (
     DERIVATIVES,
     OUTPUTS,
     GraphError,
     NamedTensors,
     blame_conversion,
-    call_and_differentiate,
+    call_and_compute_gradients,
     call_network,
     compute_derivatives,
     compute_outputs,
     compute_outputs_and_derivatives,
     detach_inputs,
 )
-from tpgen.networks.conversion.notices import suppress_notices
+from tpgen.networks.conversion.notices import suppress_slow_path_warnings
 from tpgen.networks.conversion.operations.splines import disable_splines, has_splined_nets
 from tpgen.networks.copies import copy_of
 
@@ -105,7 +105,7 @@ class Time:
         return self.stock / self.converted
 
     @property
-    def said(self) -> str:
+    def ratio_text(self) -> str:
         """Text: the ratio, or a remark if times vary."""
         return ratio(self.ratio) if self.spread <= ROUGH else f"times lie {100 * self.spread:.0f} % apart"
 
@@ -120,7 +120,7 @@ class Times:
     said: tuple[str, ...] = ()  # of tasks that are left out
 
     def __str__(self) -> str:
-        rows = [(t.task, duration(t.stock), duration(t.converted), t.said) for t in self.tasks]
+        rows = [(t.task, duration(t.stock), duration(t.converted), t.ratio_text) for t in self.tasks]
         head = f"medians, {self.rounds} rounds or more in turn, {self.threads} thread{'s' * (self.threads != 1)}"
         shown = f"{head}\n{table([('task', 'stock', 'converted', 'times as fast'), *rows])}"
         busy = [BUSY] if any(t.spread > ROUGH for t in self.tasks) else []
@@ -129,31 +129,33 @@ class Times:
 
 @bypassing_programs()
 def prove_equal(
-    stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]
+    stock: nn.Module, converted: nn.Module, make_exact: Iterable[Callable[[], None]], inputs: Sequence[Any]
 ) -> Proof:
-    """Compare networks, cast to float64 in place; ``exact`` sets stock constants to full precision."""
+    """Compare outputs and derivatives in float64, cast in place; ``make_exact`` makes stock constants exact."""
     for network in (stock, converted):
         _cast_network_to_float64(network)
     with default_dtype(torch.float64):  # what networks make on the way is float64 too
         with torch.no_grad():
-            for refine in exact:
+            for refine in make_exact:
                 refine()
-        theirs, said = _stock_derivatives(stock, inputs)
-        find = _derivatives_in_training if said else compute_derivatives
+        theirs, said = _compute_stock_derivatives_and_remarks(stock, inputs)
+        find = _compute_derivatives_in_training if said else compute_derivatives
         with disable_splines(converted), blame_conversion(converted), _compile_kernels_ahead(find, converted, inputs):
             ours = find(converted, inputs)
-        splined = _spline_differences(stock, converted, inputs) if has_splined_nets(converted) else ()
+        splined = _find_spline_differences(stock, converted, inputs) if has_splined_nets(converted) else ()
     said += filter(None, (_remark_on_non_finite(what, found) for what, found in theirs.items()))
-    differences = (_largest_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
+    differences = (_find_largest_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
     return Proof(tuple(differences), splined=splined, said=tuple(said))
 
 
-def _compile_kernels_ahead(find: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
-    return rehearsed_by(bypassing_programs()(lambda: find(copy_of(network), inputs)), count_cores() + 1)
+def _compile_kernels_ahead(compute: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
+    return rehearsed_by(bypassing_programs()(lambda: compute(copy_of(network), inputs)), count_cores() + 1)
 
 
-def _stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
-    """Outputs and derivatives, with remarks; in training mode if evaluation keeps no graph."""
+def _compute_stock_derivatives_and_remarks(
+    stock: nn.Module, inputs: Sequence[Any]
+) -> tuple[dict[str, NamedTensors], list[str]]:
+    # in training mode if evaluation keeps no graph
     try:
         found = compute_derivatives(stock, inputs)
         if stock.training or any(found[what] for what in DERIVATIVES):
@@ -161,10 +163,10 @@ def _stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[st
     except GraphError:
         if stock.training:
             raise
-    return _derivatives_in_training(stock, inputs), [IN_TRAINING]
+    return _compute_derivatives_in_training(stock, inputs), [IN_TRAINING]
 
 
-def _derivatives_in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
+def _compute_derivatives_in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
     # outputs as the network was given, and derivatives in training
     outputs = compute_outputs(network, inputs)
     return {**compute_derivatives(network.train(), inputs), OUTPUTS: outputs}
@@ -182,7 +184,7 @@ def _cast_network_to_float64(network: nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if value is torch.float32:
                 setattr(module, name, torch.float64)
-    cast_projects_to_float64(network)
+    cast_project_modules_to_float64(network)
 
 
 @bypassing_programs()
@@ -209,41 +211,41 @@ def measure_times(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any],
 
 _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
     "call": lambda network, inputs: call_network(network, detach_inputs(inputs)),
-    "call and gradients": call_and_differentiate,
+    "call and gradients": call_and_compute_gradients,
 }
 
 
-def _spline_differences(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[_Difference, ...]:
+def _find_spline_differences(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[_Difference, ...]:
     theirs, ours = (
-        _outputs_and_input_gradients(network.requires_grad_(False), inputs) for network in (stock, converted)
+        _compute_outputs_and_input_gradients(network.requires_grad_(False), inputs) for network in (stock, converted)
     )
-    floor = _least_scale_of_differences(theirs)
+    floor = _compute_least_scale_of_differences(theirs)
     return tuple(
-        _Difference(name, 1, *_absolute_and_relative_difference(theirs[name], ours[name], floor), name)
+        _Difference(name, 1, *_compute_absolute_and_relative_difference(theirs[name], ours[name], floor), name)
         for name in ours
         if name in theirs
     )
 
 
-def _outputs_and_input_gradients(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
-    with suppress_notices():
+def _compute_outputs_and_input_gradients(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
+    with suppress_slow_path_warnings():
         try:
-            outputs, gradients = compute_outputs_and_derivatives(network, inputs, tracked=True, orders=1)
+            outputs, gradients = compute_outputs_and_derivatives(network, inputs, by_inputs=True, orders=1)
         except TpgenError:
-            return compute_outputs_and_derivatives(network, inputs, tracked=True, orders=0)[0]
+            return compute_outputs_and_derivatives(network, inputs, by_inputs=True, orders=0)[0]
     return outputs | {f"gradient of {name}": g for name, g in gradients.items()}
 
 
-def _largest_difference(
-    label: str, stock: NamedTensors, converted: NamedTensors, leniently: bool = False
+def _find_largest_difference(
+    label: str, stock: NamedTensors, converted: NamedTensors, skip_non_finite_stock: bool = False
 ) -> _Difference:
     # a gradient of one network alone must be zero
     worst = _Difference(label, len(stock), 0.0, 0.0, "-")
-    floor = _least_scale_of_differences(stock)
+    floor = _compute_least_scale_of_differences(stock)
     for name in stock | converted:
         given = [named[name] for named in (stock, converted) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
-        absolute, relative = _absolute_and_relative_difference(wanted, got, floor, leniently)
+        absolute, relative = _compute_absolute_and_relative_difference(wanted, got, floor, skip_non_finite_stock)
         if relative > worst.relative:
             worst = _Difference(
                 label, len(stock), absolute, relative, f"{name}{_remark_on_one_sided_nans(wanted, got)}"
@@ -251,31 +253,31 @@ def _largest_difference(
     return worst
 
 
-def _remark_on_one_sided_nans(wanted: Tensor, got: Tensor) -> str:
-    sides = {"stock": bool((~wanted.isfinite() & got.isfinite()).any())}
-    sides["converted"] = bool((wanted.isfinite() & ~got.isfinite()).any())
+def _remark_on_one_sided_nans(stock: Tensor, converted: Tensor) -> str:
+    sides = {"stock": bool((~stock.isfinite() & converted.isfinite()).any())}
+    sides["converted"] = bool((stock.isfinite() & ~converted.isfinite()).any())
     said = [f"no numbers in the {side} network alone" for side, lacks in sides.items() if lacks]
     return f" ({'; '.join(said)})" if said else ""
 
 
-def _least_scale_of_differences(found: NamedTensors) -> float:
-    return _FLOOR * max((_largest_entry(x[x.isfinite()]) for x in found.values()), default=0.0)
+def _compute_least_scale_of_differences(tensors: NamedTensors) -> float:
+    return _FLOOR * max((_compute_largest_entry(x[x.isfinite()]) for x in tensors.values()), default=0.0)
 
 
-def _absolute_and_relative_difference(
-    wanted: Tensor, got: Tensor, floor: float, leniently: bool = False
+def _compute_absolute_and_relative_difference(
+    stock: Tensor, converted: Tensor, floor: float, skip_non_finite_stock: bool = False
 ) -> tuple[float, float]:
     # the largest difference, absolute and relative to the largest entry
     # a NaN or infinity equals the same value; ``leniently``, any value, as NaNs spread freely into derivatives
-    same = ~wanted.isfinite() & (leniently | (wanted == got) | (wanted.isnan() & got.isnan()))
-    wanted, got = wanted[~same], got[~same]
-    absolute, scale = _largest_entry(wanted - got), max(_largest_entry(wanted), floor)
+    same = ~stock.isfinite() & (skip_non_finite_stock | (stock == converted) | (stock.isnan() & converted.isnan()))
+    stock, converted = stock[~same], converted[~same]
+    absolute, scale = _compute_largest_entry(stock - converted), max(_compute_largest_entry(stock), floor)
     if math.isfinite(absolute) and scale > 0:
         return absolute, absolute / scale
     return absolute, 0.0 if absolute == 0 else math.inf  # a NaN is not equal to a number, so the worst there is
 
 
-def _largest_entry(x: Tensor) -> float:
+def _compute_largest_entry(x: Tensor) -> float:
     return float(x.abs().max()) if x.numel() else 0.0
 
 

@@ -27,7 +27,7 @@ from tpgen.networks.conversion.obstacles import (
     is_hooked_or_patched,
     why_patched,
 )
-from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
+from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul_kernel
 from tpgen.networks.conversion.operations.pairs import run_once_per_pair
 from tpgen.networks.conversion.operations.splines import choose_net_or_spline
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, get_swap_mark, name_class_with_package
@@ -38,10 +38,10 @@ TAKER = "_tpgen_taker"
 FOR_WEIGHTS = "_tpgen_for_weights"  # whether the results may be the weights of a product that mixes all copies
 
 
-def _describe_net(net: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_net_backend(net: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
     # name what computes a radial net, for the report: kernels where they are allowed and can run
-    why = why_no_matmul(*net.parameters()) if extra["_tpgen_kernels"] else None
-    by = "tpgen" if extra["_tpgen_kernels"] and not why else "torch"
+    why = why_no_matmul_kernel(*net.parameters()) if swap_attributes["_tpgen_kernels"] else None
+    by = "tpgen" if swap_attributes["_tpgen_kernels"] and not why else "torch"
     return f"{by} products (scales in the weights{f'; {why}' if why else ''})"
 
 
@@ -55,20 +55,20 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
     _tpgen_splined = False
 
     def forward(self, input: Tensor) -> Tensor:
-        """As e3nn's, or by splines; once per marked pair of edges."""
+        """e3nn's net, or a spline; computed once per marked pair of edges."""
         if not torch.jit.is_scripting():
             node = None if isinstance(input, Tensor) else record_leaf_call(self, input)  # fx looks into a Sequential
             if node is not None:
                 return node
-            if not _have_layers_changed_since_swap(self):
+            if not _have_layers_changed_since_conversion(self):
                 compute, given = choose_net_or_spline(self, partial(_evaluate_net, self), input)
-                return run_once_per_pair(compute, given, feeds_product_of_pairs(self), marked=input)
+                return run_once_per_pair(compute, given, feeds_product_taking_pairs(self), marked=input)
         for layer in self:
             input = layer(input)
         return input
 
 
-def _have_layers_changed_since_swap(net: nn.Module) -> bool:
+def _have_layers_changed_since_conversion(net: nn.Module) -> bool:
     # whether the layers must be called: something was added to one of them, or put in its place, after the swap
     return any(
         type(layer) is not _Layer
@@ -103,29 +103,31 @@ def _list_layers_in_call_order(net: nn.Module) -> Iterable[Any]:
 
 
 def find_radial_net_swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of a `FullyConnectedNet`, or `KeptModule`; None for other and swapped modules."""
+    """`ClassSwap` that converts e3nn's `FullyConnectedNet`, or `KeptModule`; None for other modules."""
     if type(module) is not FullyConnectedNet or get_swap_mark(module) is not None:
         return None
-    why = why_patched(module) or next(filter(None, map(_why_layer_keeps_net, _list_layers_in_call_order(module))), None)
+    why = why_patched(module) or next(
+        filter(None, map(_why_layer_unconvertible, _list_layers_in_call_order(module))), None
+    )
     if why:
         return KeptModule(module, why)
     covers = tuple(name for name, _ in module.named_children())
     extra = {"_tpgen_kernels": allows_kernels(options), TAKER: ()}
-    return ClassSwap(module, ConvertedFullyConnectedNet, _describe_net, extra, covers=covers)
+    return ClassSwap(module, ConvertedFullyConnectedNet, _describe_net_backend, extra, covers=covers)
 
 
 def find_weight_net_swap(
-    network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
+    network: nn.Module, block: nn.Module, net_and_product_names: tuple[str, str], options: Mapping[str, Any]
 ) -> Iterator[SwapOrKept]:
-    """Yield the swap of a net that feeds one product; ``names``: of net and product in the block."""
-    net: Any = getattr(block, names[0], None)
+    """Yield the swap of a net that feeds one product of ``block``."""
+    net: Any = getattr(block, net_and_product_names[0], None)
     found = find_radial_net_swap(net, options) if isinstance(net, nn.Module) else None
     if isinstance(found, ClassSwap) and count_places_in_network(network, net) == 1:
-        yield replace(found, extra={**found.extra, TAKER: (block, *names)})
+        yield replace(found, extra={**found.extra, TAKER: (block, *net_and_product_names)})
 
 
-def feeds_product_of_pairs(net: nn.Module) -> bool:
-    """Whether a net's results go straight to a product that takes rows of pairs."""
+def feeds_product_taking_pairs(net: nn.Module) -> bool:
+    """Whether a net's results go straight to a product that takes weights per pair of edges."""
     if not (taker := getattr(net, TAKER)):
         return False
     block, name, gets = taker
@@ -134,8 +136,7 @@ def feeds_product_of_pairs(net: nn.Module) -> bool:
     return takes and not (is_hooked_or_patched(net) or is_hooked_or_patched(product) or "forward" in block.__dict__)
 
 
-def _why_layer_keeps_net(layer: Any) -> str | None:
-
+def _why_layer_unconvertible(layer: Any) -> str | None:
     if parametrize.is_parametrized(layer):
         return "of a layer that is parametrised: convert first, then parametrise"
     if type(layer) is not _Layer:

@@ -27,28 +27,31 @@ _PROGRAMS = {
 }
 
 
-def list_networks(function: str, given: Any, concerns: Callable[[nn.Module], bool]) -> list[nn.Module]:
+def list_networks(
+    caller_name: str, network_or_holder: Any, is_relevant: Callable[[nn.Module], bool]
+) -> list[nn.Module]:
     """Networks in a module, list, dict or object such as a calculator; `InputError` if none."""
-    if isinstance(given, nn.Module):
-        return [given]
-    networks = {} if _describe_kind_of_program(given) else held_networks(given)
+    if isinstance(network_or_holder, nn.Module):
+        return [network_or_holder]
+    networks = {} if _describe_kind_of_program(network_or_holder) else held_networks(network_or_holder)
     if not networks:
-        way = _advise_on_object_without_network(given)
-        raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(given)}{f': {way}' if way else ''}")
+        way = _advise_on_object_without_network(network_or_holder)
+        got = f"{a_kind(network_or_holder)}{f': {way}' if way else ''}"
+        raise InputError(f"network: {caller_name} takes a torch.nn.Module, got {got}")
     found = [*networks.values()]
-    if len(found) == 1 or isinstance(given, (list, tuple, Mapping)):
+    if len(found) == 1 or isinstance(network_or_holder, (list, tuple, Mapping)):
         return found
-    return [one for one in found if concerns(one)] or found  # an object may hold others beside these
+    return [one for one in found if is_relevant(one)] or found  # an object may hold others beside these
 
 
-def get_only_network(function: str, given: Any, concerns: Callable[[nn.Module], bool]) -> nn.Module:
-    """The only network of `list_networks`; `InputError` for several."""
-    network, *others = list_networks(function, given, concerns)
+def get_only_network(caller_name: str, network_or_holder: Any, is_relevant: Callable[[nn.Module], bool]) -> nn.Module:
+    """The only network in a module, list, dict or object; `InputError` for several."""
+    network, *others = list_networks(caller_name, network_or_holder, is_relevant)
     if others:
-        place = next(place for place, one in held_networks(given).items() if one is network)
+        place = next(place for place, one in held_networks(network_or_holder).items() if one is network)
         raise InputError(
-            f"network: {function} takes one network, got {a_kind(given)} that holds {len(others) + 1}: give each by "
-            f"itself, such as `given{place}`"
+            f"network: {caller_name} takes one network, got {a_kind(network_or_holder)} that holds {len(others) + 1}: "
+            f"give each by itself, such as `given{place}`"
         )
     return network
 
@@ -61,7 +64,7 @@ def explain_nothing_to_convert(network: nn.Module, kept: Sequence[KeptModule]) -
     if kept:
         reasons = "; ".join(sorted({k.why for k in kept}))
         return f"{name} holds nothing that can be converted: {reasons}"
-    if program := describe_held_program(network):
+    if program := describe_compiled_program(network):
         return f"{name} holds nothing that can be converted: it runs {program}"
     return (
         f"{name} holds no tensor product, linear layer or harmonics of e3nn's and no module of a project tpgen knows: "
@@ -69,23 +72,28 @@ def explain_nothing_to_convert(network: nn.Module, kept: Sequence[KeptModule]) -
     )
 
 
-def describe_held_program(network: nn.Module) -> str | None:
-    """Kind of a held program."""
+def describe_compiled_program(network: nn.Module) -> str | None:
+    """Kind of a module's scripted, traced or compiled program, or None."""
     return next(
         filter(None, map(_describe_kind_of_program, (network, *vars(network).values(), *network.children()))), None
     )
 
 
-def _describe_kind_of_program(held: Any) -> str | None:
-    homes = [f"{cls.__module__}." for cls in type(held).__mro__]
+def _describe_kind_of_program(program: Any) -> str | None:
+    homes = [f"{cls.__module__}." for cls in type(program).__mro__]
     return next((said for home, said in _PROGRAMS.items() if any(h.startswith(home) for h in homes)), None)
 
 
-def _advise_on_object_without_network(given: Any) -> str | None:
-    if program := _describe_kind_of_program(given):
+def _advise_on_object_without_network(network_or_holder: Any) -> str | None:
+    if program := _describe_kind_of_program(network_or_holder):
         return program
-    if isinstance(given, (str, PathLike)):
-        return f"load the file first, as in torch.load({str(given)!r}, weights_only=False), or as its project does"
-    if isinstance(given, Mapping) and given and all(isinstance(x, torch.Tensor) for x in given.values()):
+    if isinstance(network_or_holder, (str, PathLike)):
+        file = f"torch.load({str(network_or_holder)!r}, weights_only=False)"
+        return f"load the file first, as in {file}, or as its project does"
+    if (
+        isinstance(network_or_holder, Mapping)
+        and network_or_holder
+        and all(isinstance(x, torch.Tensor) for x in network_or_holder.values())
+    ):
         return "tensors alone are no network: convert a network that has loaded them"
     return None

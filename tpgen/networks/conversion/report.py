@@ -14,7 +14,7 @@ from tpgen.networks.conversion.proof import Proof, Times
 
 @dataclass(frozen=True)
 class Replaced:
-    """A converted module: names, class before, code now."""
+    """Report row of a converted module: names, class before, code now."""
 
     paths: tuple[str, ...]
     was: str
@@ -23,7 +23,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Stayed:
-    """A module that stayed: names, class, reason."""
+    """Report row of an unconverted module: names, class, reason."""
 
     paths: tuple[str, ...]
     was: str
@@ -32,7 +32,7 @@ class Stayed:
 
 @dataclass(frozen=True)
 class Conversion(Shown):
-    """Report of a conversion: converted modules, modules that stayed, proof, times.
+    """Report of a conversion: converted modules, unconverted modules, proof, times.
 
     >>> print(Conversion("Net", (Replaced(("a", "b"), "e3nn.TensorProduct", "tpgen kernel"),), ()))
     Net: 1 module computes with tpgen, 0 stay as they are
@@ -65,7 +65,7 @@ class Conversion(Shown):
         parts = [head]
         for found, columns in ((self.replaced, ("was", "computes with")), (self.possible, ("is", "can compute with"))):
             if found:
-                texts, shared = _remarks_once([r.now for r in found])
+                texts, shared = _factor_out_repeated_remarks([r.now for r in found])
                 rows = [(_join_names(r.paths), r.was, text) for r, text in zip(found, texts, strict=True)]
                 parts += [table([("module", *columns), *rows]), *(["\n".join(shared)] if shared else [])]
         if self.kept:
@@ -76,10 +76,10 @@ class Conversion(Shown):
         return "\n\n".join(parts)
 
 
-def _remarks_once(texts: list[str]) -> tuple[list[str], list[str]]:
+def _factor_out_repeated_remarks(texts: list[str]) -> tuple[list[str], list[str]]:
     """Say a remark, "name (remark)", of three texts or more once.
 
-    >>> _remarks_once(["kernel (made)", "kernel (made)", "kernel (made); by row", "kernel (fused)"])
+    >>> _factor_out_repeated_remarks(["kernel (made)", "kernel (made)", "kernel (made); by row", "kernel (fused)"])
     (['kernel', 'kernel', 'kernel; by row', 'kernel (fused)'], ['kernel: made'])
     """
     shared: dict[str, str] = {}
@@ -95,5 +95,5 @@ def _remarks_once(texts: list[str]) -> tuple[list[str], list[str]]:
 _REMARK = re.compile(r"([^(;:]+) \(([^()]+)\)")
 
 
-def _join_names(paths: tuple[str, ...]) -> str:
-    return " = ".join(path or "(the network itself)" for path in paths)
+def _join_names(module_paths: tuple[str, ...]) -> str:
+    return " = ".join(path or "(the network itself)" for path in module_paths)

@@ -18,7 +18,7 @@ Names = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Selection:
-    """Patterns of module or class names to keep, and to convert alone.
+    """Patterns of module or class names not to convert, and to convert alone.
 
     A pattern selects all submodules too; ``*`` matches any text.
     """
@@ -26,9 +26,9 @@ class Selection:
     keep: tuple[str, ...] = ()
     only: tuple[str, ...] | None = None
 
-    def why_not(self, names: set[str], parts: set[str]) -> str | None:
-        """Why a module with these names and ``parts`` is left out; None if selected."""
-        if name := next((name for name in self.keep if _matches_any(name, names | parts)), None):
+    def why_left_out(self, names: set[str], part_names: set[str]) -> str | None:
+        """Why a module with these names and ``part_names`` is not converted; None if selected."""
+        if name := next((name for name in self.keep if _matches_any(name, names | part_names)), None):
             return f"among keep={name!r}"
         if self.only is None or any(_matches_any(name, names) for name in self.only):
             return None
@@ -38,7 +38,7 @@ class Selection:
 def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
     """Make a selection; raises `InputError` for a name of no module."""
     chosen = Selection(_parse_names_option("keep", keep), None if only is None else _parse_names_option("only", only))
-    known = set().union(*_list_names_with_holders(network).values())
+    known = set().union(*_list_own_and_parent_names(network).values())
     for argument, names in (("keep", chosen.keep), ("only", chosen.only or ())):
         for name in names:
             if not _matches_any(name, known):
@@ -51,26 +51,28 @@ def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
     return chosen
 
 
-def _describe_nearest_name(name: str, known: set[str]) -> str:
-    ends = sorted(other for other in known if other.rpartition(".")[2] == name)
-    nearest = ends or get_close_matches(name, sorted(known), 1)
+def _describe_nearest_name(name: str, known_names: set[str]) -> str:
+    ends = sorted(other for other in known_names if other.rpartition(".")[2] == name)
+    nearest = ends or get_close_matches(name, sorted(known_names), 1)
     return f" (the nearest is {nearest[0]!r})" if nearest else ""
 
 
-def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selection) -> list[SwapOrKept]:
-    """Findings, with left-out swaps as `KeptModule`, and without swaps that only serve such a child.
+def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], selection: Selection) -> list[SwapOrKept]:
+    """Findings, with unselected swaps as `KeptModule`, and without swaps that only serve such a child.
 
     Raises `InputError` if ``only`` names mere parts of swaps.
     """
-    if chosen == Selection():
+    if selection == Selection():
         return list(findings)
     names, parts = (
-        _list_names_with_holders(network),
-        {f.module: _names_of_parts_no_longer_called(network, f) for f in findings},
+        _list_own_and_parent_names(network),
+        {f.module: _list_names_of_children_uncalled_after_swap(network, f) for f in findings},
     )
     chosable = [f for f in findings if not _is_swapped_for_child(f) and not _concerns_project(f)]
-    _refuse_only_names_of_parts(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
-    left_out = {f.module: why for f in chosable if (why := chosen.why_not(names[f.module], parts[f.module]))}
+    _check_only_names_whole_modules(
+        network, selection, {f.module: (names[f.module], parts[f.module]) for f in chosable}
+    )
+    left_out = {f.module: why for f in chosable if (why := selection.why_left_out(names[f.module], parts[f.module]))}
     alone = {f.module for f in findings if isinstance(f, ClassSwap) and f.paired and f.module in left_out}
     rest = [f for f in findings if not (_is_swapped_for_child(f) and alone.intersection(f.module.children()))]
     return [
@@ -79,12 +81,12 @@ def apply_selection(network: nn.Module, findings: Sequence[SwapOrKept], chosen: 
     ]
 
 
-def _refuse_only_names_of_parts(
-    network: nn.Module, chosen: Selection, names_and_parts: dict[nn.Module, tuple[set[str], set[str]]]
+def _check_only_names_whole_modules(
+    network: nn.Module, selection: Selection, names_and_parts: dict[nn.Module, tuple[set[str], set[str]]]
 ) -> None:
     # names of mere parts of swapped modules are errors
     paths = {module: path for path, module in network.named_modules()}
-    for name in chosen.only or ():
+    for name in selection.only or ():
         if any(_matches_any(name, own) for own, _ in names_and_parts.values()):
             continue
         if whole := [paths[module] for module, (_, parts) in names_and_parts.items() if _matches_any(name, parts)]:
@@ -94,7 +96,7 @@ def _refuse_only_names_of_parts(
             )
 
 
-def _names_of_parts_no_longer_called(network: nn.Module, finding: SwapOrKept) -> set[str]:
+def _list_names_of_children_uncalled_after_swap(network: nn.Module, finding: SwapOrKept) -> set[str]:
     covers = finding.covers if isinstance(finding, ClassSwap) else ()
     inside = {part for name in covers for part in finding.module.get_submodule(name).modules()}
     paths = {path for path, module in network.named_modules(remove_duplicate=False) if module in inside}
@@ -109,10 +111,12 @@ def _is_swapped_for_child(finding: SwapOrKept) -> bool:
     return isinstance(finding, ClassSwap) and not finding.now
 
 
-def _parse_names_option(argument: str, given: Any) -> tuple[str, ...]:
-    names = given if isinstance(given, (tuple, list)) else (given,)
+def _parse_names_option(option_name: str, names_given: Any) -> tuple[str, ...]:
+    names = names_given if isinstance(names_given, (tuple, list)) else (names_given,)
     if not all(isinstance(name, str) for name in names):
-        raise InputError(f"{argument}: give the name of a module or of a class, or a list of them, got {given!r}")
+        raise InputError(
+            f"{option_name}: give the name of a module or of a class, or a list of them, got {names_given!r}"
+        )
     return tuple(names)
 
 
@@ -120,7 +124,7 @@ def _matches_any(pattern: str, names: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-def _list_names_with_holders(network: nn.Module) -> dict[nn.Module, set[str]]:
+def _list_own_and_parent_names(network: nn.Module) -> dict[nn.Module, set[str]]:
     # names of each module, of its class, and of the modules that hold it
     names: dict[nn.Module, set[str]] = {}
     paths = dict(network.named_modules(remove_duplicate=False))

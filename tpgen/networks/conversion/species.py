@@ -1,7 +1,6 @@
-"""Fully connected products with scalars, by matrices of each species.
+"""Fully connected products with scalars, by matrices of each species."""
 
-For few distinct rows of scalars (elements, atom types) an index selects matrices computed once.
-"""
+# For few distinct rows of scalars (elements, atom types) an index selects matrices computed once.
 
 from __future__ import annotations
 
@@ -31,13 +30,15 @@ WORTH_SPECIES = 10_000_000
 _TILE = 64
 
 
-def pull_back_gradients(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
-    """Gradients by operands, for cotangent ``g``, from a new call; None if not required."""
+def pull_back_gradients(
+    function: Callable[..., Tensor], operands: Sequence[Tensor], cotangent: Tensor
+) -> list[Tensor | None]:
+    """Gradients by operands, for cotangent ``cotangent``, from a new call; None if not required."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         own = [x.view_as(x) for x in operands]  # each by itself, though two may be the same tensor
         moving = [x for x in own if x.requires_grad]
-        found = iter(torch.autograd.grad(function(*own), moving, g, create_graph=again))
+        found = iter(torch.autograd.grad(function(*own), moving, cotangent, create_graph=again))
     return [next(found) if x.requires_grad else None for x in own]
 
 
@@ -55,51 +56,51 @@ class _PathWeightBlock:
     pair: int  # the path of the layer that they are part of
     scale: float  # to the coefficient that the layer has
 
-    def matrices(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
-        """A matrix per species, ``(species, u * w)``: sums over v times ``scalars``, or v = ``one_hot``."""
+    def compute_species_matrices(self, weight: Tensor, scalars: Tensor, species: Tensor | None) -> Tensor:
+        """A matrix per species, ``(species, u * w)``: weights summed over v times ``scalars``, or v = ``species``."""
         found = weight.view(self.shape)
-        if one_hot is not None:
-            return self.scale * found.transpose(0, 1).index_select(0, one_hot).flatten(1)
+        if species is not None:
+            return self.scale * found.transpose(0, 1).index_select(0, species).flatten(1)
         scaled = self.scale * scalars  # for each u by itself: `@` would lay the weights out anew
         return torch.bmm(scaled.expand(self.shape[0], *scalars.shape), found).transpose(0, 1).flatten(1)
 
 
 @dataclass(frozen=True)
 class SpeciesProduct:
-    """A fully connected product by matrices of each species."""
+    """A fully connected product with scalars, by one matrix per species."""
 
     plan: Plan
     blocks: tuple[_PathWeightBlock, ...]
 
     @cached_property
-    def operations(self) -> int:
+    def operations_per_row(self) -> int:
         """Multiply-adds per row of the product itself."""
         return sum(prod(block.shape) * self.plan.paths[block.pair].in1.ir.dim for block in self.blocks)
 
-    def is_worth(self, rows: int) -> bool:
-        """Whether the product itself takes longer for so many rows."""
-        return (rows + _TILE) * self.operations >= WORTH_SPECIES
+    def is_worth_selecting_matrices(self, rows: int) -> bool:
+        """Whether matrices are faster than the product for so many rows."""
+        return (rows + _TILE) * self.operations_per_row >= WORTH_SPECIES
 
-    def apply(self, x: Tensor, weight: Tensor, scalars: Tensor, species: Tensor) -> Tensor:
+    def multiply_by_species(self, x: Tensor, weight: Tensor, scalars: Tensor, species: Tensor) -> Tensor:
         """Fully connected product of ``x (rows, in1)`` and ``scalars[species]``; species get no gradient."""
         chosen, group = torch.unique(species, return_inverse=True)
         return self._multiply_rows_by_species_matrices(
             x, self._sum_path_matrices_of_species(weight, scalars.index_select(0, chosen), None), group
         )
 
-    def apply_grouped(self, x: Tensor, weight: Tensor, scalars: Tensor, groups: Groups) -> Tensor:
-        """As `apply`, with each species' rows given, in programs."""
+    def multiply_by_groups(self, x: Tensor, weight: Tensor, scalars: Tensor, groups: Groups) -> Tensor:
+        """Fully connected product of ``x`` and each row's ``scalars``, with ``groups`` of rows by species."""
         matrices = self._sum_path_matrices_of_species(weight, scalars.index_select(0, groups.species_of_group), None)
         return self._multiply_rows_by_species_matrices(x, matrices, groups.group)
 
-    def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
-        """The product with one-hot rows ``y``; None for other, few or differentiated rows."""
+    def multiply_by_one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
+        """Fully connected product of ``x`` with one-hot ``y``; None for other, few or differentiated rows."""
         program = recorded_program()
-        if program is not None and (found := self._apply_by_groups_of_program(program, x, weight, y)) is not None:
+        if program is not None and (found := self._multiply_by_program_groups(program, x, weight, y)) is not None:
             return found
         if not all(map(is_plain_tensor, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
-        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or not self.is_worth(len(x)):
+        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or not self.is_worth_selecting_matrices(len(x)):
             return None
         if (ones := find_ones(y)) is None:
             return None
@@ -112,22 +113,22 @@ class SpeciesProduct:
         )
 
     @property
-    def species(self) -> int:
+    def species_count(self) -> int:
         """Number of species: of scalars."""
         return self.blocks[0].shape[1]
 
-    def matrices_of(self, weight: Tensor, chosen: Tensor) -> Tensor:
-        """Matrices ``(len(chosen), numel)`` of the ``chosen`` species."""
-        return self._sum_path_matrices_of_species(weight, weight, chosen)
+    def slice_species_matrices(self, weight: Tensor, species: Tensor) -> Tensor:
+        """Matrices ``(len(species), numel)`` for indices ``species``."""
+        return self._sum_path_matrices_of_species(weight, weight, species)
 
-    def parts(self, weight: Tensor, chosen: Tensor) -> list[Tensor]:
-        """Weights of each path as a matrix, for the ``chosen`` species."""
-        every = len(chosen) == self.species
+    def split_weights_by_path(self, weight: Tensor, species: Tensor) -> list[Tensor]:
+        """Weights of each path as a matrix, for indices ``species``."""
+        every = len(species) == self.species_count
         split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
         found = [own.view(block.shape) for block, own in split]
-        return [(x if every else x.index_select(1, chosen)).flatten(1) for x in found]
+        return [(x if every else x.index_select(1, species)).flatten(1) for x in found]
 
-    def _apply_by_groups_of_program(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
+    def _multiply_by_program_groups(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
         if groups is None or y.requires_grad:
             return None
@@ -138,12 +139,12 @@ class SpeciesProduct:
     def _multiply_rows_by_species_matrices(self, x: Tensor, matrices: Tensor, species: Tensor) -> Tensor:
         return kernel_layer(x, matrices, species, describe(self.plan))
 
-    def _sum_path_matrices_of_species(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
+    def _sum_path_matrices_of_species(self, weight: Tensor, scalars: Tensor, species: Tensor | None) -> Tensor:
         # the matrices of each species, paths of the same segments added up
         found: dict[int, Tensor] = {}
         weights = weight.split([prod(block.shape) for block in self.blocks])
         for block, own in zip(self.blocks, weights, strict=True):
-            part = block.matrices(own, scalars, one_hot)
+            part = block.compute_species_matrices(own, scalars, species)
             found[block.pair] = found[block.pair] + part if block.pair in found else part
         parts = [found[n] for n in sorted(found)]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
@@ -161,13 +162,13 @@ def make_species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProdu
     layer = make_linear_plan(plan.irreps_in1, plan.irreps_out, pairs, shared_weights=ELEMENT)
     if why_kernel_unsupported(layer):
         return None
-    blocks = tuple(_make_path_weight_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
+    blocks = tuple(_make_weight_block_of_path(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
     return SpeciesProduct(layer, blocks)
 
 
-def _make_path_weight_block(path: Path, layer: Plan, pair: int) -> _PathWeightBlock:
+def _make_weight_block_of_path(path: Path, layer_plan: Plan, path_index: int) -> _PathWeightBlock:
     assert path.weight is not None
     coupling = path.in1.ir.dim**-0.5  # of l with 0 to l: the identity, of norm 1
-    scale = path.coefficient * coupling / layer.paths[pair].coefficient
+    scale = path.coefficient * coupling / layer_plan.paths[path_index].coefficient
     u, v, w = path.weight.shape
-    return _PathWeightBlock((u, v, w), pair, scale)
+    return _PathWeightBlock((u, v, w), path_index, scale)

@@ -11,7 +11,7 @@ from torch import nn
 from tpgen.base.errors import TpgenError
 from tpgen.emitter.leaf import keep_whole, look_inside
 from tpgen.networks.conversion.packages import (
-    check_switch_to_packaged_class,
+    check_installed_class_unchanged,
     get_module_name_in_package,
     switch_to_packaged_classes,
 )
@@ -24,7 +24,7 @@ _Description = str | Callable[[nn.Module, Mapping[str, Any]], str]
 
 @dataclass(frozen=True)
 class KeptModule:
-    """A module that stays, and the reason.
+    """A module that is not converted, and the reason.
 
     ``asked``: the caller left the module out.  ``general``: the reason concerns a whole project.
     """
@@ -88,7 +88,7 @@ SwapOrKept = ClassSwap | KeptModule
 
 
 def apply_swaps(swaps: Iterable[ClassSwap]) -> None:
-    """Apply all swaps, or none if one fails."""
+    """Give all modules their new classes, or none if one fails."""
     done: list[nn.Module] = []
     try:
         for swap in swaps:
@@ -113,7 +113,7 @@ def _apply_swap(swap: ClassSwap) -> None:
             setattr(module, name, value)
         if _is_called_by_own_forward(swap):
             keep_whole(module)
-        module.register_load_state_dict_post_hook(_move_programs_to_loaded_dtype)
+        module.register_load_state_dict_post_hook(_adapt_tpgen_children_to_loaded_dtype)
         _move_children_to_front(module, mark.extra)
     except BaseException:
         _undo_swap(module, mark)
@@ -125,13 +125,13 @@ def _is_called_by_own_forward(swap: ClassSwap) -> bool:
     return bool(swap.now) and swap.cls.__call__ is nn.Module.__call__
 
 
-def _move_children_to_front(module: nn.Module, names: Sequence[str]) -> None:
+def _move_children_to_front(module: nn.Module, child_names: Sequence[str]) -> None:
     # let added children come first: e3nn puts its own last in every copy, and tools pair buffers by their order
-    for name in [name for name in module._modules if name not in names]:
+    for name in [name for name in module._modules if name not in child_names]:
         module._modules[name] = module._modules.pop(name)
 
 
-def _move_programs_to_loaded_dtype(module: nn.Module, _keys: Any) -> None:
+def _adapt_tpgen_children_to_loaded_dtype(module: nn.Module, _keys: Any) -> None:
     # to the device of the tensors that the module has loaded
     for program in module._modules.values():
         if isinstance(program, PlannedModule):
@@ -139,11 +139,10 @@ def _move_programs_to_loaded_dtype(module: nn.Module, _keys: Any) -> None:
 
 
 def get_swap_mark(module: nn.Module) -> SwapMark | None:
-    """The mark of a swapped module, or None."""
     return module.__dict__.get(MARK)
 
 
-def describe_code_that_computes(module: nn.Module) -> str:
+def describe_computing_code(module: nn.Module) -> str:
     """Report text on a swapped module's code."""
     mark = get_swap_mark(module)
     assert mark is not None
@@ -159,16 +158,16 @@ def undo_swaps(*networks: nn.Module) -> None:
     modules = [module for network in networks for module in network.modules()]
     swapped = [module for module in modules if get_swap_mark(module) is not None]
     for module in swapped:
-        _check_can_undo(module, swapped)
+        _check_swap_can_be_undone(module, swapped)
     for module in modules:
         mark = get_swap_mark(module)
-        check_switch_to_packaged_class(module, type(module) if mark is None else mark.cls)
+        check_installed_class_unchanged(module, type(module) if mark is None else mark.cls)
     for module in swapped:
         undo_if_swapped(module)
     switch_to_packaged_classes(modules)
 
 
-def _check_can_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
+def _check_swap_can_be_undone(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
     mark = get_swap_mark(module)
     assert mark is not None
     if type(module) is not mark.swapped:
@@ -197,7 +196,7 @@ def _undo_swap(module: nn.Module, mark: SwapMark) -> None:
             delattr(module, name)
     look_inside(module)
     hooks = module._load_state_dict_post_hooks
-    for key in [key for key, hook in hooks.items() if hook is _move_programs_to_loaded_dtype]:
+    for key in [key for key, hook in hooks.items() if hook is _adapt_tpgen_children_to_loaded_dtype]:
         del hooks[key]
     module.__class__ = mark.cls
 

@@ -11,7 +11,7 @@ from e3nn import o3
 from e3nn.nn import FullyConnectedNet
 from torch import Tensor, nn
 
-from tpgen.networks.conversion.late_weights import mixes_copies
+from tpgen.networks.conversion.late_weights import is_uvw_with_row_weights
 from tpgen.networks.conversion.obstacles import is_hooked_or_patched
 from tpgen.networks.conversion.products import describe_product
 from tpgen.networks.conversion.radial import FOR_WEIGHTS
@@ -26,7 +26,7 @@ class SequentialForWeights(nn.Sequential):
     """An `nn.Sequential` whose results, weights of a product, may be postponed."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As PyTorch's; the last layer may be postponed."""
+        """Call the modules in sequence; the last layer may be postponed."""
         if not torch.jit.is_scripting():
             return _run_net_and_postpone_last_layer(self, input)
         for module in self:
@@ -54,10 +54,10 @@ def _append_bias_row_to_matrix(weight: Tensor, bias: Optional[Tensor] = None) ->
 _LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _append_bias_row_to_matrix, adds) for adds in (False, True))
 
 
-def add_late_weight_swaps(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
-    """Add swaps of nets as wide as weights of kernel products that mix copies."""
+def add_weight_net_swaps(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
+    """Add swaps that let nets postpone the weights of `uvw` products by kernels."""
     swaps = [f for f in findings if isinstance(f, ClassSwap)]
-    products = {plan.weight_numel for f in swaps if (plan := _plan_if_kernel_mixes_copies(f)) is not None}
+    products = {plan.weight_numel for f in swaps if (plan := _get_plan_if_uvw_kernel_product(f)) is not None}
     seen = {f.module for f in findings}
     nets = [
         ClassSwap(module, SequentialForWeights, "")
@@ -69,24 +69,30 @@ def add_late_weight_swaps(network: nn.Module, findings: Sequence[SwapOrKept]) ->
     ]
     own = [f.module for f in (*swaps, *nets) if _get_output_width(f.module) in products]
     widths = {_get_output_width(module) for module in own}
-    return [*(_let_swap_postpone_weights(f, widths) if isinstance(f, ClassSwap) else f for f in findings), *nets]
+    return [*(_mark_swap_to_postpone_weights(f, widths) if isinstance(f, ClassSwap) else f for f in findings), *nets]
 
 
-def _plan_if_kernel_mixes_copies(swap: ClassSwap) -> Plan | None:
+def _get_plan_if_uvw_kernel_product(swap: ClassSwap) -> Plan | None:
     # the plan of a product that mixes all copies by a kernel
     program = swap.extra.get(PROGRAM)
     if not isinstance(swap.module, o3.TensorProduct) or program is None or program.choice.strategy != "kernel":
         return None
-    return program.plan if mixes_copies(program.plan) else None
+    return program.plan if is_uvw_with_row_weights(program.plan) else None
 
 
-def _let_swap_postpone_weights(swap: ClassSwap, widths: set[int | None]) -> ClassSwap:
+def _mark_swap_to_postpone_weights(swap: ClassSwap, weight_widths: set[int | None]) -> ClassSwap:
     if isinstance(swap.module, FullyConnectedNet):
         return (
-            replace(swap, extra={**swap.extra, FOR_WEIGHTS: True}) if _get_output_width(swap.module) in widths else swap
+            replace(swap, extra={**swap.extra, FOR_WEIGHTS: True})
+            if _get_output_width(swap.module) in weight_widths
+            else swap
         )
-    plan = _plan_if_kernel_mixes_copies(swap)
-    return swap if plan is None or plan.weight_numel not in widths else replace(swap, now=_describe_late_product)
+    plan = _get_plan_if_uvw_kernel_product(swap)
+    return (
+        swap
+        if plan is None or plan.weight_numel not in weight_widths
+        else replace(swap, now=_describe_late_product_backend)
+    )
 
 
 def _get_output_width(net: nn.Module) -> int | None:
@@ -95,5 +101,8 @@ def _get_output_width(net: nn.Module) -> int | None:
     return getattr(last, "h_out" if isinstance(net, FullyConnectedNet) else "out_features", None)
 
 
-def _describe_late_product(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    return describe_product(module, extra) + "; summed by node before the last layer of its net, where that is less"
+def _describe_late_product_backend(module: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
+    return (
+        describe_product(module, swap_attributes)
+        + "; summed by node before the last layer of its net, where that is less"
+    )

@@ -15,13 +15,13 @@ from tpgen.kernels.rows import DESTINATIONS, EDGES
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
 from tpgen.networks.conversion.gathers import GatheredRows, get_source_of_postponed_rows, is_index_in_range
-from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, plan_late_weights
+from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, plan_sum_before_last_layer
 from tpgen.networks.conversion.postponed import (
     REST,
     Postponed,
     compute_if_postponed,
-    count_down_to_postpone,
-    swap_tensors_if_unheld,
+    count_down_to_zero,
+    swap_tensors_if_possible,
 )
 from tpgen.networks.recording import ComputedInput, encode_size, recorded_program
 from tpgen.nn.autocast import is_autocasting
@@ -36,7 +36,7 @@ _MOST = 0.7  # the share of nodes with rows up to which sums of the others, zero
 
 @dataclass(frozen=True)
 class LastLayer:
-    """Last layer of a net: ``multiply(h, *parameters)`` equals rows ``h`` times ``matrix(*parameters)``.
+    """Last layer of a net: ``multiply(h, *parameters)`` equals ``h @ matrix(*parameters)``.
 
     ``adds``: the matrix ends with a row of biases.  The last ``factors`` operands multiply results.
     """
@@ -63,12 +63,16 @@ class PostponedRows(Postponed):
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     weights: Any
 
-    def computed(self) -> Tensor:
-        """Compute now; the product postpones no call for a while."""
+    def compute_values(self) -> Tensor:
+        """Compute products now; the product postpones no call for a while."""
         product: Any = self.made.function
         product.program.rest = REST
         w = self._compute_weights_if_unwritten()
-        return super().computed() if w is None else self.made.computed(partial(product.of, w))
+        return (
+            super().compute_values()
+            if w is None
+            else self.made.call_in_recorded_state(partial(product.multiply_edges, w))
+        )
 
     def _compute_weights_if_unwritten(self) -> Tensor | None:
         # those of the product, whose hooks run; None where somebody has written to them since
@@ -77,7 +81,7 @@ class PostponedRows(Postponed):
         if product.layer is _NO_LAYER:
             return w
         if isinstance(w, Postponed) and w.made.function is product.layer:
-            w = w.become_plain()
+            w = w.become_plain_tensor()
         return None if isinstance(w, Postponed) or w._version else w
 
     def sum_by_node(self, nodes: Tensor, count: Any) -> Any:
@@ -94,12 +98,12 @@ class PostponedRows(Postponed):
         hidden = self.made.operands[2].shape[1] + product.layer.adds
         program, source = recorded_program(), get_source_of_postponed_rows(self.made.operands[0])
         has_numbers = are_plain(source) or (program is not None and not program.traced)
-        places, nodes, found = _find_nodes_with_edges(nodes, count, has_numbers)
+        places, nodes, found = _renumber_nodes_with_edges(nodes, count, has_numbers)
         known = _size_or_hint_of_symbol(found)
-        late = plan_late_weights(product.program.plan, hidden, known)
-        if late is None or not late.is_worth(_size_or_hint_of_symbol(nodes.shape[0]), known, hidden):
+        late = plan_sum_before_last_layer(product.program.plan, hidden, known)
+        if late is None or not late.is_sum_first_faster(_size_or_hint_of_symbol(nodes.shape[0]), known, hidden):
             return None
-        sums = self.made.computed(partial(product.before_last_layer, late, nodes, found))
+        sums = self.made.call_in_recorded_state(partial(product.sum_before_last_layer, late, nodes, found))
         return sums if places is None else sums.new_zeros(count, sums.shape[1]).index_add(0, places, sums)
 
     def _sum_products_by_node_in_kernel(self, nodes: Tensor, count: Any) -> Any:
@@ -111,30 +115,32 @@ class PostponedRows(Postponed):
             or not are_plain(get_source_of_postponed_rows(self.made.operands[0]), w)
         ):
             return NotImplemented
-        return self.made.computed(partial(product.by_kernel, w, nodes, count))
+        return self.made.call_in_recorded_state(partial(product.sum_by_node_in_kernel, w, nodes, count))
 
 
 @dataclass(frozen=True)
 class _EdgeProduct:
-    """Products of edges with a last layer's weights, and sums by node."""
+    """Tensor products of edges with a last layer's weights, and sums by node."""
 
     program: Any
     layer: LastLayer  # as the weights are when the product is taken
     factors: int = 0  # of the rows of the product, the last operands
 
     def __call__(self, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        return self.of(self.layer(*_split_off_last_operands(self.factors, operands)[0]), x, y, *operands)
+        return self.multiply_edges(self.layer(*_split_off_last_operands(self.factors, operands)[0]), x, y, *operands)
 
-    def of(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        """Compute products of edges."""
+    def multiply_edges(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
+        """Tensor products of edges with weights ``w``, times factors among ``operands``."""
         return _multiply_rows_by_factors(
             self.program.forward(compute_if_postponed(x), y, w), _split_off_last_operands(self.factors, operands)[1]
         )
 
-    def by_kernel(self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        """Sum products by node in one kernel call."""
+    def sum_by_node_in_kernel(
+        self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor
+    ) -> Tensor:
+        """Tensor products of edges, summed by node in one kernel call."""
         y = _multiply_rows_by_factors(y, _split_off_last_operands(self.factors, operands)[1])
-        taken = x.results_and_index() if isinstance(x, GatheredRows) else None
+        taken = x.get_source_and_index() if isinstance(x, GatheredRows) else None
         if taken is None:
             call = FormCall(
                 (compute_if_postponed(x), y, w), (nodes,), self.program.kernel_text, FORWARD, (DESTINATIONS,), count
@@ -144,13 +150,13 @@ class _EdgeProduct:
             call = FormCall((x, y, w), (senders, nodes), self.program.kernel_text, FORWARD, EDGES, count)
         return forms.compute(call)[0]
 
-    def before_last_layer(
-        self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
+    def sum_before_last_layer(
+        self, plans: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
     ) -> Tensor:
-        """Sum products by node before the weights' last layer."""
+        """Tensor products of edges, summed by node before the last layer makes weights."""
         parameters, factors = _split_off_last_operands(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
-        return late.sum_by_node(
+        return plans.sum_by_node(
             compute_if_postponed(x),
             _multiply_rows_by_factors(y, factors),
             h,
@@ -167,46 +173,48 @@ def _identity(w: Tensor) -> Tensor:
 _NO_LAYER = LastLayer(_identity, _identity)  # of weights that no last layer makes
 
 
-def _split_off_last_operands(last: int, operands: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    return operands[: len(operands) - last], operands[len(operands) - last :]
+def _split_off_last_operands(count: int, operands: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    return operands[: len(operands) - count], operands[len(operands) - count :]
 
 
 def _multiply_rows_by_factors(rows: Tensor, factors: Sequence[Tensor]) -> Tensor:
     return reduce(torch.mul, factors, rows)
 
 
-def _find_nodes_with_edges(nodes: Tensor, count: Any, has_numbers: bool) -> tuple[Tensor | None, Tensor, Any]:
+def _renumber_nodes_with_edges(
+    node_of_edge: Tensor, node_count: Any, has_values: bool
+) -> tuple[Tensor | None, Tensor, Any]:
     # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
     found: Any = None
-    if has_numbers and nodes.numel() and is_index_in_range(nodes, count):
-        have = _which_nodes_have_edges(nodes, count)
-        found = _number_nodes(have, nodes) if int(have.sum()) <= _MOST * count else None
+    if has_values and node_of_edge.numel() and is_index_in_range(node_of_edge, node_count):
+        have = _find_which_nodes_have_edges(node_of_edge, node_count)
+        found = _list_and_number_nodes(have, node_of_edge) if int(have.sum()) <= _MOST * node_count else None
     program = recorded_program()
     if program is not None:
-        sources = nodes, encode_size(count)
+        sources = node_of_edge, encode_size(node_count)
         found = program.get_or_compute("nodes with edges", lambda *_: found, sources, lambda _: _NODES_WITH_EDGES)
-    return (None, nodes, count) if found is None else (*found, found[0].shape[0])
+    return (None, node_of_edge, node_count) if found is None else (*found, found[0].shape[0])
 
 
-def _which_nodes_have_edges(nodes: Tensor, count: int) -> Tensor:
-    return nodes.new_zeros(count, dtype=torch.bool).index_fill_(0, nodes, True)
+def _find_which_nodes_have_edges(node_of_edge: Tensor, node_count: int) -> Tensor:
+    return node_of_edge.new_zeros(node_count, dtype=torch.bool).index_fill_(0, node_of_edge, True)
 
 
-def _number_nodes(have: Tensor, nodes: Tensor) -> list[Tensor]:
-    return [have.nonzero()[:, 0], (have.cumsum(0) - 1).index_select(0, nodes)]
+def _list_and_number_nodes(have_edges: Tensor, node_of_edge: Tensor) -> list[Tensor]:
+    return [have_edges.nonzero()[:, 0], (have_edges.cumsum(0) - 1).index_select(0, node_of_edge)]
 
 
-def _list_nodes_with_edges(nodes: Tensor, size: Tensor) -> list[Tensor] | None:
-    if not is_index_in_range(nodes, len(size)):
+def _list_and_renumber_nodes_with_edges(node_of_edge: Tensor, node_range: Tensor) -> list[Tensor] | None:
+    if not is_index_in_range(node_of_edge, len(node_range)):
         return None
-    return _number_nodes(_which_nodes_have_edges(nodes, len(size)), nodes)
+    return _list_and_number_nodes(_find_which_nodes_have_edges(node_of_edge, len(node_range)), node_of_edge)
 
 
-_NODES_WITH_EDGES = ComputedInput(_list_nodes_with_edges, lambda *found: found)
+_NODES_WITH_EDGES = ComputedInput(_list_and_renumber_nodes_with_edges, lambda *found: found)
 
 
 def _are_weights_postponed(w: Any) -> bool:
-    return isinstance(w, _PostponedWeights) and w.open
+    return isinstance(w, _PostponedWeights) and w.is_uncomputed
 
 
 def _size_or_hint_of_symbol(size: Any) -> int | None:
@@ -222,19 +230,19 @@ def _can_postpone_call_on(*tensors: Tensor) -> bool:
     return are_plain(*tensors) or all(map(is_traced, tensors))
 
 
-def compute_or_postpone_weights(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
-    """Results of a last layer, postponed if that may save time."""
+def compute_or_postpone_weights(last_layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
+    """Weights of edges from a last layer, postponed if that may save time."""
     if h.dim() == 2 and _can_postpone_call_on(h, *parameters):
         edges, hidden = h.shape
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
         known = _size_or_hint_of_symbol(edges)
         if known is None or known * hidden * width >= WORTH_LATE:
-            return _PostponedWeights.of(layer, (h, *parameters), (edges, width))
-    return layer(h, *parameters)
+            return _PostponedWeights.make_postponed(last_layer, (h, *parameters), (edges, width))
+    return last_layer(h, *parameters)
 
 
-def multiply_or_postpone_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
-    """Products row by row, postponed if a sum by node may follow, unless ``hooked``."""
+def multiply_or_postpone_edges(product_module: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
+    """Tensor products of edges, postponed if a sum by node may follow, unless ``hooked``."""
     of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), get_source_of_postponed_rows(x)
     if (
         of_rows
@@ -242,11 +250,13 @@ def multiply_or_postpone_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooke
         and w.made.state_is_unchanged
         and _can_postpone_call_on(source, y, w.made.operands[0])
     ):
-        return _postpone_edge_products(program, x, y, w, _EdgeProduct(program, w.made.function), w.made.operands)
+        return _postpone_edge_products(
+            product_module, x, y, w, _EdgeProduct(product_module, w.made.function), w.made.operands
+        )
     w = compute_if_postponed(w)
-    if of_rows and _is_worth_postponing_products(program, source, x, y, w):
-        return _postpone_edge_products(program, x, y, w, _EdgeProduct(program, _NO_LAYER), (w,))
-    return program.forward(compute_if_postponed(x), y, w)
+    if of_rows and _is_worth_postponing_products(product_module, source, x, y, w):
+        return _postpone_edge_products(product_module, x, y, w, _EdgeProduct(product_module, _NO_LAYER), (w,))
+    return product_module.forward(compute_if_postponed(x), y, w)
 
 
 def _is_worth_postponing_products(product_module: Any, source: Tensor, x: Tensor, y: Tensor, w: Tensor) -> bool:
@@ -261,7 +271,7 @@ def _is_worth_postponing_products(product_module: Any, source: Tensor, x: Tensor
         return False
     if not _runs_generated_kernel(product_module) or not product_module.are_valid_rows(x, y, w):
         return False
-    return count_down_to_postpone(product_module, "rest")
+    return count_down_to_zero(product_module, "rest")
 
 
 def _are_matrices_of_equal_length(x: Any, y: Any, w: Any) -> bool:
@@ -273,7 +283,9 @@ def _are_matrices_of_equal_length(x: Any, y: Any, w: Any) -> bool:
 def _postpone_edge_products(
     product_module: Any, x: Tensor, y: Tensor, w: Tensor, product: _EdgeProduct, weight_operands: Sequence[Tensor]
 ) -> Tensor:
-    rows = PostponedRows.of(product, (x, y, *weight_operands), (x.shape[0], product_module.plan.irreps_out.dim))
+    rows = PostponedRows.make_postponed(
+        product, (x, y, *weight_operands), (x.shape[0], product_module.plan.irreps_out.dim)
+    )
     rows.weights = w
     return rows
 
@@ -285,51 +297,55 @@ def _runs_generated_kernel(product_module: Any) -> bool:
 # -- what networks do with them ----------------------------------------------------------------------------------------
 
 
-def _multiply_postponed(input: Any, other: Any, *, out: Any = None) -> Any:
+def _multiply_postponed_by_factor(input: Any, other: Any, *, out: Any = None) -> Any:
     made: Any
-    made, other = (input, other) if isinstance(input, Postponed) and input.open else (other, input)
+    made, other = (input, other) if isinstance(input, Postponed) and input.is_uncomputed else (other, input)
     factor = _convert_factor_to_column(made, other) if out is None else None
     if factor is None:
         return NotImplemented
     function: Any = made.made.function
     cls: Any = type(made)
     scaled = replace(function, factors=function.factors + 1)
-    found = cls.of(scaled, (*made.made.operands, factor), made.shape)
+    found = cls.make_postponed(scaled, (*made.made.operands, factor), made.shape)
     found.made.within, made.used = made.made.within, True
     if cls is PostponedRows:
         found.weights = made.weights
     return found
 
 
-def _divide_postponed(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -> Any:
+def _divide_postponed_by_factor(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -> Any:
     by_zero = isinstance(other, (int, float)) and other == 0
     if not isinstance(input, Postponed) or isinstance(other, Postponed) or by_zero or rounding_mode is not None:
         return NotImplemented
-    return _multiply_postponed(input, 1 / other, out=out)
+    return _multiply_postponed_by_factor(input, 1 / other, out=out)
 
 
-def _multiply_postponed_in_place(rows: Any, other: Any) -> Any:
+def _multiply_postponed_in_place(postponed: Any, other: Any) -> Any:
     # the tensor is another function from now on; products that were taken before keep theirs
-    found = _multiply_postponed(rows, other) if isinstance(rows, Postponed) and rows.open else NotImplemented
+    found = (
+        _multiply_postponed_by_factor(postponed, other)
+        if isinstance(postponed, Postponed) and postponed.is_uncomputed
+        else NotImplemented
+    )
     if found is not NotImplemented:
         with without_functions():
-            return rows if swap_tensors_if_unheld(rows, found) else NotImplemented
+            return postponed if swap_tensors_if_possible(postponed, found) else NotImplemented
     return found
 
 
-def _convert_factor_to_column(postponed: Any, other: Any) -> Tensor | None:
+def _convert_factor_to_column(postponed: Any, factor: Any) -> Tensor | None:
     # what rows that wait are multiplied by, as a column: a number, or one for each row; None for another factor
     if not postponed.made.state_is_unchanged:
         return None
-    if isinstance(other, (int, float)):
-        return postponed.made.operands[0].new_full((1, 1), other)
-    if not isinstance(other, Tensor) or isinstance(other, Postponed):
+    if isinstance(factor, (int, float)):
+        return postponed.made.operands[0].new_full((1, 1), factor)
+    if not isinstance(factor, Tensor) or isinstance(factor, Postponed):
         return None
-    if not _can_postpone_call_on(other, get_source_of_postponed_rows(postponed.made.operands[0])):
+    if not _can_postpone_call_on(factor, get_source_of_postponed_rows(postponed.made.operands[0])):
         return None
-    if other.dim() == 0:
-        return other.reshape(1, 1).clone()
-    return other.clone() if other.shape == (postponed.shape[0], 1) else None
+    if factor.dim() == 0:
+        return factor.reshape(1, 1).clone()
+    return factor.clone() if factor.shape == (postponed.shape[0], 1) else None
 
 
 def _scatter_add_postponed_rows(input: Any, dim: int, index: Any, src: Any, *, in_place: bool, out: Any = None) -> Any:
@@ -360,8 +376,10 @@ def _add_sums_of_postponed_rows(out: Tensor, nodes: Tensor, rows: PostponedRows,
 
 
 for _class in (_PostponedWeights, PostponedRows):
-    _class.RULES.update(dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _multiply_postponed))
-    _class.RULES.update(dict.fromkeys((torch.div, Tensor.div, Tensor.__truediv__), _divide_postponed))
+    _class.RULES.update(
+        dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _multiply_postponed_by_factor)
+    )
+    _class.RULES.update(dict.fromkeys((torch.div, Tensor.div, Tensor.__truediv__), _divide_postponed_by_factor))
     _class.RULES.update(dict.fromkeys((Tensor.mul_, Tensor.__imul__), _multiply_postponed_in_place))
 for _add, _takes_it in ((_scatter_add_postponed_rows, "scatter_add"), (_index_add_postponed_rows, "index_add")):
     PostponedRows.RULES[getattr(torch, _takes_it)] = partial(_add, in_place=False)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base.errors import DeployError
-from tpgen.networks.conversion.adapters import find_packages_in, list_packages_of_class
+from tpgen.networks.conversion.adapters import find_package_names_of_modules, list_package_names_of_class_and_bases
 from tpgen.networks.conversion.projects.mace_files import read_model
 
 INPUTS = ("pos", "edge_index", "atom_types", "cell", "edge_cell_shift")
@@ -77,7 +77,7 @@ class Model:
 
     def with_ghosts(self, network: nn.Module) -> Model:
         """A copy for atoms and ghosts, without a cell; `DeployError` unless Allegro."""
-        if "allegro" not in find_packages_in(network):
+        if "allegro" not in find_package_names_of_modules(network):
             raise DeployError(
                 f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
                 "neighbours: only Allegro is deployed with ghosts"
@@ -112,7 +112,7 @@ class OfStructures(nn.Module):
 
 def describe_model(network: nn.Module) -> Model:
     """Describe a MACE, NequIP or SevenNet network; `DeployError` for others."""
-    packages = list_packages_of_class(network)
+    packages = list_package_names_of_class_and_bases(network)
     for project, (_, make) in _PROJECTS.items():
         if project in packages:
             return make(network)

@@ -96,4 +96,4 @@ def test_large_is_a_result_or_the_work_of_long_sums(
     rows: int, inner: int, outputs: int, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WORTH_MATMUL", WORTH)
-    assert module._is_kernel_faster(torch.empty(rows, inner), torch.empty(inner, outputs)) == large
+    assert module._is_matmul_kernel_faster(torch.empty(rows, inner), torch.empty(inner, outputs)) == large

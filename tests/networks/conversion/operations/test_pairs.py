@@ -14,11 +14,11 @@ from tests.machine import needs_compiler
 from tpgen.networks.conversion.operations import pairs
 from tpgen.networks.conversion.operations.pairs import (
     convolve_edges_or_pairs,
-    copy_pair_marks,
+    copy_edge_pair_marks,
     get_marked_pairs,
     gradients_count_in_pairs,
+    limit_convolutions_to_local_rows,
     mark_edge_pairs,
-    return_local_rows,
     run_once_per_pair,
 )
 from tpgen.nn.conv import TensorProductConv
@@ -152,13 +152,13 @@ def test_layers_share_means_and_the_order_of_edges(name: str, convolves: bool, m
     graph, model, made = GRAPHS[name](), Potential(convolves), []
     model.layers = 3
     wanted = without(model, graph)
-    for function in ("_compute_mean_rows_of_pairs", "_permute_to_pairs"):
+    for function in ("_compute_mean_rows_of_pairs", "_permute_to_pair_order"):
         run = getattr(pairs, function)
         monkeypatch.setattr(pairs, function, lambda *given, f=function, run=run: made.append(f) or run(*given))
     for found, expected in zip(derivatives(model, graph), wanted, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     assert made == (
-        ["_compute_mean_rows_of_pairs", "_permute_to_pairs"] if convolves else ["_compute_mean_rows_of_pairs"]
+        ["_compute_mean_rows_of_pairs", "_permute_to_pair_order"] if convolves else ["_compute_mean_rows_of_pairs"]
     )
 
 
@@ -243,7 +243,7 @@ def test_edges_that_count_in_pairs_are_negatives_but_for_rounding() -> None:
     mark_edge_pairs(x, edges, vectors)
     exact = get_marked_pairs(x)
     assert exact is None or exact.pairs < len(x) // 2
-    with return_local_rows(len(graph.positions), in_pairs=True):
+    with limit_convolutions_to_local_rows(len(graph.positions), in_pairs=True):
         mark_edge_pairs(x, edges, vectors)
         assert get_marked_pairs(x).pairs == len(x) // 2
         one_way = x * (1 + 0.3 * (src < 4).double().unsqueeze(1))
@@ -273,7 +273,7 @@ def test_a_mark_is_on_one_tensor_as_it_was() -> None:
     mark_edge_pairs(x, edges, shifts)
     assert get_marked_pairs(x) is not None
     assert get_marked_pairs(x * 1.0) is None
-    copy_pair_marks(x, made := 2 * x)
+    copy_edge_pair_marks(x, made := 2 * x)
     assert get_marked_pairs(made) is not None
     x.add_(1)
     assert get_marked_pairs(x) is None

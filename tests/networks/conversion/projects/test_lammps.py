@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from tpgen._version import __version__
 from tpgen.base.errors import InputError, OptionError
 from tpgen.networks.conversion.operations.pairs import (
-    count_rows_to_return,
+    count_convolution_output_rows,
     gradients_count_in_pairs,
-    return_local_rows,
+    limit_convolutions_to_local_rows,
     take_first_rows,
 )
 from tpgen.networks.conversion.projects import lammps
@@ -34,13 +34,13 @@ class Project:
     def compute_forces(self, data: Any) -> None:
         self.in_pairs = gradients_count_in_pairs()
         rows = torch.ones(data.ntotal, 3)
-        self.rows = count_rows_to_return(rows)
+        self.rows = count_convolution_output_rows(rows)
         data.forward_exchange(rows, torch.empty_like(rows), 3)
         data.reverse_exchange(rows, torch.empty_like(rows), 3)
 
 
 class Converted(lammps.ConvertedForLammps, Project):
-    def prepare(self, data: Any) -> None:
+    def build_model_once(self, data: Any) -> None:
         pass
 
 
@@ -66,7 +66,7 @@ def test_convolutions_return_local_rows() -> None:
     model, data = Converted(), Data(4, 9, 12)
     model.compute_forces(data)
     assert (model.rows, len(data.seen[ASKED:])) == (4, 2)
-    assert count_rows_to_return(torch.ones(9, 3)) == 9  # afterwards all again
+    assert count_convolution_output_rows(torch.ones(9, 3)) == 9  # afterwards all again
 
 
 def test_a_rank_without_atoms_exchanges_zeros() -> None:
@@ -93,10 +93,10 @@ def test_rows_that_are_all_are_not_cut_off() -> None:
 
 
 def test_rows_are_all_again_after_an_error() -> None:
-    with suppress(ZeroDivisionError), return_local_rows(2):
-        assert count_rows_to_return(torch.ones(9, 3)) == 2
+    with suppress(ZeroDivisionError), limit_convolutions_to_local_rows(2):
+        assert count_convolution_output_rows(torch.ones(9, 3)) == 2
         _ = 1 // 0
-    assert count_rows_to_return(torch.ones(9, 3)) == 9
+    assert count_convolution_output_rows(torch.ones(9, 3)) == 9
 
 
 def test_a_file_says_in_one_line_that_another_tpgen_wrote_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.networks import lattice
 from tests.clients.ranks import Rank, Wires, cut
-from tpgen.networks.conversion.projects.lammps import DeduplicatedAtoms, find_owners
+from tpgen.networks.conversion.projects.lammps import DeduplicatedAtoms, find_atom_owners
 
 STRUCTURE = lattice(64, torch.float64)
 ATOMS = len(STRUCTURE.species)
@@ -23,7 +23,7 @@ def at_once(function: Callable, *items: Sequence) -> list:
 
 
 def once_each(ranks: list[Rank]) -> list[DeduplicatedAtoms]:
-    return [DeduplicatedAtoms(r, found) for r, found in zip(ranks, at_once(find_owners, ranks), strict=True)]
+    return [DeduplicatedAtoms(r, found) for r, found in zip(ranks, at_once(find_atom_owners, ranks), strict=True)]
 
 
 def cut_into(count: int) -> list[Rank]:

@@ -19,25 +19,25 @@ LONG, MANY = 32, 2**21  # products in a sum, and in all sums
 _WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not known: there may be thousands
 
 
-def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-    """``x @ (scale * w)`` of two matrices, differentiable to any order.
+def matmul(x: Tensor, weight: Tensor, scale: float | Tensor = 1.0) -> Tensor:
+    """``x @ (scale * weight)`` of two matrices, differentiable to any order.
 
     >>> matmul(torch.ones(2, 3), torch.ones(3, 4), scale=2.0)
     tensor([[6., 6., 6., 6.],
             [6., 6., 6., 6.]])
     """
-    if torch.compiler.is_compiling() or is_autocasting(x.device) or not _is_kernel_faster(x, w):
-        return x @ (w * scale)
-    layer = make_matrix_plan(*w.shape)
+    if torch.compiler.is_compiling() or is_autocasting(x.device) or not _is_matmul_kernel_faster(x, weight):
+        return x @ (weight * scale)
+    layer = make_matrix_plan(*weight.shape)
     if why_kernel_unsupported(layer):
-        return x @ (w * scale)
-    return kernel_product(x, x[:, :0], (w * scale).flatten(), describe(layer))
+        return x @ (weight * scale)
+    return kernel_product(x, x[:, :0], (weight * scale).flatten(), describe(layer))
 
 
-def why_no_matmul(*weights: Tensor) -> str | None:
+def why_no_matmul_kernel(*weights: Tensor) -> str | None:
     """Why no kernel multiplies by the matrices among weights, or None.
 
-    >>> why_no_matmul(torch.ones(3, 4, dtype=torch.float16))
+    >>> why_no_matmul_kernel(torch.ones(3, 4, dtype=torch.float16))
     'kernels compute in float32, float64 or bfloat16, not in float16'
     """
     matrices = (w for w in weights if w.dim() == 2)
@@ -45,7 +45,7 @@ def why_no_matmul(*weights: Tensor) -> str | None:
     return next(filter(None, found), None)
 
 
-def _is_kernel_faster(x: Tensor, w: Tensor) -> bool:
+def _is_matmul_kernel_faster(x: Tensor, w: Tensor) -> bool:
     if not (x.dim() == w.dim() == 2 and x.dtype == w.dtype):
         return False
     inner, outputs = w.shape

@@ -1,7 +1,6 @@
-"""Weights of edges by cubic splines of lengths instead of nets, for inference.
+"""Weights of edges by cubic splines of lengths instead of nets, for inference."""
 
-A spline takes three multiplications per weight, a net 64.
-"""
+# A spline takes three multiplications per weight, a net 64.
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ _PROGRAMS = "; its net in programs of compile_step and deploy"
 _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
 
-def allow_splines(swaps: Iterable[ClassSwap]) -> list[ClassSwap]:
-    """Let nets among swapped modules use splines; raises `OptionError` without such nets."""
+def allow_splines_in_swaps(swaps: Iterable[ClassSwap]) -> list[ClassSwap]:
+    """Swaps whose nets of lengths may use splines; raises `OptionError` without such nets."""
     found = [
-        replace(swap, now=_describe_net_or_spline, extra={**swap.extra, SPLINED: True})
+        replace(swap, now=_describe_net_or_spline_backend, extra={**swap.extra, SPLINED: True})
         if hasattr(swap.cls, SPLINED)
         else swap
         for swap in swaps
@@ -44,7 +43,6 @@ def allow_splines(swaps: Iterable[ClassSwap]) -> list[ClassSwap]:
 
 
 def has_splined_nets(network: nn.Module) -> bool:
-    """Whether a network has nets that may use splines."""
     return bool(_list_splined_nets(network))
 
 
@@ -56,7 +54,7 @@ def find_largest_spline_error(network: nn.Module) -> float:
 
 @contextmanager
 def disable_splines(network: nn.Module) -> Iterator[None]:
-    """Let nets compute without splines inside the context."""
+    """Let nets run without splines inside the context."""
     nets = _list_splined_nets(network)
     try:
         for net in nets:
@@ -71,7 +69,7 @@ def _list_splined_nets(network: nn.Module) -> list[nn.Module]:
     return [module for module in network.modules() if getattr(module, SPLINED, False)]
 
 
-def _describe_net_or_spline(net: nn.Module, _extra: Any) -> str:
+def _describe_net_or_spline_backend(net: nn.Module, _extra: Any) -> str:
     _, spline = _made.get(net, (None, None))
     if spline is None:
         return (
@@ -83,20 +81,20 @@ def _describe_net_or_spline(net: nn.Module, _extra: Any) -> str:
     return str(spline) + _PROGRAMS
 
 
-def choose_net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
-    """``compute`` and ``x``, or a spline and the lengths behind ``x``.
+def choose_net_or_spline(net: Any, evaluate_net: _Net, x: Tensor) -> tuple[_Net, Tensor]:
+    """``evaluate_net`` and ``x``, or a spline and the lengths behind ``x``.
 
-    The spline if requested, exact, with a kernel, and if ``x`` depends on lengths alone.
+    The spline if requested, accurate, with a kernel, and if ``x`` depends on lengths alone.
     """
     if not getattr(net, SPLINED):
-        return compute, x
+        return evaluate_net, x
     lengths = find_registered_lengths(x) if can_run_spline(x) else None
     if lengths is None or not _are_lengths_within_spline(lengths):
-        return compute, x
+        return evaluate_net, x
     constants = (*net.parameters(), *lengths.constants)
-    spline = _reuse_or_make_spline(net, compute, lengths, constants)
+    spline = _reuse_or_make_spline(net, evaluate_net, lengths, constants)
     if not spline.slopes_error <= SLOPE_ERROR:
-        return compute, x
+        return evaluate_net, x
     return lambda r: evaluate_spline(spline, r, constants), lengths.column
 
 
@@ -106,28 +104,30 @@ def _are_lengths_within_spline(lengths: RowsByLength) -> bool:
 
 
 def _reuse_or_make_spline(
-    net: nn.Module, compute: _Net, lengths: RowsByLength, constants: tuple[Tensor, ...]
+    net: nn.Module, evaluate_net: _Net, lengths: RowsByLength, constants: tuple[Tensor, ...]
 ) -> Spline:
-    state = (lengths.shape, lengths.column.dtype, *map(_length_and_checksums, constants))
+    state = (lengths.shape, lengths.column.dtype, *map(_compute_length_and_checksums, constants))
     known, spline = _made.get(net, (None, None))
     if spline is None or known != state:
         with torch.no_grad():
             wide = {f"net.{name}": p.double() for name, p in net.named_parameters()}
-            of_lengths = _NetOfLengths(net, compute, lengths.rows)
+            of_lengths = _NetAsFunctionOfLengths(net, evaluate_net, lengths.rows)
             spline = make_spline(lambda r: functional_call(of_lengths, wide, (r,)), lengths.start, lengths.end)
         spline = spline.to(lengths.column.dtype)
         _made[net] = state, spline
     return spline
 
 
-def _length_and_checksums(x: Tensor) -> tuple:
+def _compute_length_and_checksums(x: Tensor) -> tuple:
     # changes with the numbers, also if these are written through ``.data``, which torch does not count
     x = x.detach().flatten()
     numbers = x.norm(), x @ torch.linspace(1, 2, len(x), dtype=x.dtype)
     return len(x), *(float(number).hex() for number in numbers)  # as texts, of which NaN equals itself
 
 
-class _NetOfLengths(nn.Module):
+class _NetAsFunctionOfLengths(nn.Module):
+    """A net on rows computed from lengths."""
+
     def __init__(self, net: nn.Module, compute: _Net, rows_of_lengths: _Net) -> None:
         super().__init__()
         self.net, self.compute, self.rows = net, compute, rows_of_lengths

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.networks.conversion.notices import can_kernels_take, can_kernels_take_or_warn
-from tpgen.networks.conversion.obstacles import make_plan_or_kept, make_polynomial_attributes, why_patched
+from tpgen.networks.conversion.obstacles import make_plan_or_kept_module, make_polynomial_attributes, why_patched
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, name_class_with_package
 from tpgen.nn.plain_tensors import count_writes, is_traced
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -44,13 +44,13 @@ class TpgenContracter(Contracter):
     _tpgen_sizes: list[int]  # paths to each segment of the output
 
     def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
-        """As Allegro's: ``x1`` of edges, ``x2`` of nodes, ``idxs`` the node of each edge."""
+        """Allegro's product of edge features ``x1`` with node features ``x2[idxs]``."""
         x1 = x1.reshape(-1, self.mul, self.base_dim1)
         x2 = x2.reshape(-1, self.mul, self.base_dim2)
         if not torch.jit.is_scripting():
             traced = torch.compiler.is_compiling() or is_traced(self.w3j)  # without numbers to compare
             if not traced and count_writes(self.w3j) != self._tpgen_version:
-                self._check_couplings(self.w3j, "a product", "were written to")
+                self._fall_back_if_couplings_differ(self.w3j, "a product", "were written to")
         if not self._tpgen_planned or not can_kernels_take_or_warn(x1, "Allegro's products run Allegro's own code"):
             return self._contract_conv(x1, x2, idxs)
         given = [x1, x2.index_select(0, idxs)]
@@ -67,12 +67,13 @@ class TpgenContracter(Contracter):
         return weights.reshape(self.mul, self.num_paths).t().unsqueeze(0).split(self._tpgen_sizes, dim=1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load; Allegro's code runs from now on if loaded couplings differ."""
         loaded: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
-        self._check_couplings(loaded, prefix[:-1], "were loaded")
+        self._fall_back_if_couplings_differ(loaded, prefix[:-1], "were loaded")
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._tpgen_version = count_writes(self.w3j)
 
-    def _check_couplings(self, couplings: Tensor, name: str, why: str) -> None:
+    def _fall_back_if_couplings_differ(self, couplings: Tensor, module_name: str, cause: str) -> None:
         # within rounding of their dtype, are these the couplings that the kernel was made for?
         ours = _make_couplings_like_w3j_buffer(read_plan(self._tpgen_plan), self)
         limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
@@ -80,32 +81,32 @@ class TpgenContracter(Contracter):
         self._tpgen_planned = couplings.shape == ours.shape and not _differ_by_more_than(ours, couplings, limit)
         if not self._tpgen_planned:
             warnings.warn(
-                f"{name} is computed by Allegro's own code from now on: its couplings {why}, and are none of tpgen's; "
-                "load or change them before you convert",
+                f"{module_name} is computed by Allegro's own code from now on: its couplings {cause}, and are none of "
+                "tpgen's; load or change them before you convert",
                 stacklevel=3,
             )
 
 
-def _describe_contracter(contracter: Any, extra: Mapping[str, Any]) -> str:
-    if not extra["_tpgen_planned"]:
+def _describe_contracter_backend(contracter: Any, swap_attributes: Mapping[str, Any]) -> str:
+    if not swap_attributes["_tpgen_planned"]:
         return _OWN
     like = contracter.w3j
     return _NOW if can_kernels_take(like) else f"Allegro's own code (kernels take no {like.dtype} on {like.device})"
 
 
 def find_allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of Allegro's products."""
+    """Yield a `ClassSwap` or `KeptModule` per `Contracter` of Allegro."""
     for module in network.modules():
         if type(module) is Contracter:
-            yield _swap_contracter(module, options)
+            yield _find_contracter_swap(module, options)
         elif isinstance(module, Contracter) and type(module) is not TpgenContracter:
             yield KeptModule(module, f"a {name_class_with_package(type(module))}, which another modifier has put there")
 
 
-def _swap_contracter(contracter: Any, options: dict[str, Any]) -> SwapOrKept:
+def _find_contracter_swap(contracter: Any, options: dict[str, Any]) -> SwapOrKept:
     if why := why_patched(contracter):
         return KeptModule(contracter, why)
-    plan = make_plan_or_kept(contracter, options, partial(_plan_contracter, contracter), contracter.w3j)
+    plan = make_plan_or_kept_module(contracter, options, partial(_plan_contracter, contracter), contracter.w3j)
     if isinstance(plan, KeptModule):
         return plan
     couplings = _make_couplings_like_w3j_buffer(plan, contracter)
@@ -117,7 +118,9 @@ def _swap_contracter(contracter: Any, options: dict[str, Any]) -> SwapOrKept:
         "_tpgen_version": count_writes(contracter.w3j),
         "_tpgen_sizes": [operand.dim for operand in plan.weights],
     }
-    return ClassSwap(contracter, TpgenContracter, _describe_contracter, extra, lambda: contracter.w3j.copy_(couplings))
+    return ClassSwap(
+        contracter, TpgenContracter, _describe_contracter_backend, extra, lambda: contracter.w3j.copy_(couplings)
+    )
 
 
 def _plan_contracter(contracter: Any) -> Plan:

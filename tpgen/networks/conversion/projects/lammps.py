@@ -1,7 +1,6 @@
-"""Models for LAMMPS's Python interface (``pair_style mliap unified``): files, and exchanges of ghosts.
+"""Models for LAMMPS's Python interface (``pair_style mliap unified``): files, and exchanges of ghosts."""
 
-Once a step, ranks exchange owners of ghosts (periodic images), so that models get each atom once.
-"""
+# Once a step, ranks exchange owners of ghosts (periodic images), so that models get each atom once.
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from tpgen._version import __version__
 from tpgen.base.errors import InputError, OptionError
 from tpgen.base.locks import cached_property
 from tpgen.kernels.runtime.memory import empty_tensor
-from tpgen.networks.conversion.operations.pairs import return_local_rows
+from tpgen.networks.conversion.operations.pairs import limit_convolutions_to_local_rows
 
 PROJECTS = {  # classes of what LAMMPS calls, with their modules here
     "mace": "mace_lammps:LammpsMace",
@@ -33,39 +32,39 @@ PROJECTS = {  # classes of what LAMMPS calls, with their modules here
 
 
 class ConvertedForLammps:
-    """Base of a project's class for LAMMPS; pickles tell tpgen's version."""
+    """Base of converted models for LAMMPS's interface; pickles tell tpgen's version."""
 
     options: Mapping[str, Any] = MappingProxyType({})  # of `convert`, where a model is built when LAMMPS runs
     stock_options: Mapping[str, Any] = MappingProxyType({})  # of the project's own class
 
     @classmethod
-    def of_file(cls, source: Path, **options: Any) -> Any:
+    def load_file_for_lammps(cls, source: Path, **options: Any) -> Any:
         """Object for LAMMPS from a model's file or name; ``options`` of `convert`."""
         make: Any = cls
         made = make(str(source), **cls.stock_options)
         made.options = options
         return made
 
-    def prepare(self, data: Any) -> None:
+    def build_model_once(self, data: Any) -> None:
         """Build the model at the first call."""
         raise NotImplementedError
 
-    def is_idle(self, data: Any) -> bool:
+    def returns_without_exchange(self, data: Any) -> bool:
         """Whether the project's class returns without exchanges."""
         return data.nlocal == 0 or data.npairs <= 1
 
     def compute_forces(self, data: Any) -> None:
-        """Compute forces; ranks without pairs exchange zeros."""
-        self.prepare(data)
+        """Compute forces on atoms into ``data``; ranks without pairs exchange zeros."""
+        self.build_model_once(data)
         if not data.ntotal:
             return
         on_cpu = torch.as_tensor(data.elems).device.type == "cpu"
         if on_cpu:
-            data = DeduplicatedAtoms(data, find_owners(data))
-        if self.is_idle(data):
+            data = DeduplicatedAtoms(data, find_atom_owners(data))
+        if self.returns_without_exchange(data):
             self._exchange_zeros_as_model_would(data)
         else:
-            with return_local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_that_take_pairs):
+            with limit_convolutions_to_local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_that_take_pairs):
                 super().compute_forces(data)  # type: ignore[misc]
 
     @cached_property
@@ -75,7 +74,7 @@ class ConvertedForLammps:
 
     def _exchange_zeros_as_model_would(self, data: Any) -> None:
         # as wide and as often as other ranks exchange: a call with a pair of atoms tells both
-        pair = _PairOfAtoms(data.elems[:1])
+        pair = _RecordingPairOfAtoms(data.elems[:1])
         super().compute_forces(pair)  # type: ignore[misc]
         for exchange, all_rows in ((data.forward_exchange, pair.sent), (data.reverse_exchange, pair.returned)):
             for rows in all_rows:
@@ -88,13 +87,14 @@ class ConvertedForLammps:
         return unpickle_converted, (__version__, type(self).__module__, type(self).__qualname__, held.getvalue())
 
 
-class _PairOfAtoms:
-    """Two atoms of an element, which record the rows that a model exchanges."""
+class _RecordingPairOfAtoms:
+    """LAMMPS data of two atoms, which records rows that a model exchanges."""
 
     nlocal = ntotal = npairs = 2
     energy = 0.0
 
     def __init__(self, element: Any) -> None:
+        """Make two atoms of ``element``."""
         self.elems = torch.as_tensor(element).repeat(2)
         self.pair_i, self.pair_j = torch.tensor([0, 1]), torch.tensor([1, 0])
         self.rij = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]], dtype=torch.float64)
@@ -114,7 +114,7 @@ class _PairOfAtoms:
         """Do nothing."""
 
 
-def unpickle_converted(written_by: str, module: str, name: str, held: bytes) -> Any:
+def unpickle_converted(written_by: str, module: str, name: str, state: bytes) -> Any:
     """Unpickle a `ConvertedForLammps`; raises `InputError` for another version of tpgen."""
     if written_by != __version__:
         raise InputError(
@@ -122,13 +122,13 @@ def unpickle_converted(written_by: str, module: str, name: str, held: bytes) -> 
             "write it anew, or install that version"
         )
     found = object.__new__(getattr(import_module(module), name))
-    found.__dict__ = torch.load(io.BytesIO(held), map_location="cpu", weights_only=False)
+    found.__dict__ = torch.load(io.BytesIO(state), map_location="cpu", weights_only=False)
     return found
 
 
 def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
     """Write a model's file for LAMMPS, converted with options of `convert`."""
-    torch.save(_find_lammps_class(project).of_file(source, **options), target)
+    torch.save(_find_lammps_class(project).load_file_for_lammps(source, **options), target)
 
 
 def _find_lammps_class(project: str | None) -> type[ConvertedForLammps]:
@@ -155,16 +155,16 @@ _NUMBERS = 2**32  # more than a rank has atoms
 
 @dataclass(frozen=True, eq=False)
 class AtomOwners:
-    """Row of each atom's original, atoms with a row, whether ranks share atoms."""
+    """Row of each atom's original, atom of each row, whether ranks share atoms."""
 
     rows: Tensor
     atoms: Tensor
     shares: bool  # whether this rank has images of another one's atoms, or another one of its
 
 
-def find_owners(data: Any) -> AtomOwners:
-    """Find the owners of ghosts, by exchanges of all ranks."""
-    number, rank, mine = _exchange_owners(data)
+def find_atom_owners(data: Any) -> AtomOwners:
+    """Find the owners of ghost atoms, by exchanges of all ranks."""
+    number, rank, mine = _exchange_owner_numbers_and_ranks(data)
     others = (rank != mine).nonzero().flatten()
     ranks = rank[others].unique(return_inverse=True)[1]
     atoms, places = (ranks * _NUMBERS + number[others]).unique(return_inverse=True)
@@ -172,12 +172,12 @@ def find_owners(data: Any) -> AtomOwners:
     return AtomOwners(
         rows=number.index_put((others,), data.nlocal + places),
         atoms=torch.cat([torch.arange(data.nlocal), first]),
-        shares=_other_ranks_hold_atoms_from_here(data, others) or len(others) > 0,
+        shares=_do_other_ranks_hold_ghosts_of_local_atoms(data, others) or len(others) > 0,
     )
 
 
-def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
-    """Number and rank of each atom's owner, and this rank."""
+def _exchange_owner_numbers_and_ranks(data: Any) -> tuple[Tensor, Tensor, float]:
+    # number and rank of each atom's owner, and this rank
     mine = float(randbits(52))  # which no other has
     sent = torch.full((data.ntotal, 2), mine, dtype=torch.float64)
     sent[:, 0] = torch.arange(data.ntotal)
@@ -186,10 +186,10 @@ def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
     return found[:, 0].long(), found[:, 1], mine
 
 
-def _other_ranks_hold_atoms_from_here(data: Any, others: Tensor) -> bool:
+def _do_other_ranks_hold_ghosts_of_local_atoms(data: Any, foreign_ghosts: Tensor) -> bool:
     # ``others``: images here of atoms on other ranks; shared if another rank holds images of atoms from here
     sent = torch.zeros(data.ntotal, 1, dtype=torch.float64)
-    sent[others] = 1.0
+    sent[foreign_ghosts] = 1.0
     found = torch.empty_like(sent)
     data.reverse_exchange(sent, found, 1)
     return bool(found[: data.nlocal].any())
@@ -199,6 +199,7 @@ class DeduplicatedAtoms:
     """LAMMPS data with each atom once: own atoms, then other ranks' atoms."""
 
     def __init__(self, data: Any, owners: AtomOwners) -> None:
+        """View LAMMPS ``data`` with each atom once."""
         self._data, self._owners = data, owners
         self.nlocal, self.npairs, self.ntotal = data.nlocal, data.npairs, len(owners.atoms)
         self.pair_i, self.rij, self.eatoms = data.pair_i, data.rij, data.eatoms
@@ -223,7 +224,7 @@ class DeduplicatedAtoms:
         """Write own rows to ``out``, and other atoms' rows from their ranks."""
         out.copy_(rows)
         if self._owners.shares:
-            sent, width = _view_as_doubles_if_even(self._expand_to_all_atoms(rows[: self.nlocal]), width)
+            sent, width = _view_as_doubles_if_even(self._expand_rows_to_all_atoms(rows[: self.nlocal]), width)
             self._data.forward_exchange(sent, sent, width)
             out[self.nlocal :] = sent.view(rows.dtype)[self._owners.atoms[self.nlocal :]]
 
@@ -231,11 +232,11 @@ class DeduplicatedAtoms:
         """Write own rows to ``out``, plus rows of own atoms' images on other ranks."""
         out.copy_(rows)
         if self._owners.shares:
-            sent = self._expand_to_all_atoms(rows)
+            sent = self._expand_rows_to_all_atoms(rows)
             self._data.reverse_exchange(sent, sent, width)
             out[: self.nlocal] = sent[: self.nlocal]
 
-    def _expand_to_all_atoms(self, rows: Tensor) -> Tensor:
+    def _expand_rows_to_all_atoms(self, rows: Tensor) -> Tensor:
         every = empty_tensor((self._data.ntotal, rows.shape[1]), rows.dtype).zero_()
         every[self._owners.atoms[: len(rows)]] = rows
         return every

@@ -18,8 +18,8 @@ from tpgen.networks.conversion.products import make_convolution_swap
 from tpgen.networks.conversion.projects.mace_contraction import (
     find_contraction_swap,
     find_reshape_swap,
-    is_contraction,
-    is_reshape,
+    is_mace_contraction,
+    is_mace_reshape,
 )
 from tpgen.networks.conversion.radial import find_weight_net_swap
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept, get_swap_mark
@@ -42,7 +42,7 @@ class MaceConvolution(o3.TensorProduct):
     program_arguments = ("x", "y", "weight", "edge_index")
 
     def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
-        """Sums over incoming edges; ``edge_index``: senders and receivers."""
+        """Products of edges, summed by receiver; ``edge_index``: senders, receivers."""
         if not torch.jit.is_scripting():
             return convolve_edges_or_pairs(
                 self._tpgen, node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1]
@@ -51,19 +51,21 @@ class MaceConvolution(o3.TensorProduct):
 
 
 def find_mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of a MACE model."""
+    """Yield a `ClassSwap` or `KeptModule` per convertible module of MACE."""
     for module in network.modules():
         product = getattr(module, "conv_tp", None)
         if isinstance(product, o3.TensorProduct) and not hasattr(module, _FUSION):  # it gathers itself
             yield from _find_interaction_swaps(network, module, options)
-        elif is_contraction(module):
+        elif is_mace_contraction(module):
             yield find_contraction_swap(module, options)
-        elif is_reshape(module):
+        elif is_mace_reshape(module):
             found = find_reshape_swap(module, options)
             if found is not None:
                 yield found
     if any(type(module).__module__ == _MODELS for module in network.modules()):
-        yield from import_module("tpgen.networks.conversion.projects.mace_models").find_model_swaps(network, options)
+        yield from import_module("tpgen.networks.conversion.projects.mace_models").find_mace_model_swaps(
+            network, options
+        )
 
 
 def _find_interaction_swaps(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
@@ -78,7 +80,7 @@ def _find_interaction_swaps(network: nn.Module, block: Any, options: dict[str, A
         if isinstance(found, ClassSwap):
             cls, extra, ours = type(block), {}, type(block).__module__ == _BLOCKS
             if ours and cls.__name__ in _DIVIDE:
-                cls, extra = import_module("tpgen.networks.conversion.projects.mace_models").choose_dividing_class(
+                cls, extra = import_module("tpgen.networks.conversion.projects.mace_models").choose_interaction_class(
                     block, options
                 )
             yield ClassSwap(block, cls, "", {_FUSION: True, **extra})

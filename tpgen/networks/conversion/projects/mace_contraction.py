@@ -18,9 +18,9 @@ from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.notices import (
+    can_gpu_program_kernels_take,
     can_kernels_take,
     can_kernels_take_or_warn,
-    can_program_kernels_take,
     warn_of_slow_path,
 )
 from tpgen.networks.conversion.obstacles import (
@@ -28,7 +28,7 @@ from tpgen.networks.conversion.obstacles import (
     allows_kernels,
     has_hooks,
     is_hooked_or_patched,
-    make_plan_or_kept,
+    make_plan_or_kept_module,
     make_polynomial_attributes,
     why_patched,
 )
@@ -59,7 +59,7 @@ _OWN = "MACE's own code (the loaded couplings are none of tpgen's)"
 class MaceContraction(nn.Module):
     """MACE's symmetric contraction of features ``(nodes, channels, components)`` and one-hot elements.
 
-    MACE's code runs for elements not one-hot or with gradient, without kernels, with hooks, for foreign couplings.
+    MACE's code runs for other elements, without kernels, with hooks, for foreign couplings.
     """
 
     _tpgen_plan: str
@@ -68,11 +68,11 @@ class MaceContraction(nn.Module):
     _tpgen_bases: list[list[list[int]]]  # each path as a sum of tpgen's; empty where they are the same
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """As MACE's, by one polynomial kernel for one-hot ``y``."""
+        """Symmetric contraction of ``x``, by one polynomial kernel for one-hot elements ``y``."""
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
             called = called or any(map(_has_hooked_contraction_steps, self.contractions))  # type: ignore[arg-type]
-        elements = None if called or not _can_kernels_take(x) else _find_one_hot_index(y)
+        elements = None if called or not _can_kernels_take(x) else _find_one_hot_columns(y)
         if elements is None:
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
         tensors, n = [x], 0
@@ -92,9 +92,9 @@ class MaceContraction(nn.Module):
         return run_polynomial(tensors, elements, self._tpgen_plan, self._tpgen_call)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # loaded couplings determine the signs of weights
+        """Load, and read signs of weights from loaded couplings."""
         try:
-            self._tpgen_signs, self._tpgen_bases = _read_signs_and_bases_of_couplings(
+            self._tpgen_signs, self._tpgen_bases = _read_path_signs_and_bases(
                 self, read_plan(self._tpgen_plan), state_dict, prefix
             )
         except TpgenError as error:
@@ -106,7 +106,7 @@ class MaceContraction(nn.Module):
 def _can_kernels_take(x: Tensor) -> bool:
     # on a GPU in programs alone, which know the elements of rows
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-        if can_program_kernels_take(x):
+        if can_gpu_program_kernels_take(x):
             return True
     return can_kernels_take_or_warn(x, "symmetric contractions run MACE's own code")
 
@@ -136,15 +136,15 @@ def _decode_fixed_point_basis(basis: list[list[int]]) -> Tensor:
     return torch.tensor(basis).double() * 2.0**-48
 
 
-def _describe_contraction(module: Any, extra: Mapping[str, Any]) -> str:
-    like = module.contractions[0].weights_max
-    if not extra["_tpgen_signs"]:
+def _describe_contraction_backend(symmetric_contraction: Any, swap_attributes: Mapping[str, Any]) -> str:
+    like = symmetric_contraction.contractions[0].weights_max
+    if not swap_attributes["_tpgen_signs"]:
         return _OWN
     return _NOW if can_kernels_take(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
 
 
-def _find_one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
-    """Column of each row's one; None if rows are not one-hot or need a gradient."""
+def _find_one_hot_columns(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
+    # column of each row's one; None if rows are not one-hot or need a gradient
     if not torch.jit.is_scripting():
         program = recorded_program()
         # each call of the program looks for one-hot rows
@@ -168,44 +168,47 @@ def _find_one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
 
 
 def find_contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
-    """`ClassSwap` of a symmetric contraction, or `KeptModule`."""
-    if why := _why_contraction_stays(module) or _why_couplings_unreadable(module):
+    """`ClassSwap` that converts MACE's symmetric contraction, or `KeptModule`."""
+    if why := _why_contraction_unconvertible(module) or _why_couplings_unreadable(module):
         return KeptModule(module, why)
     signs: list[list[float]] = []
     bases: list[list[list[int]]] = []
 
     def make_plan_and_read_couplings() -> Plan:
         plan = _plan_contraction(module)
-        found = _read_signs_and_bases_of_couplings(module, plan)
+        found = _read_path_signs_and_bases(module, plan)
         signs.extend(found[0])
         bases.extend(found[1])
         return plan
 
-    plan = make_plan_or_kept(module, options, make_plan_and_read_couplings, module.contractions[0].weights_max)
+    plan = make_plan_or_kept_module(module, options, make_plan_and_read_couplings, module.contractions[0].weights_max)
     if isinstance(plan, KeptModule):
         return plan
     extra = {**make_polynomial_attributes(plan), "_tpgen_signs": signs, "_tpgen_bases": bases}
     return ClassSwap(
         module,
         MaceContraction,
-        _describe_contraction,
+        _describe_contraction_backend,
         extra,
         partial(_write_exact_couplings, module, signs, bases),
         covers=("contractions",),
     )
 
 
-def _why_contraction_stays(module: Any) -> str | None:
-    why = why_patched(module)
-    for child in module.contractions:
+def _why_contraction_unconvertible(symmetric_contraction: Any) -> str | None:
+    why = why_patched(symmetric_contraction)
+    for child in symmetric_contraction.contractions:
         if why is None and not _is_mace_class(child, "Contraction"):
             why = f"of a child that is a {name_class_with_package(type(child))}, whose own code a swap would skip"
         why = why or why_patched(child) or next((HOOKED for m in child.modules() if has_hooks(m)), None)
     return why
 
 
-def _why_couplings_unreadable(module: Any) -> str | None:
-    held = [module.get_buffer(name) for _, _, name in _list_coupling_names(module)]
+def _why_couplings_unreadable(symmetric_contraction: Any) -> str | None:
+    held = [
+        symmetric_contraction.get_buffer(name)
+        for _, _, name in _list_output_degree_and_coupling_name(symmetric_contraction)
+    ]
     if any(u.is_meta for u in held):
         return "on the device meta, where its couplings have no numbers: give it memory and weights, then convert it"
     for u in held:
@@ -214,30 +217,35 @@ def _why_couplings_unreadable(module: Any) -> str | None:
     return None
 
 
-def _plan_contraction(module: Any) -> Plan:
-    outputs = zip(module.irreps_out, module.contractions, strict=True)
+def _plan_contraction(symmetric_contraction: Any) -> Plan:
+    outputs = zip(symmetric_contraction.irreps_out, symmetric_contraction.contractions, strict=True)
     degrees = {str(mul_ir.ir): contraction.correlation for mul_ir, contraction in outputs}
-    elements = module.contractions[0].weights_max.shape[0]
+    elements = symmetric_contraction.contractions[0].weights_max.shape[0]
     return SymmetricContraction(
-        module.irreps_in, module.irreps_out, degrees, num_elements=elements, internal_weights=False, strategy="einsum"
+        symmetric_contraction.irreps_in,
+        symmetric_contraction.irreps_out,
+        degrees,
+        num_elements=elements,
+        internal_weights=False,
+        strategy="einsum",
     ).plan
 
 
-def _list_coupling_names(module: Any) -> Iterator[tuple[int, int, str]]:
+def _list_output_degree_and_coupling_name(symmetric_contraction: Any) -> Iterator[tuple[int, int, str]]:
     # output, degree and name of the couplings of each weight
-    for n, contraction in enumerate(module.contractions):
+    for n, contraction in enumerate(symmetric_contraction.contractions):
         for degree in range(contraction.correlation, 0, -1):
             yield n, degree, f"contractions.{n}.U_matrix_{degree}"
 
 
-def _read_signs_and_bases_of_couplings(
-    module: Any, plan: Plan, loaded: Mapping[str, Any] | None = None, prefix: str = ""
+def _read_path_signs_and_bases(
+    symmetric_contraction: Any, plan: Plan, state_dict: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> tuple[list[list[float]], list[list[list[int]]]]:
     # of the paths of each weight, from couplings of a state_dict where it has them
     names, signs, bases = {operand.name for operand in plan.weights}, [], []
-    for n, degree, name in _list_coupling_names(module):
-        theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
-        of = name, theirs, module.irreps_in, module.irreps_out[n].ir, degree
+    for n, degree, name in _list_output_degree_and_coupling_name(symmetric_contraction):
+        theirs = (state_dict or {}).get(prefix + name, symmetric_contraction.get_buffer(name))
+        of = name, theirs, symmetric_contraction.irreps_in, symmetric_contraction.irreps_out[n].ir, degree
         sign, basis = _find_path_signs_or_basis(*of) if f"w{n}_{degree}" in names else ([], [])
         signs.append(sign)
         bases.append(basis)
@@ -245,13 +253,13 @@ def _read_signs_and_bases_of_couplings(
 
 
 def _find_path_signs_or_basis(
-    name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int
-) -> tuple[list, list]:
+    name: str, couplings: Tensor, irreps_in: Irreps, output: Irrep, degree: int
+) -> tuple[list[float], list[list[int]]]:
     # each path is one of tpgen's, but for its sign, or a sum, where cuequivariance made them
     try:
-        return find_path_signs(name, theirs, irreps_in, output, degree).tolist(), []
+        return find_path_signs(name, couplings, irreps_in, output, degree).tolist(), []
     except PlanError:
-        basis = fit_coupling_basis(name, theirs, irreps_in, output, degree)
+        basis = fit_coupling_basis(name, couplings, irreps_in, output, degree)
         if not 2.0**-12 < (size := float(basis.abs().max())) < 2.0**14:  # what whole numbers hold to 11 digits
             raise PlanError(
                 f"{name}: couplings are {size:.0e} times tpgen's: scale them, and the weights back"
@@ -259,20 +267,21 @@ def _find_path_signs_or_basis(
         return [1.0] * basis.shape[1], (basis * 2.0**48).round().long().tolist()
 
 
-def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[list[list[int]]]) -> None:
+def _write_exact_couplings(symmetric_contraction: Any, signs: list[list[float]], bases: list[list[list[int]]]) -> None:
     # those of a model built in float32 are rounded
-    for (n, degree, name), sign, basis in zip(_list_coupling_names(module), signs, bases, strict=True):
+    for (n, degree, name), sign, basis in zip(
+        _list_output_degree_and_coupling_name(symmetric_contraction), signs, bases, strict=True
+    ):
         if sign:
-            ours = make_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
+            ours = make_couplings(symmetric_contraction.irreps_in, symmetric_contraction.irreps_out[n].ir, degree)
             paths = torch.tensor(sign, dtype=torch.float64)
             if basis:
                 ours, paths = average_over_input_permutations(ours), _decode_fixed_point_basis(basis).T
-            held = module.get_buffer(name)
+            held = symmetric_contraction.get_buffer(name)
             held.copy_((ours @ paths if basis else ours * paths).view_as(held))
 
 
-def is_contraction(module: nn.Module) -> bool:
-    """Whether a module is MACE's stock symmetric contraction."""
+def is_mace_contraction(module: nn.Module) -> bool:
     return _is_mace_class(module, _KIND)
 
 
@@ -296,7 +305,7 @@ class MaceReshape(nn.Module):
     _tpgen_dim: int  # of all components
 
     def forward(self, tensor: Tensor) -> Tensor:
-        """As MACE's: one axis of rows becomes copies and components."""
+        """Reshape ``(rows, dim)`` to ``(rows, copies, components)``."""
         shape = [tensor.size(0), self._tpgen_copies, self._tpgen_dim]
         if tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64):
             return run_polynomial([tensor], None, self._tpgen_plan, self._tpgen_call).view(shape)
@@ -315,7 +324,7 @@ def _make_layout_plan(irreps: Irreps) -> Plan:
     return make_polynomial_plan(operands, [PolynomialTerm(("x",), table=(copied,))])
 
 
-def is_reshape(module: nn.Module) -> bool:
+def is_mace_reshape(module: nn.Module) -> bool:
     """Whether a module is MACE's change of layout, with equal multiplicities."""
     return (
         _is_mace_class(module, "reshape_irreps")
@@ -326,7 +335,7 @@ def is_reshape(module: nn.Module) -> bool:
 
 
 def find_reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
-    """`ClassSwap` of a `reshape_irreps`, or `KeptModule` if patched; None if no kernel can run."""
+    """`ClassSwap` that converts MACE's `reshape_irreps`, or `KeptModule`; None without a kernel."""
     plan = _make_layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
     if not allows_kernels(options) or why_kernel_unsupported(plan):
         return None

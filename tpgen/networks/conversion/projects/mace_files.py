@@ -25,14 +25,13 @@ def change_file(source: Path, target: Path, change: _Change) -> Conversion:
     errors write nothing.
     """
     held = _load_pickle_or_explain(source)
-    network = change(_unwrap_uncompiled_network(source, held))
+    network = change(_get_network_or_input_error(source, held))
     _save_atomically(held, target.resolve())
     return conversion_report(network)
 
 
 def read_model(source: Path) -> nn.Module:
-    """The model in a file."""
-    return _unwrap_uncompiled_network(source, _load_pickle_or_explain(source))
+    return _get_network_or_input_error(source, _load_pickle_or_explain(source))
 
 
 def _save_atomically(value: Any, target: Path) -> None:
@@ -58,7 +57,7 @@ def _load_pickle_or_explain(source: Path) -> Any:
         raise InputError(f"{source} is no file that torch.save wrote: {str(error).splitlines()[0]}") from error
 
 
-def _unwrap_uncompiled_network(source: Path, loaded: Any) -> nn.Module:
+def _get_network_or_input_error(source: Path, loaded: Any) -> nn.Module:
     network = loaded if isinstance(loaded, nn.Module) else getattr(loaded, "model", None)
     if isinstance(network, torch.jit.ScriptModule):
         raise InputError(f"{source} holds a compiled model: convert the model that it was made from, then compile that")

@@ -16,21 +16,22 @@ from tpgen.networks.conversion.swap import get_swap_mark
 
 
 class LammpsMace(ConvertedForLammps, LAMMPS_MLIAP_MACE):
-    """A converted model, also on CPUs, without ``MACE_ALLOW_CPU``."""
+    """A converted MACE model for LAMMPS, also on CPUs, without ``MACE_ALLOW_CPU``."""
 
     def __init__(self, model: Any) -> None:
+        """Wrap ``model`` for LAMMPS."""
         model.lammps_mliap = True
         super().__init__(model)
         self.config.allow_cpu = True
 
     @classmethod
-    def of_file(cls, source: Path, **options: Any) -> LammpsMace:
+    def load_file_for_lammps(cls, source: Path, **options: Any) -> LammpsMace:
         """Read and convert a model's file for LAMMPS."""
         model = read_model(source)
         return cls(model if any(map(get_swap_mark, model.modules())) else convert(model, **options))
 
-    def prepare(self, data: Any) -> None:
-        """Initialize the model once."""
+    def build_model_once(self, data: Any) -> None:
+        """Initialize the model at the first call."""
         if not self.initialized:
             self._initialize_device(data)
             for block in self.model.model.interactions:

@@ -1,7 +1,6 @@
-"""MACE's radial embedding, radial nets once per pair of edges, and interaction blocks.
+"""MACE's radial embedding, radial nets once per pair of edges, and interaction blocks."""
 
-Calls for forces on edges, or gradients by shifts, use no pairs.
-"""
+# Calls for forces on edges, or gradients by shifts, use no pairs.
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from tpgen.base.remember import remembered
 from tpgen.emitter.leaf import has_proxy
 from tpgen.functions.bessel import CutBessel, can_run_bessel_kernel, cut_bessel, name_cut_bessel_code
-from tpgen.networks.conversion.joined import JoinedLayers, join_layers
+from tpgen.networks.conversion.joined import JoinedLayers, join_linear_and_product
 from tpgen.networks.conversion.linears import ConvertedLinear, read_linear_plan
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import FEEDS, gradients_count_in_pairs, mark_edge_pairs
@@ -42,40 +41,42 @@ _JOINED = "_tpgen_joined"
 _DTYPES = (torch.float32, torch.float64)
 
 
-class _StockConstructor:
-    """Base: without arguments an empty object, for copies; with arguments a stock object."""
+class _ConstructsStockObject:
+    """Mixin: with arguments the class makes a stock object; without, an empty one, for copies."""
 
     def __new__(cls, *args: Any, **given: Any) -> Any:
         return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
 
 
-class _SetsCallContext(_StockConstructor):
-    """Base of models: a context variable holds a call's graph and training flag."""
+class _SetsCallContext(_ConstructsStockObject):
+    """Mixin: a context variable holds a call's graph and training flag."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
             return super().__call__(*args, **given)  # type: ignore[misc]
         asked = _bind_arguments_by_name(self, args, given)
-        before = _context.set((_graph_if_pairs_may_be_used(asked), not asked.get("training", False)))
+        before = _context.set((_get_graph_if_pairs_usable(asked), not asked.get("training", False)))
         try:
             return super().__call__(*args, **given)  # type: ignore[misc]
         finally:
             _context.reset(before)
 
 
-def _bind_arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
+def _bind_arguments_by_name(model: Any, args: tuple, kwargs: dict[str, Any]) -> Mapping[str, Any]:
     forward = model.forward
     try:
         if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
-            return inspect.signature(forward).bind(*args, **given).arguments
-        return _signature(forward.__func__).bind(forward.__self__, *args, **given).arguments
+            return inspect.signature(forward).bind(*args, **kwargs).arguments
+        return _signature(forward.__func__).bind(forward.__self__, *args, **kwargs).arguments
     except TypeError:  # which the call itself will say
         return {}
 
 
-def _graph_if_pairs_may_be_used(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
-    graph = asked.get("data")
-    if not isinstance(graph, dict) or (not gradients_count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
+def _get_graph_if_pairs_usable(call_arguments: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    graph = call_arguments.get("data")
+    if not isinstance(graph, dict) or (
+        not gradients_count_in_pairs() and any(call_arguments.get(name) for name in _SINGLE)
+    ):
         return None
     shifts = [graph.get(name) for name in _SHIFTS]
     return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
@@ -93,12 +94,12 @@ class ScaleShiftMACE(_SetsCallContext, models.ScaleShiftMACE):
 
 
 class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
-    """MACE's radial embedding by a kernel, which also marks opposite edges."""
+    """MACE's radial embedding by a kernel; marks pairs of opposite edges."""
 
     def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
         if torch.compiler.is_compiling() or not _is_unpatched_mace_code(self):
             return super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
-        found = _embed_by_kernel(self, lengths) if self._tpgen_kernels else None
+        found = _embed_lengths_by_kernel(self, lengths) if self._tpgen_kernels else None
         if found is None:
             found = super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
         graph, _ = _context.get()
@@ -110,7 +111,7 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
         return found
 
 
-def _embed_by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
+def _embed_lengths_by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
     basis, cutoff = embedding.bessel_fn, embedding.cutoff_fn
     if not (_is_bessel_with_polynomial_cutoff(embedding) and can_run_bessel_kernel(lengths, basis.bessel_weights)):
         return None
@@ -127,23 +128,23 @@ def _is_bessel_with_polynomial_cutoff(embedding: Any) -> bool:
     )
 
 
-def _describe_embedding(embedding: Any, extra: Mapping[str, Any], feeds: str = "") -> str:
+def _describe_embedding_backend(embedding: Any, swap_attributes: Mapping[str, Any], suffix: str = "") -> str:
     own = (
         name_cut_bessel_code()
-        if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
+        if swap_attributes["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
         else "its own code"
     )
-    return own + feeds
+    return own + suffix
 
 
-_describe_paired_embedding = partial(_describe_embedding, feeds=f"; {FEEDS}")
+_describe_paired_embedding = partial(_describe_embedding_backend, suffix=f"; {FEEDS}")
 
 
 _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}
 
 
-def find_model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[ClassSwap]:
-    """Yield swaps of radial embeddings, and of models that use pairs."""
+def find_mace_model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[ClassSwap]:
+    """Yield a `ClassSwap` per radial embedding, and per model that uses pairs of edges."""
     paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
     extra = {"_tpgen_kernels": allows_kernels(options)}
     for embedding in network.modules():
@@ -154,14 +155,14 @@ def find_model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator
         ):
             continue
         model: Any = paired.get(embedding)
-        if model is not None and _feeds_radial_net(embedding, model.interactions):
+        if model is not None and _does_embedding_feed_radial_net(embedding, model.interactions):
             yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_paired_embedding, extra, paired=True)
             yield ClassSwap(model, _MODELS[type(model)], "")
         elif extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding):
-            yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_embedding, extra)
+            yield ClassSwap(embedding, RadialEmbeddingBlock, _describe_embedding_backend, extra)
 
 
-def _feeds_radial_net(embedding: Any, interactions: Any) -> bool:
+def _does_embedding_feed_radial_net(embedding: Any, interactions: Any) -> bool:
     # whether a net gets the rows as they are: other blocks join them to more, or multiply weights by a cutoff
     nets = [net for b in interactions if isinstance(net := getattr(b, "conv_tp_weights", None), FullyConnectedNet)]
     return getattr(embedding, "apply_cutoff", True) and any(net.hs[0] == embedding.out_dim for net in nets)
@@ -175,8 +176,8 @@ def _is_unpatched_mace_code(embedding: nn.Module) -> bool:
 # -- interaction blocks ------------------------------------------------------------------------------------------------
 
 
-class _DividesWeights(_StockConstructor):
-    """Base of blocks that divide weights, not features, by neighbours."""
+class _DividesWeightsByNeighbours(_ConstructsStockObject):
+    """Mixin of interaction blocks: divide weights, not features, by numbers of neighbours."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if (
@@ -186,14 +187,14 @@ class _DividesWeights(_StockConstructor):
             or not _can_divide_weights_by_neighbours(self)
         ):
             return super().__call__(*args, **given)  # type: ignore[misc]
-        return self._evaluate_with_divided_weights(**given)  # type: ignore[attr-defined]
+        return self._run_block_with_divided_weights(**given)  # type: ignore[attr-defined]
 
 
-class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteractionBlock):
-    """MACE's first block; outside training, linear layer and product are one."""
+class RealAgnosticInteractionBlock(_DividesWeightsByNeighbours, blocks.RealAgnosticInteractionBlock):
+    """MACE's first interaction block; outside training, linear layer and product are one."""
 
-    def _evaluate_with_divided_weights(self, **given: Any) -> tuple[Tensor, None]:
-        message, node_attrs = _sum_over_neighbours(self, **given)
+    def _run_block_with_divided_weights(self, **arguments: Any) -> tuple[Tensor, None]:
+        message, node_attrs = _sum_messages_and_truncate_ghosts(self, **arguments)
         joined, linear, skip, found = getattr(self, _JOINED), self.linear, self.skip_tp, None
         if (
             joined is not None
@@ -201,25 +202,27 @@ class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteracti
             and type(skip) is ProductBySpecies
             and not is_hooked_or_patched(skip)
         ):
-            found = joined.apply(message, linear.weight, skip.weight, node_attrs, 1 / self.avg_num_neighbors)
+            found = joined.apply_both_layers(
+                message, linear.weight, skip.weight, node_attrs, 1 / self.avg_num_neighbors
+            )
         if found is None:
-            found = skip(_apply_linear_divided_by_neighbours(self, message), node_attrs)
+            found = skip(_apply_linear_with_divided_weights(self, message), node_attrs)
         return self.reshape(found), None
 
 
-class RealAgnosticResidualInteractionBlock(_DividesWeights, blocks.RealAgnosticResidualInteractionBlock):
-    """MACE's residual block, with weights divided; the skip product reads nodes."""
+class RealAgnosticResidualInteractionBlock(_DividesWeightsByNeighbours, blocks.RealAgnosticResidualInteractionBlock):
+    """MACE's residual interaction block, with weights divided by neighbours."""
 
-    def _evaluate_with_divided_weights(
-        self, node_attrs: Tensor, node_feats: Tensor, **given: Any
+    def _run_block_with_divided_weights(
+        self, node_attrs: Tensor, node_feats: Tensor, **other_arguments: Any
     ) -> tuple[Tensor, Tensor]:
         beside = self.skip_tp(node_feats, node_attrs)
-        message, _ = _sum_over_neighbours(self, node_attrs, node_feats, **given)
-        local = self.truncate_ghosts(beside, _count_local_atoms(given))
-        return self.reshape(_apply_linear_divided_by_neighbours(self, message)), local
+        message, _ = _sum_messages_and_truncate_ghosts(self, node_attrs, node_feats, **other_arguments)
+        local = self.truncate_ghosts(beside, _count_local_atoms(other_arguments))
+        return self.reshape(_apply_linear_with_divided_weights(self, message)), local
 
 
-def _sum_over_neighbours(
+def _sum_messages_and_truncate_ghosts(
     block: Any,
     node_attrs: Tensor,
     node_feats: Tensor,
@@ -249,7 +252,7 @@ def _count_local_atoms(lammps: Mapping[str, Any]) -> int | None:
     return None if lammps.get("lammps_class") is None else lammps["lammps_natoms"][0]
 
 
-def _apply_linear_divided_by_neighbours(block: Any, message: Tensor) -> Tensor:
+def _apply_linear_with_divided_weights(block: Any, message: Tensor) -> Tensor:
     return block.linear(message, block.linear.weight / block.avg_num_neighbors)
 
 
@@ -278,8 +281,8 @@ _KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
 }
 
 
-def choose_dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
-    """A block's class that divides weights, or its own class, and new attributes."""
+def choose_interaction_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
+    """An interaction block's class that divides weights, or its own class, and new attributes."""
     cls, names = _KNOWN.get(type(block), (None, None))
     if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
         return type(block), {}
@@ -296,4 +299,4 @@ def _join_linear_and_skip_product(block: Any, options: Mapping[str, Any]) -> Joi
     if not (linear.internal_weights and skip.internal_weights):
         return None
     plan, product = read_linear_plan(linear), make_species_product(plan_e3nn_product(skip), options)
-    return None if plan is None or product is None else join_layers(plan, product)
+    return None if plan is None or product is None else join_linear_and_product(plan, product)

@@ -30,7 +30,7 @@ def run_training(arguments: Sequence[str]) -> None:
 @contextmanager
 def patch_training_program(program: Any) -> Iterator[None]:
     """Let ``program`` convert its model before the optimiser, and restore saved copies."""
-    changes = {"get_params_options": _wrap_options_to_convert_model, "deepcopy": _wrap_deepcopy_to_restore_models}
+    changes = {"get_params_options": _wrap_get_options_to_convert_model, "deepcopy": _wrap_deepcopy_to_restore_models}
     missing = [name for name in changes if not hasattr(program, name)]
     if missing:
         raise InputError(
@@ -42,7 +42,7 @@ def patch_training_program(program: Any) -> Iterator[None]:
         yield
 
 
-def _wrap_options_to_convert_model(get_options: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_get_options_to_convert_model(get_options: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(get_options)
     def convert_and_get_options(args: Any, model: nn.Module) -> Any:
         logging.info("%s", conversion_report(convert(model)))
@@ -53,13 +53,13 @@ def _wrap_options_to_convert_model(get_options: Callable[..., Any]) -> Callable[
 
 def _wrap_deepcopy_to_restore_models(deepcopy: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(deepcopy)
-    def copy_and_restore(value: Any, *rest: Any) -> Any:
+    def copy_and_restore_module(value: Any, *rest: Any) -> Any:
         made = deepcopy(value, *rest)
         if isinstance(made, nn.Module):
             undo_swaps(made)
         return made
 
-    return copy_and_restore
+    return copy_and_restore_module
 
 
 def _import_mace_training() -> Any:

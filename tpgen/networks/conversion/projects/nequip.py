@@ -24,7 +24,7 @@ class TpgenTensorProductScatter(TensorProductScatter):
     program_arguments = ("x", "y", "weight", "edge_dst", "edge_src")
 
     def forward(self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor, edge_dst: Tensor, edge_src: Tensor) -> Tensor:
-        """Sums over incoming edges, in the model's dtype even under autocast."""
+        """Products of edges, summed by ``edge_dst``, in the model's dtype even under autocast."""
         dtype = self.tp.output_mask.dtype
         if not torch.jit.is_scripting():
             return convolve_edges_or_pairs(
@@ -35,7 +35,7 @@ class TpgenTensorProductScatter(TensorProductScatter):
 
 
 def find_nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of a NequIP model."""
+    """Yield a `ClassSwap` or `KeptModule` per convertible module of NequIP."""
     for module in network.modules():
         if type(module) is TensorProductScatter:
             why = why_not_fused(network, module, "tp")
@@ -44,7 +44,7 @@ def find_nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[S
                 if why
                 else make_convolution_swap(module, TpgenTensorProductScatter, options, held="tp")
             )
-    yield from _find_kept_compiled_modules(network)
+    yield from _find_modules_compiled_by_nequip(network)
     for where, find in _FURTHER.items():
         try:
             found = getattr(import_module(where), find)
@@ -57,7 +57,7 @@ def find_nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[S
             yield from found(network, options)
 
 
-def _find_kept_compiled_modules(network: nn.Module) -> Iterator[KeptModule]:
+def _find_modules_compiled_by_nequip(network: nn.Module) -> Iterator[KeptModule]:
     # a stock model that NequIP has compiled for training would run its program
     if not any(map(get_swap_mark, network.modules())):
         for module in network.modules():

@@ -1,7 +1,6 @@
-"""NequIP's functions of lengths by a kernel, and nets of edges once per pair.
+"""NequIP's functions of lengths by a kernel, and nets of edges once per pair."""
 
-Given vectors or lengths that require gradients use no pairs.
-"""
+# Given vectors or lengths that require gradients use no pairs.
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ from tpgen.functions.lengths import find_registered_lengths, register_lengths
 from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import (
     FEEDS,
-    copy_pair_marks,
+    copy_edge_pair_marks,
     gradients_count_in_pairs,
     mark_edge_pairs,
     run_once_per_pair,
 )
 from tpgen.networks.conversion.operations.splines import choose_net_or_spline
-from tpgen.networks.conversion.radial import TAKER, feeds_product_of_pairs
+from tpgen.networks.conversion.radial import TAKER, feeds_product_taking_pairs
 from tpgen.networks.conversion.swap import ClassSwap
 from tpgen.networks.recording import recorded_program
 
@@ -38,8 +37,8 @@ _VECTORS = (keys.EDGE_VECTORS_KEY, keys.EDGE_LENGTH_KEY)
 _computed: Any = WeakTensorKeyDictionary()  # those that NequIP made of positions, or lengths of vectors, itself
 
 
-class _RemembersComputed:
-    """Base of modules that remember added vectors and lengths."""
+class _RemembersComputedEdges:
+    """Mixin: remembers edge vectors and lengths that the module adds to ``data``."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         if torch.compiler.is_compiling() or has_proxy(data):
@@ -52,25 +51,25 @@ class _RemembersComputed:
         return data
 
 
-class TpgenEdgeLengthNormalizer(_RemembersComputed, EdgeLengthNormalizer):
+class TpgenEdgeLengthNormalizer(_RemembersComputedEdges, EdgeLengthNormalizer):
     """NequIP's lengths of edges, remembered."""
 
 
-class TpgenSphericalHarmonicEdgeAttrs(_RemembersComputed, SphericalHarmonicEdgeAttrs):
+class TpgenSphericalHarmonicEdgeAttrs(_RemembersComputedEdges, SphericalHarmonicEdgeAttrs):
     """NequIP's harmonics of edges, with remembered vectors."""
 
 
 class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
-    """NequIP's radial functions by a kernel, which also marks opposite edges."""
+    """NequIP's radial functions by a kernel; marks pairs of opposite edges."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         if torch.compiler.is_compiling() or has_proxy(data) or _has_hooked_or_patched_module(self):
             return super().__call__(data)
-        asked = self._wants_edge_gradients(data)
+        asked = self._may_need_single_edge_gradients(data)
         alike = keys.EDGE_TYPE_KEY not in data  # else cutoffs may differ by direction
         if recorded_program() is not None and keys.EDGE_VECTORS_KEY in data and alike and not asked:
             return self._embed_lengths_once_per_pair(data)
-        rows = _embed_by_kernel(self, data[self.norm_length_field]) if self._tpgen_kernels else None
+        rows = _embed_lengths_by_kernel(self, data[self.norm_length_field]) if self._tpgen_kernels else None
         if rows is None:
             data = super().__call__(data)
         else:
@@ -96,18 +95,18 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
                 return compute({self.norm_length_field: x})[name]
 
             data[name] = run_once_per_pair(field_of_lengths, lengths)
-        copy_pair_marks(lengths, data[self.edge_invariant_field])
+        copy_edge_pair_marks(lengths, data[self.edge_invariant_field])
         return data
 
-    def _wants_edge_gradients(self, data: dict[str, Tensor]) -> bool:
+    def _may_need_single_edge_gradients(self, data: dict[str, Tensor]) -> bool:
         if gradients_count_in_pairs():
             return False
         given = [name for name in _VECTORS if name in data and data[name] not in _computed]
         return any(name in data and data[name].requires_grad for name in (keys.EDGE_CELL_SHIFT_KEY, *given))
 
 
-def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Radial functions and cutoff of lengths; None without a kernel."""
+def _embed_lengths_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
+    # radial functions and cutoff of lengths; None without a kernel
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
     if not (_is_bessel_with_polynomial_cutoff(encoding) and can_run_bessel_kernel(lengths, frequencies)):
@@ -128,23 +127,23 @@ def _is_bessel_with_polynomial_cutoff(encoding: Any) -> bool:
     return type(encoding.cutoff) is PolynomialCutoff and float(encoding.cutoff.p).is_integer()
 
 
-def _describe_encoding(encoding: Any, extra: Mapping[str, Any]) -> str:
+def _describe_encoding_backend(encoding: Any, swap_attributes: Mapping[str, Any]) -> str:
     own = (
         name_cut_bessel_code()
-        if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(encoding)
+        if swap_attributes["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(encoding)
         else "its own code"
     )
     return f"{own}; {FEEDS}"
 
 
 class TpgenApplyFactor(ApplyFactor):
-    """NequIP's factor of a field, which keeps marks of opposite edges."""
+    """NequIP's `ApplyFactor`, which keeps marks of pairs of opposite edges."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         rows = data[self.in_field]
         data = super().__call__(data)
         if not _has_hooked_or_patched_module(self):
-            copy_pair_marks(rows, data[self.out_field])
+            copy_edge_pair_marks(rows, data[self.out_field])
             lengths = find_registered_lengths(rows)
             if lengths is not None:
                 register_lengths(data[self.out_field], lengths.scale_rows(float(self.factor)))
@@ -160,7 +159,7 @@ class TpgenScalarMLPFunction(ScalarMLPFunction):
         if _has_hooked_or_patched_module(self):
             return super().__call__(x)
         compute, given = choose_net_or_spline(self, super().__call__, x)
-        return run_once_per_pair(compute, given, feeds_product_of_pairs(self), marked=x)
+        return run_once_per_pair(compute, given, feeds_product_taking_pairs(self), marked=x)
 
 
 def _has_hooked_or_patched_module(module: nn.Module) -> bool:
@@ -174,7 +173,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 
 
 def find_nequip_edge_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[ClassSwap]:
-    """Yield swaps of nets of edges, and modules before."""
+    """Yield a `ClassSwap` per net of edges, and per module that computes inputs of nets."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}
     if not (blocks and fields):
@@ -184,7 +183,10 @@ def find_nequip_edge_swaps(network: nn.Module, options: dict[str, Any]) -> Itera
             yield ClassSwap(module, _COMPUTING[type(module)], "")
         elif type(module) is BesselEdgeLengthEncoding:
             yield ClassSwap(
-                module, TpgenBesselEdgeLengthEncoding, _describe_encoding, {"_tpgen_kernels": allows_kernels(options)}
+                module,
+                TpgenBesselEdgeLengthEncoding,
+                _describe_encoding_backend,
+                {"_tpgen_kernels": allows_kernels(options)},
             )
         elif type(module) is ApplyFactor and module.in_field in fields:
             yield ClassSwap(module, TpgenApplyFactor, "")

@@ -22,7 +22,7 @@ def enable_tpgen(_cls: type, model: nn.Module) -> nn.Module:
     return model if any(map(get_swap_mark, model.modules())) else convert(model)
 
 
-def offer_modifier(module: ModuleType) -> None:
+def register_enable_tpgen_modifier(module: ModuleType) -> None:
     """Add ``enable_tpgen`` to results of NequIP's search for modifiers."""
     search = getattr(module, _SEARCH, None)
     if search is None:
@@ -46,24 +46,24 @@ def offer_modifier(module: ModuleType) -> None:
     setattr(module, _SEARCH, find_modifiers_and_enable_tpgen)
 
 
-class _Finder(MetaPathFinder):
-    """Import hook that calls `offer_modifier` after NequIP's import."""
+class _NequipImportHook(MetaPathFinder):
+    """Import hook that registers ``enable_tpgen`` after NequIP's import."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Spec that offers the modifier; None for other modules."""
+        """Spec of NequIP's module, whose import adds ``enable_tpgen``; None for other modules."""
         spec = PathFinder.find_spec(name, path) if name == _MODULE else None
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            def load_and_offer(module: ModuleType) -> None:
+            def load_and_register(module: ModuleType) -> None:
                 load(module)
-                offer_modifier(module)
+                register_enable_tpgen_modifier(module)
 
-            spec.loader.exec_module = load_and_offer  # type: ignore[method-assign]
+            spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec
 
 
 if _MODULE in sys.modules:
-    offer_modifier(sys.modules[_MODULE])
+    register_enable_tpgen_modifier(sys.modules[_MODULE])
 else:
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _NequipImportHook())

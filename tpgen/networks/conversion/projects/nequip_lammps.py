@@ -12,7 +12,7 @@ from tpgen.networks.conversion.projects.lammps import ConvertedForLammps
 
 
 class LammpsNequip(ConvertedForLammps, NequIPLAMMPSMLIAPWrapper):
-    """A converted model on a CPU, not compiled."""
+    """A converted NequIP or Allegro model for LAMMPS on a CPU, not compiled."""
 
     stock_options = MappingProxyType({"model_key": "sole_model", "compile": False})
 
@@ -20,7 +20,7 @@ class LammpsNequip(ConvertedForLammps, NequIPLAMMPSMLIAPWrapper):
         super()._initialize_model(None)  # of no class of Kokkos's
         self.model: Any = convert(self.model, **self.options)
 
-    def prepare(self, data: Any) -> None:
-        """Initialize the model once."""
+    def build_model_once(self, data: Any) -> None:
+        """Build and convert the model at the first call."""
         if self.model is None:
             self._initialize_model(data)

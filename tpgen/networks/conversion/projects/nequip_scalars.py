@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from tpgen.functions.silu import silu
 from tpgen.networks.conversion.obstacles import allows_kernels, why_patched
-from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
+from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul_kernel
 from tpgen.networks.conversion.swap import ClassSwap, KeptModule, SwapOrKept
 
 
@@ -20,7 +20,7 @@ class TpgenScalarLinearLayer(ScalarLinearLayer):
     """NequIP's scalar layer without biases, by a kernel if large."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As NequIP's: ``input`` times the scaled weight."""
+        """``input @ (alpha * weight)`` as NequIP's layer."""
         if not torch.jit.is_scripting():
             return matmul(input, self.weight, self.alpha)
         return torch.mm(input, self.weight * self.alpha)
@@ -37,7 +37,7 @@ class TpgenSiLU(nn.SiLU):
 
 
 def find_scalar_layer_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps in nets whose last layer widens: this layer, and SiLUs."""
+    """Yield a `ClassSwap` or `KeptModule` per widening last layer of a net, and per SiLU."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)
     ]
@@ -52,17 +52,17 @@ def find_scalar_layer_swaps(network: nn.Module, options: dict[str, Any]) -> Iter
             yield KeptModule(layer, why or "of a layer that is parametrised: convert first, then parametrise")
             continue
         if allows_kernels(options):
-            yield ClassSwap(layer, TpgenScalarLinearLayer, _describe_layer)
+            yield ClassSwap(layer, TpgenScalarLinearLayer, _describe_scalar_layer_backend)
         yield from (
-            ClassSwap(m, TpgenSiLU, _describe_silu, {"_tpgen_like": (layer,)}) for m in found
+            ClassSwap(m, TpgenSiLU, _describe_silu_backend, {"_tpgen_like": (layer,)}) for m in found
         )  # no child: it has a place
 
 
-def _describe_layer(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
-    why = why_no_matmul(*layer.parameters())
+def _describe_scalar_layer_backend(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
+    why = why_no_matmul_kernel(*layer.parameters())
     return f"torch product ({why})" if why else "tpgen product"
 
 
-def _describe_silu(_act: nn.Module, extra: Mapping[str, Any]) -> str:
-    why = why_no_matmul(*extra["_tpgen_like"][0].parameters())
+def _describe_silu_backend(_act: nn.Module, swap_attributes: Mapping[str, Any]) -> str:
+    why = why_no_matmul_kernel(*swap_attributes["_tpgen_like"][0].parameters())
     return f"torch SiLU ({why})" if why else "tpgen SiLU (memory used again)"

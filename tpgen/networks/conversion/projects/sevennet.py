@@ -31,14 +31,14 @@ class SevenNetConvolution(o3.TensorProduct):
     program_arguments = ("x", "y", "weight", "edge_src", "edge_dst")
 
     def forward(self, x: Tensor, edge_filter: Tensor, weight: Tensor, edge_src: Tensor, edge_dst: Tensor) -> Tensor:
-        """Sums over incoming edges by node."""
+        """Products of edges, summed by receiving node."""
         if not torch.jit.is_scripting():
             return convolve_edges_or_pairs(self._tpgen, x, edge_filter, weight, edge_src, edge_dst)
         return self._tpgen.forward(x, edge_filter, weight, edge_src, edge_dst, x.size(0))
 
 
 def find_sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of a SevenNet model."""
+    """Yield a `ClassSwap` or `KeptModule` per convertible module of SevenNet."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
             yield from _find_convolution_swaps(network, module, options)
@@ -58,17 +58,21 @@ def _cast_floats_to_float64(_module: nn.Module, _given: Any, data: dict[str, Any
     return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 
-def _find_convolution_swaps(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    fused = getattr(sys.modules[type(module).__module__], _FUSED, None)
+def _find_convolution_swaps(
+    network: nn.Module, convolution_block: Any, options: dict[str, Any]
+) -> Iterator[SwapOrKept]:
+    fused = getattr(sys.modules[type(convolution_block).__module__], _FUSED, None)
     if fused is None:
         yield KeptModule(
-            module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn"
+            convolution_block, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn"
         )
-    elif isinstance(module.convolution, o3.TensorProduct) and (why := why_not_fused(network, module, "convolution")):
-        yield KeptModule(module, why)
-    elif isinstance(module.convolution, o3.TensorProduct):
-        found = make_convolution_swap(module.convolution, SevenNetConvolution, options, paired=True)
+    elif isinstance(convolution_block.convolution, o3.TensorProduct) and (
+        why := why_not_fused(network, convolution_block, "convolution")
+    ):
+        yield KeptModule(convolution_block, why)
+    elif isinstance(convolution_block.convolution, o3.TensorProduct):
+        found = make_convolution_swap(convolution_block.convolution, SevenNetConvolution, options, paired=True)
         yield found
         if isinstance(found, ClassSwap):
-            yield ClassSwap(module, fused, "", {"_out_dim": module.convolution.irreps_out.dim})
-            yield from find_weight_net_swap(network, module, ("weight_nn", "convolution"), options)
+            yield ClassSwap(convolution_block, fused, "", {"_out_dim": convolution_block.convolution.irreps_out.dim})
+            yield from find_weight_net_swap(network, convolution_block, ("weight_nn", "convolution"), options)

@@ -1,7 +1,6 @@
-"""SevenNet's functions of lengths by a kernel, nets once per pair, and outputs in programs.
+"""SevenNet's functions of lengths by a kernel, nets once per pair, and outputs in programs."""
 
-Models with virials of atoms use no pairs.
-"""
+# Models with virials of atoms use no pairs.
 
 from __future__ import annotations
 
@@ -30,19 +29,19 @@ _ADDS = (
 
 
 class TpgenEdgeEmbedding(EdgeEmbedding):
-    """SevenNet's edge embedding by a kernel, which also marks opposite edges."""
+    """SevenNet's edge embedding by a kernel; marks pairs of opposite edges."""
 
     def __call__(self, data: Any) -> Any:
-        if torch.compiler.is_compiling() or not (self._tpgen_kernels and _embed_by_kernel(self, data)):
+        if torch.compiler.is_compiling() or not (self._tpgen_kernels and _embed_edges_by_kernel(self, data)):
             data = super().__call__(data)
         vectors = data[keys.EDGE_VEC]
-        if isinstance(vectors, Tensor) and _may_mark_pairs(self, data, vectors):
+        if isinstance(vectors, Tensor) and _may_mark_edge_pairs(self, data, vectors):
             mark_edge_pairs(data[keys.EDGE_EMBEDDING], data[keys.EDGE_IDX], vectors)
         return data
 
 
-def _embed_by_kernel(embedding: Any, data: Any) -> bool:
-    """Add lengths, radial functions and harmonics; False without a kernel."""
+def _embed_edges_by_kernel(embedding: Any, data: Any) -> bool:
+    """Add lengths, radial functions and harmonics to ``data``; False without a kernel."""
     basis, cutoff = embedding.basis_function, embedding.cutoff_function
     if not _is_bessel_with_polynomial_cutoff(embedding) or any(map(is_hooked_or_patched, embedding.modules())):
         return False
@@ -67,16 +66,16 @@ def _is_bessel_with_polynomial_cutoff(embedding: Any) -> bool:
     )
 
 
-def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
+def _describe_embedding_backend(embedding: Any, swap_attributes: Mapping[str, Any]) -> str:
     own = (
         name_cut_bessel_code()
-        if extra["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
+        if swap_attributes["_tpgen_kernels"] and _is_bessel_with_polynomial_cutoff(embedding)
         else "its own code"
     )
     return f"{own}; {FEEDS}"
 
 
-def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
+def _may_mark_edge_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
     # nothing is differentiated by single edges, or only by SevenNet's own outputs
     (holder,) = embedding._tpgen_holder
     beside = list(holder.children())
@@ -93,11 +92,11 @@ def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
 
 
 def find_sevennet_edge_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[ClassSwap]:
-    """Yield swaps of edge embeddings, which then mark opposite edges."""
+    """Yield a `ClassSwap` per edge embedding, to mark opposite edges."""
     holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
     for module, holder in holders.items():
         extra = {"_tpgen_holder": (holder,), "_tpgen_kernels": allows_kernels(options)}
-        yield ClassSwap(module, TpgenEdgeEmbedding, _describe_embedding, extra)
+        yield ClassSwap(module, TpgenEdgeEmbedding, _describe_embedding_backend, extra)
 
 
 _SMALLEST = 1e-3  # volumes below it, of cells that are none, count as this
@@ -105,7 +104,7 @@ _AXES = (0, 1, 2, 0, 1, 2), (0, 1, 2, 1, 2, 0)  # of the six components of a vir
 
 
 class TpgenAtomReduce(AtomReduce):
-    """Energies of structures, any number in programs."""
+    """SevenNet's energies by structure, for any number in compiled programs."""
 
     def __call__(self, data: Any) -> Any:
         energies = data[self.key_input]
@@ -117,7 +116,7 @@ class TpgenAtomReduce(AtomReduce):
 
 
 class TpgenForceStress(ForceStressOutputFromEdge):
-    """Forces and stress, for any sizes in programs."""
+    """SevenNet's forces and stress, for any sizes in compiled programs."""
 
     def __call__(self, data: Any) -> Any:
         return _compute_forces_and_stress(self, data) if is_traced(data[self.key_edge]) else super().__call__(data)
@@ -145,7 +144,7 @@ def _sum_virial_by_structure(output: Any, data: Any, virial: Tensor) -> Tensor:
 
 
 def find_size_free_output_swaps(network: Any) -> Iterator[ClassSwap]:
-    """Yield swaps of outputs, for programs of any size."""
+    """Yield a `ClassSwap` per output module, for compiled programs of any size."""
     kinds: dict[type, type[nn.Module]] = {AtomReduce: TpgenAtomReduce, ForceStressOutputFromEdge: TpgenForceStress}
     for module in network.modules():
         if type(module) in kinds and not is_hooked_or_patched(module):

@@ -14,7 +14,7 @@ from tpgen.networks.conversion.swap import get_swap_mark
 
 
 class _ConvolutionOfLocalRows(MLIAPWrappedConvolution):
-    """SevenNet's convolution; copies no rows if all are local."""
+    """SevenNet's convolution of local atoms; copies no rows if all are local."""
 
     def forward(self, data: Any) -> Any:
         """Exchange ghosts, convolve, keep local rows."""
@@ -27,10 +27,10 @@ class _ConvolutionOfLocalRows(MLIAPWrappedConvolution):
 
 
 class LammpsSevenNet(ConvertedForLammps, SevenNetMLIAPWrapper):
-    """A converted model, built at the first step."""
+    """A converted SevenNet model for LAMMPS, built at the first step."""
 
-    def prepare(self, _data: Any) -> None:
-        """Initialize the model once."""
+    def build_model_once(self, _data: Any) -> None:
+        """Build and convert the model at the first call."""
         self._ensure_model_initialized()
 
     def _ensure_model_initialized(self) -> None:
@@ -42,6 +42,6 @@ class LammpsSevenNet(ConvertedForLammps, SevenNetMLIAPWrapper):
                 if type(module) is MLIAPWrappedConvolution:
                     module.__class__ = _ConvolutionOfLocalRows
 
-    def is_idle(self, data: Any) -> bool:
+    def returns_without_exchange(self, data: Any) -> bool:
         """Whether the rank has no local atoms."""
         return data.nlocal == 0

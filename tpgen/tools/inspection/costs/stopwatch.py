@@ -61,7 +61,7 @@ def _find_autograd_nodes_since(first_sequence_number: int, returned: Any) -> Ite
     # a node has a larger number than those before it
     results = [*pytree.tree_leaves(returned), *(x for held in nested_dicts(returned) for x in held.values())]
     ahead: list[Any] = [
-        x.grad_fn for x in results if isinstance(x, Tensor) and not (isinstance(x, Postponed) and x.open)
+        x.grad_fn for x in results if isinstance(x, Tensor) and not (isinstance(x, Postponed) and x.is_uncomputed)
     ]
     last, seen = sequence_number(), {None}
     while ahead:

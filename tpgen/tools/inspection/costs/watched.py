@@ -138,7 +138,7 @@ class CallWatch:
             self.passes[path] = self.passes.get(path, 0) + 1
 
         out = self.stopwatch.time_call((FORWARD, path), (BACKWARD, path), call)
-        if isinstance(out, Postponed) and out.open:  # computed when something reads or sums it
+        if isinstance(out, Postponed) and out.is_uncomputed:  # computed when something reads or sums it
             out.made.within = partial(self._time_product_call, path)
         elif isinstance(out, Tensor) and out.grad_fn is not None:
             out.grad_fn.register_prehook(count_pass)
