@@ -25,7 +25,7 @@ from tpgen.kernels.rows import EDGES, ELEMENTS
 from tpgen.kernels.runtime.call import FormCall, call_of
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.ops import describe
-from tpgen.kernels.runtime.polynomials import named_call
+from tpgen.kernels.runtime.polynomials import parse_polynomial_call
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
@@ -58,7 +58,7 @@ def of_product(name: str, plan: Plan, opened: tuple[str, ...], indexed: bool) ->
 
 def of_polynomial(name: str, plan: Plan, slots: str) -> Launch:
     """A polynomial, or its gradients, with weights of elements."""
-    there, named = operands_of(plan, ROWS, 3, 32, torch.float32, grad=False), named_call(plan, slots)
+    there, named = operands_of(plan, ROWS, 3, 32, torch.float32, grad=False), parse_polynomial_call(plan, slots)
     out = plan.operand("out")
     operands = [*there, torch.randn(ROWS, out.dim * (32 if out.channels else 1))]
     by_name = dict(zip([o.name for o in plan.operands], operands, strict=True))

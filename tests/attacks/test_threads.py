@@ -24,7 +24,7 @@ from tpgen.kernels.build.compiler import need_compiler, target
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.placement.planning import place, plan_schedule
 from tpgen.kernels.rows import EDGES
-from tpgen.kernels.runtime.native.source import process_text
+from tpgen.kernels.runtime.native.source import write_process_runtime_source
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.presets import channelwise, fully_connected
 
@@ -153,7 +153,7 @@ def test_a_planted_race_is_found(tmp_path: Path, planted: str) -> None:
 
 
 def test_the_table_of_kernels_may_be_filled_while_threads_call(tmp_path: Path) -> None:
-    (tmp_path / "runtime.cpp").write_text(process_text(), encoding="utf-8")
+    (tmp_path / "runtime.cpp").write_text(write_process_runtime_source(), encoding="utf-8")
     (tmp_path / "main.cpp").write_text((HERE / "table.cpp").read_text(), encoding="utf-8")
     done = run(build(tmp_path, {"runtime": [], "main": []}))
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

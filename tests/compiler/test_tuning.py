@@ -36,14 +36,16 @@ def config(tmp_path, monkeypatch) -> Config:
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
 def test_modules_of_any_plan_take_what_was_measured(plan: Plan, config: Config) -> None:
-    cache.write_atomically(_choice_file(plan.flat, config, cache.current_directory()), json.dumps(_entry("unrolled")))
+    cache.write_atomically(
+        _choice_file(plan.flat, config, cache.open_cache_directory()), json.dumps(_entry("unrolled"))
+    )
     module = build_module(plan, **list_open_sizes(plan))
     assert module.choice.strategy == "unrolled"
     assert "measured" not in module.double().choice.reason
 
 
 def test_a_choice_is_for_one_layout_dtype_and_backend(config: Config) -> None:
-    cache.write_atomically(_choice_file(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum")))
+    cache.write_atomically(_choice_file(PLAN, config, cache.open_cache_directory()), json.dumps(_entry("einsum")))
     assert choose_strategy(PLAN, config).strategy == "einsum"
     for other in ({"layout": "ir_mul"}, {"dtype": torch.float64}, {"backend": "aot_eager"}):
         assert read_choice(PLAN, replace(config, **other)) is None
@@ -53,7 +55,7 @@ def test_a_choice_is_for_one_kind_of_gpu(config: Config, monkeypatch: pytest.Mon
     names = ["H200", "A40"]
     monkeypatch.setattr(tuning, "gpu_name", lambda device: names[device.index])
     one, other = (replace(config, device=f"cuda:{n}") for n in range(2))
-    cache.write_atomically(_choice_file(PLAN, one, cache.current_directory()), json.dumps(_entry("einsum")))
+    cache.write_atomically(_choice_file(PLAN, one, cache.open_cache_directory()), json.dumps(_entry("einsum")))
     assert read_choice(PLAN, one).strategy == "einsum"
     assert read_choice(PLAN, other) is None
     names[1] = "H200"
@@ -61,14 +63,14 @@ def test_a_choice_is_for_one_kind_of_gpu(config: Config, monkeypatch: pytest.Mon
 
 
 def test_a_name_that_is_asked_for_is_kept(config: Config) -> None:
-    cache.write_atomically(_choice_file(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum")))
+    cache.write_atomically(_choice_file(PLAN, config, cache.open_cache_directory()), json.dumps(_entry("einsum")))
     assert choose_strategy(PLAN, replace(config, strategy="unrolled")).strategy == "unrolled"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"strategy": "gone", "milliseconds": 1, "rows": 2}),
                                   json.dumps({"strategy": ["einsum"], "milliseconds": 1})])  # fmt: skip
 def test_a_damaged_file_is_passed_over(config: Config, text: str) -> None:
-    cache.write_atomically(_choice_file(PLAN, config, cache.current_directory()), text)
+    cache.write_atomically(_choice_file(PLAN, config, cache.open_cache_directory()), text)
     assert read_choice(PLAN, config) is None
 
 

@@ -17,7 +17,7 @@ import torch
 from tests.kernels.plans import call, operands
 from tpgen.base.errors import BackendError, EmitError, InputError, KernelError, PlanError
 from tpgen.kernels.build import build, cache, compiler
-from tpgen.kernels.build.compiler import openmp_runtime
+from tpgen.kernels.build.compiler import find_openmp_runtime
 from tpgen.kernels.placement.planning import place
 from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.call import call_of
@@ -78,7 +78,7 @@ def test_a_new_thread_takes_torchs_number_of_threads() -> None:
     given, product = operands(PLAN, 5, torch.float32), Kernels(TEXT)
     forward = call("out", given["x1"], given["x2"], given["w"])
     product.run(forward)  # built here: the thread is to do nothing but call the kernel
-    runtime, before = ctypes.CDLL(openmp_runtime() or None), torch.get_num_threads()
+    runtime, before = ctypes.CDLL(find_openmp_runtime() or None), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(1) as pool:

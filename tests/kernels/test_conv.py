@@ -255,7 +255,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
     kernels_of.cache_clear()
     monkeypatch.setattr(load, "_index_structs", listening)
-    monkeypatch.setattr(build, "address_of", lambda function: None)
+    monkeypatch.setattr(build, "get_function_address", lambda function: None)
     yield heard
     kernels_of.cache_clear()
 

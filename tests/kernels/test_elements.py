@@ -20,7 +20,7 @@ from tpgen.kernels.cuda.target import kernel_obstacle
 from tpgen.kernels.rows import ELEMENTS as ELEMENTS_RULE
 from tpgen.kernels.runtime.call import FormCall, call_of
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, describe, description_of_plan, kernel_source
-from tpgen.kernels.runtime.load import source_of
+from tpgen.kernels.runtime.load import generate_kernel_source
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.workspace import count_call_workspace
@@ -205,5 +205,5 @@ def test_the_source_of_a_plan_is_that_which_runs(direction: str) -> None:
     spec = KernelSpec(
         description_of_plan(PLAN), call_of(OPENED_BY_DIRECTION[direction]), torch.float32, (ELEMENTS_RULE,)
     )
-    assert source.text == source_of(spec).text
+    assert source.text == generate_kernel_source(spec).text
     load_kernel(source.text)

@@ -18,7 +18,7 @@ import torch
 from tests.machine import needs_compiler
 from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.runtime.memory import LARGE as LEAST
-from tpgen.kernels.runtime.memory import empty_tensor, kept_bytes, release, turn_reuse_off
+from tpgen.kernels.runtime.memory import disable_memory_reuse, empty_tensor, kept_bytes, release
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.native.source import libtorch, native_header
@@ -233,7 +233,7 @@ def test_more_than_there_is_is_torchs_error() -> None:
 
 def test_nothing_is_kept_meanwhile() -> None:
     release()
-    with turn_reuse_off():
+    with disable_memory_reuse():
         made = empty_tensor(LARGE, torch.float32)
         del made
         assert kept_bytes() == 0
@@ -256,14 +256,14 @@ def test_a_forked_process_has_the_memory() -> None:
 def test_a_limit_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TPGEN_REUSE_MB", text)
     with pytest.warns(UserWarning, match=f"TPGEN_REUSE_MB must be a whole number of MB, got '{text}'"):
-        assert native.memory_limit() is None
+        assert native.read_memory_limit() is None
 
 
 def test_a_limit_is_a_number_of_mb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_REUSE_MB", "64")
-    assert native.memory_limit() == 64 * 2**20
+    assert native.read_memory_limit() == 64 * 2**20
     monkeypatch.delenv("TPGEN_REUSE_MB")
-    assert native.memory_limit() is None
+    assert native.read_memory_limit() is None
 
 
 # -- places ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tests.machine import needs_compiler
 from tpgen.base.errors import InputError, PlanError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.rows import DESTINATIONS, EDGE_PAIRS, EDGES, ELEMENTS, SOURCES, rules_of
+from tpgen.kernels.rows import DESTINATIONS, EDGE_PAIRS, EDGES, ELEMENTS, SOURCES, parse_row_rules
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_conv, kernel_product
 from tpgen.planner.plan import Plan
@@ -104,9 +104,9 @@ def test_what_a_rule_asks_for_is_said() -> None:
 
 
 def test_rules_are_read_by_their_names() -> None:
-    assert rules_of("") == ()
-    assert rules_of("src dst element") == (*EDGES, ELEMENTS) == (SOURCES, DESTINATIONS, ELEMENTS)
-    assert rules_of("pair") == (EDGE_PAIRS,)
+    assert parse_row_rules("") == ()
+    assert parse_row_rules("src dst element") == (*EDGES, ELEMENTS) == (SOURCES, DESTINATIONS, ELEMENTS)
+    assert parse_row_rules("pair") == (EDGE_PAIRS,)
     for text, message in (("dst src", "in the order of"), ("element pair", "one rule"), ("edge", "unknown row rule")):
         with pytest.raises(PlanError, match=message):
-            rules_of(text)
+            parse_row_rules(text)

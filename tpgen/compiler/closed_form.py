@@ -23,7 +23,12 @@ from tpgen.base._torch import (
 from tpgen.emitter.emit import Emission, emit_form
 from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
-from tpgen.kernels.runtime.registration import Differentiable, below_vmap, record_call, unwrap_batched
+from tpgen.kernels.runtime.registration import (
+    Differentiable,
+    leave_legacy_vmap,
+    record_call,
+    unwrap_legacy_batched_tensors,
+)
 
 _Program = Callable[..., Any]  # returns a tuple of tensors
 Compile = Callable[[torch.nn.Module], _Program]
@@ -73,7 +78,7 @@ class ClosedForm(Differentiable[Any]):
         """Join operands and other arguments to a call."""
         return point, *rest
 
-    def asks_for_used_gradients(self, call: Any) -> bool:
+    def should_ask_for_used_gradients(self, call: Any) -> bool:
         """Never: unused gradients cost less than asking autograd."""
         return False  # an operand that is absent has no node to ask
 
@@ -110,8 +115,8 @@ class ClosedForm(Differentiable[Any]):
         self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]
     ) -> tuple[Tensor, ...]:
         # torch's older vmap lacks rules for some operators: use that of torch.func
-        with below_vmap() as level:
-            _, dims, below = unwrap_batched(level, point)
+        with leave_legacy_vmap() as level:
+            _, dims, below = unwrap_legacy_batched_tensors(level, point)
             found = torch.vmap(lambda *moved: self.open(opened, read, rows, moved), tuple(dims))(*below)
             return tuple(add_batch_dim(x, 0, level) for x in found)
 

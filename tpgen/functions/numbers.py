@@ -17,7 +17,7 @@ from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import find_compiler, target
 from tpgen.kernels.cpp.prelude import header_text, number_type_definitions
 from tpgen.kernels.cpp.text import read_header
-from tpgen.kernels.runtime.registration import apply_of
+from tpgen.kernels.runtime.registration import get_unchecked_apply
 from tpgen.nn.plain_tensors import are_plain
 
 _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this file, besides `numbers.h`
@@ -127,4 +127,4 @@ class _Derivative(torch.autograd.Function):
         return None, None, None, *found
 
 
-recorded_function = apply_of(_Derivative)  # of a `KernelFunction`, its table, the order 0, and x
+recorded_function = get_unchecked_apply(_Derivative)  # of a `KernelFunction`, its table, the order 0, and x

@@ -14,7 +14,7 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
 
 class KernelSpec(NamedTuple):
-    """A kernel to build: form, call, dtype, row rules."""
+    """A kernel to build: description, call, dtype, row rules."""
 
     description: Any  # `AnyDescription`
     call: Call
@@ -22,9 +22,9 @@ class KernelSpec(NamedTuple):
     rules: RowRules = ()
 
 
-def choose_by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of a `KernelSpec`: ``paths`` for a product, ``monomials`` for a polynomial."""
-    functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
+def dispatch_by_form(for_product: Callable[..., Any], for_polynomial: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a `KernelSpec` that calls one of two, for products or polynomials."""
+    functions = {OF_PATHS: for_product, OF_MONOMIALS: for_polynomial}
     return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
 
 
@@ -41,14 +41,14 @@ class CallSizes(NamedTuple):
         """Count of chemical elements with own weights; 1 without index."""
         return next((index.size for index in self.indices if index.rule is ELEMENTS), 1)
 
-    def owners(self, owner: str | None) -> int:
-        """Rows of operand ``owner`` that the call sums into; 0 without an index."""
-        index = find_index(self.indices, owner or "")
+    def owners(self, operand: str | None) -> int:
+        """Number of an operand's rows that the call sums into; 0 without an index."""
+        index = find_index(self.indices, operand or "")
         return index.size if index else 0
 
 
 class KernelCall(NamedTuple):
-    """Arguments of one kernel call."""
+    """Arguments of one kernel call: tensors read, tensors computed, counts, row indices."""
 
     given: Sequence[Tensor]
     opened: Sequence[Tensor]

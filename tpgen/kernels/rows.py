@@ -3,7 +3,7 @@ adds to that row of an open operand.  Without a rule, row z has row z, or a shar
 
 >>> print(*EDGES, ELEMENTS, EDGE_PAIRS, sep=", ")
 x1 @ src, out @ dst, w @ element, w @ pair
->>> rules_of("src dst pair") == (*EDGES, EDGE_PAIRS)
+>>> parse_row_rules("src dst pair") == (*EDGES, EDGE_PAIRS)
 True
 """
 
@@ -33,7 +33,7 @@ BEYOND = 2  # the fault of the first index out of range, then of the next; 1 is 
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """How rows of a call find their rows of one operand."""
+    """How rows of a call find their rows of one operand: by index, group or pair."""
 
     name: str  # of the index in kernels
     operand: str  # whose rows: of a product; the weights of a polynomial are all w
@@ -75,8 +75,8 @@ RowRules = tuple[RowRule, ...]
 
 
 @remembered("rules of rows")
-def rules_of(text: str) -> RowRules:
-    """Parse names of row rules.
+def parse_row_rules(text: str) -> RowRules:
+    """Parse names of row rules, separated by spaces.
 
     Raises `PlanError` for unknown names, two rules of one operand, or another order than `RULES`.
     """
@@ -92,17 +92,17 @@ def rules_of(text: str) -> RowRules:
     return rules
 
 
-def names_of_rules(rules: Sequence[RowRule]) -> str:
-    """Join the names of rules.
+def join_rule_names(rules: Sequence[RowRule]) -> str:
+    """Join the names of row rules by spaces.
 
-    >>> names_of_rules(EDGES)
+    >>> join_rule_names(EDGES)
     'src dst'
     """
     return " ".join(rule.name for rule in rules)
 
 
 class RowIndex(NamedTuple):
-    """A row rule in one call, with tensors of index and order."""
+    """A row rule in one call, with index tensor and sort order."""
 
     rule: RowRule
     tensor: Tensor | None = None
@@ -133,7 +133,7 @@ def select_summed_operands(opened: Sequence[str], rules: RowRules) -> tuple[str,
 
 
 def make_fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
-    """Error of a fault code."""
+    """Exception for a kernel's fault code."""
     if code < BEYOND:
         return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
     index = indices[code - BEYOND]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import fx
 
-from tpgen.kernels.runtime.call import opening_text
+from tpgen.kernels.runtime.call import product_call_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.simplify import insert_call
@@ -107,7 +107,7 @@ def _insert_weights_gradient_call(graph: fx.Graph, layer: _LayerCall, text: str)
 
 def _insert_kernel_call(graph: fx.Graph, tensors: list[fx.Node], text: str, opened: str) -> fx.Node:
     return insert_call(
-        graph, _getitem, insert_call(graph, _tpgen.form.default, tensors, [], text, opening_text(opened)), 0
+        graph, _getitem, insert_call(graph, _tpgen.form.default, tensors, [], text, product_call_text(opened)), 0
     )
 
 

@@ -18,7 +18,7 @@ from torch import SymInt, Tensor
 
 from tpgen.base._torch import pytree
 from tpgen.base.remember import remembered
-from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.native.one_hot import find_one_hot_columns
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 
 LEAST_SIZE = 2  # from which on sizes of inputs are open
@@ -76,7 +76,7 @@ def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
     if rows.dim() == 1:
         species = rows.long()
     elif not looked_up:
-        species = find_ones(rows)
+        species = find_one_hot_columns(rows)
     else:
         table, numbers = looked_up[0], looked_up[1].reshape(-1).long()
         species = numbers if torch.equal(rows, table[numbers]) else None

@@ -19,14 +19,14 @@ from tpgen.kernels.runtime.native.identity import (
 )
 from tpgen.kernels.runtime.native.words import (
     MemoryWord,
-    bases_word,
-    cell_words,
-    class_word,
-    dict_word,
-    function_words,
-    list_words,
-    order_words,
-    slot_words,
+    read_cell_pointer,
+    read_class_pointer,
+    read_dict_order_words,
+    read_dict_pointer,
+    read_function_pointers,
+    read_list_words,
+    read_mro_pointer,
+    read_slot_words,
 )
 from tpgen.networks.parts import (
     FUNCTION,
@@ -138,13 +138,13 @@ def _memory_words_and_names_of_object(x: Any) -> _Seen:
     held = getattr(x, "__dict__", None)
     names, slots = [] if held is None else [_watch_all_names_of_dict(held)], slot_names(type(x))
     values = [getattr(x, name) for name in slots if hasattr(x, name)]
-    own: list[MemoryWord | None] = list((slot_words(x, values) or (None,)) if slots else ())
-    return (*own, class_word(x), *([] if held is None else [dict_word(x)])), names
+    own: list[MemoryWord | None] = list((read_slot_words(x, values) or (None,)) if slots else ())
+    return (*own, read_class_pointer(x), *([] if held is None else [read_dict_pointer(x)])), names
 
 
 def _memory_words_and_names_of_dict(x: dict[Any, Any]) -> _Seen:
     if type(x) is OrderedDict:
-        return order_words(x), [_watch_all_names_of_dict(x)]
+        return read_dict_order_words(x), [_watch_all_names_of_dict(x)]
     return ((), [_watch_all_names_of_dict(x)]) if type(x) is dict else _no_words_and_names(x)
 
 
@@ -158,12 +158,12 @@ def _no_words_and_names(_x: Any) -> _Seen:
 
 
 _SEEN: dict[PartsOf, Callable[[Any], _Seen]] = {
-    FUNCTION: lambda x: (function_words(x), ()),
-    LIST: lambda x: (list_words(x), ()) if type(x) is list else _no_words_and_names(x),
-    content_of: lambda x: (cell_words(x), ()),
-    bases_of: lambda x: ([bases_word(x)], ()),
+    FUNCTION: lambda x: (read_function_pointers(x), ()),
+    LIST: lambda x: (read_list_words(x), ()) if type(x) is list else _no_words_and_names(x),
+    content_of: lambda x: (read_cell_pointer(x), ()),
+    bases_of: lambda x: ([read_mro_pointer(x)], ()),
     names_of_class: lambda x: ((), [_watch_all_names_of_dict(class_table(x))]),
-    body_of: lambda x: ([class_word(x), dict_word(x)], ()),
+    body_of: lambda x: ([read_class_pointer(x), read_dict_pointer(x)], ()),
     attribute_names: lambda x: _memory_words_and_names_of_dict(object.__getattribute__(x, "__dict__")),
     items_of: _memory_words_and_names_of_dict,
     attributes_of: _memory_words_and_names_of_object,

@@ -39,6 +39,6 @@ def native_gpu(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fak
     native = runtime()
     assert native is not None
     monkeypatch.setattr(native, "_numbers", {})  # what C++ launched in a test before belongs to the driver of that one
-    native.use_driver("cpu", gpu.entry_points)
+    native.set_driver_functions("cpu", gpu.entry_points)
     yield gpu
-    native.use_driver("cpu", None)
+    native.set_driver_functions("cpu", None)

@@ -49,7 +49,7 @@ def use(silent: Any, stream: int = 7, code: int = 0, capture: int = 0) -> None:
     silent.fake_set(*map(ctypes.c_int64, (stream, code, capture)))
     native = runtime()
     assert native is not None
-    native.use_driver("cpu", EntryPoints(*addresses))
+    native.set_driver_functions("cpu", EntryPoints(*addresses))
 
 
 class Silent(FakeDriver):

@@ -308,7 +308,7 @@ def test_targets_agree(name: str, index: Tensor | None) -> None:
         signature = kernels.signature(str(call), (ELEMENTS,))
         tensors += [torch.randn(s, dtype=torch.float64) for s in _more(plan, call, tensors)]
         own = FormCall(tensors, [] if index is None else [index], plan.to_json(), str(call), (ELEMENTS,))
-        counts = signature.count_axes(own)
+        counts = signature.measure_axes(own)
         spec = KernelSpec(kernels.description, call, torch.float64, (ELEMENTS,))
         indices = kernels.indices(own, counts)
         found = []

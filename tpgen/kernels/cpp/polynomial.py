@@ -16,7 +16,7 @@ from tpgen.kernels.cpp.text import (
     write_allocation,
 )
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
-from tpgen.kernels.sweep.monomials import merge_by_component
+from tpgen.kernels.sweep.monomials import merge_sums_by_component
 from tpgen.kernels.sweep.statements import Component, Computation, Local
 from tpgen.planner.polynomial_plan import format_terms
 
@@ -151,14 +151,14 @@ class _PolynomialText:
             "num*", "", self.at.coefficients
         )
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
-            for target, terms in merge_by_component(self.sweep.prologue).items():
+            for target, terms in merge_sums_by_component(self.sweep.prologue).items():
                 value = self.row.spelling.sum_text(terms)
                 self.w.line(f"store({slot_name(target.operand)} + {target.index} * W, {value});")
 
     def _write_function_of_weight_gradients(self) -> None:
         arguments = _argument_declarations("const num*", "", [*self.at.weights, *self.at.adjoints])
         arguments += _argument_declarations("real*", "o_", self.at.open_weights)
-        sums = merge_by_component(self.sweep.epilogue)
+        sums = merge_sums_by_component(self.sweep.epilogue)
         with self.w.block(f"static void epilogue({', '.join([*arguments, 'i64 C', 'int n'])})"):
             for slot, i in ((s, i) for s in self.at.open_weights for i in range(self.dim[s])):
                 text = self.row.spelling.sum_text(sums.get(Component(slot, 0, i), ())) or "vec{}"

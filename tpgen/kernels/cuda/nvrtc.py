@@ -18,8 +18,15 @@ from typing import NamedTuple
 
 from tpgen.base.errors import BackendError, KernelError
 from tpgen.base.locks import cached_property
-from tpgen.kernels.build.cache import CUBIN, Entry, finished_entry, key_of, with_fallback_directory, write_atomically
-from tpgen.kernels.build.trust import read_own
+from tpgen.kernels.build.cache import (
+    CUBIN,
+    Entry,
+    call_with_cache_directory,
+    find_intact_entry,
+    key_of,
+    write_atomically,
+)
+from tpgen.kernels.build.trust import read_private_file
 from tpgen.kernels.cuda.driver import driver_cuda_version
 
 OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
@@ -214,10 +221,10 @@ def compile_machine_code(text: str, arch: int) -> bytes:
     """
     compiler = need_nvrtc(arch, driver_cuda_version())
     key = key_of(text, arch, *compiler.identity)
-    found = finished_entry(key, CUBIN)
+    found = find_intact_entry(key, CUBIN)
     if found:
-        return read_own(found.library)
-    return with_fallback_directory(
+        return read_private_file(found.library)
+    return call_with_cache_directory(
         lambda directory: _compile_and_publish(Entry(directory, key, CUBIN), text, arch, compiler)
     )
 
@@ -227,10 +234,10 @@ def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) ->
     with entry.hold_lock():
         if not entry.is_intact():
             write_atomically(entry.file_with_suffix(".cu"), text)
-            built = entry.new_file(CUBIN)
+            built = entry.create_temporary_file(CUBIN)
             try:
                 built.write_bytes(compiler.compile(text, arch).code)
                 entry.publish(built)
             finally:
                 built.unlink(missing_ok=True)
-        return read_own(entry.library)
+        return read_private_file(entry.library)

@@ -36,7 +36,11 @@ class ProductKernel(CudaKernel):
     def place_on_chip(spec: KernelSpec, chip: Chip) -> AnyPlacement:
         description = spec.description
         return place_form(
-            description.form, DTYPES[spec.dtype], description.opened_and_raised(spec.call)[0], chip, bool(spec.rules)
+            description.form,
+            DTYPES[spec.dtype],
+            description.computed_and_cotangent_operands(spec.call)[0],
+            chip,
+            bool(spec.rules),
         )
 
     def launch_fields(self, loaded: LoadedKernels) -> list[int]:

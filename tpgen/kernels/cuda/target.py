@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tpgen.base.errors import TpgenError
-from tpgen.kernels.arguments import CallSizes, KernelSpec, choose_by_form
+from tpgen.kernels.arguments import CallSizes, KernelSpec, dispatch_by_form
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
@@ -78,7 +78,7 @@ def _cuda_text_of_product(spec: KernelSpec, chip: Chip) -> str:
     # empty for a call that is expanded into other calls
     form = spec.description.form
     there = {o.name for o in form.operands if o.dim}
-    opened = tuple(name for name in spec.description.opened_and_raised(spec.call)[0] if name in there)
+    opened = tuple(name for name in spec.description.computed_and_cotangent_operands(spec.call)[0] if name in there)
     if spec.call.levels or not opened:
         return ""
     return generate_cuda(place_form(form, DTYPES[spec.dtype], opened, chip, bool(spec.rules))).text
@@ -104,10 +104,10 @@ def taken_rules(description: Any, rules: RowRules) -> RowRules:
     return EDGES if set(EDGES) <= set(rules) else ()
 
 
-load_gpu_kernel = choose_by_form(ProductKernel, PolynomialKernel)
-place_kernel = choose_by_form(ProductKernel.place_on_chip, PolynomialKernel.place_on_chip)
-kernel_obstacle = choose_by_form(_why_product_does_not_fit, _why_polynomial_does_not_fit)
-kernel_text = choose_by_form(
+load_gpu_kernel = dispatch_by_form(ProductKernel, PolynomialKernel)
+place_kernel = dispatch_by_form(ProductKernel.place_on_chip, PolynomialKernel.place_on_chip)
+kernel_obstacle = dispatch_by_form(_why_product_does_not_fit, _why_polynomial_does_not_fit)
+kernel_text = dispatch_by_form(
     _cuda_text_of_product, lambda spec, chip: generate_cuda(PolynomialKernel.place_on_chip(spec, chip)).text
 )
-slower = choose_by_form(_why_slower_than_graphs, lambda *_: None)
+slower = dispatch_by_form(_why_slower_than_graphs, lambda *_: None)

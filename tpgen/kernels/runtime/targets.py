@@ -13,14 +13,14 @@ from torch import Tensor
 from tpgen.base.errors import BackendError, TpgenError
 from tpgen.base.remember import remembered
 from tpgen.form.form import Layout
-from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, choose_by_form
+from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, dispatch_by_form
 from tpgen.kernels.build.compiler import COMPILERS, COMPUTED, DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.rows import RowRules
 from tpgen.kernels.runtime import load, memory
 from tpgen.kernels.runtime.description import description_of_plan
-from tpgen.kernels.runtime.failures import failure_of
+from tpgen.kernels.runtime.failures import find_build_failure
 from tpgen.planner.plan import Plan
 
 NO_PATHS = "nothing to compute: the product has no paths that contribute, so its result is zero"
@@ -32,7 +32,7 @@ _COMFORTABLE = 8_000
 
 @dataclass(frozen=True)
 class KernelTarget:
-    """Kernels of a device type."""
+    """How kernels of a device type are generated, loaded and refused."""
 
     device: str  # the type of the tensors that it is taken for
     about: str
@@ -89,14 +89,14 @@ def why_kernel_unsupported(
     if not spec.description.has_live_paths:
         return NO_PATHS
     where = torch.device(device)
-    failed = failure_of(spec.description, dtype, where.type)
+    failed = find_build_failure(spec.description, dtype, where.type)
     return failed or target.missing(where) or _why_no_kernel_on_chip(target.obstacle, spec, target.chip(where))
 
 
 def why_auto_takes_no_kernel(
     plan: Plan, layout: str | tuple[str, ...], dtype: torch.dtype, device: torch.device | str
 ) -> str | None:
-    """Why ``auto`` takes no kernel (unsupported, or slower), or None."""
+    """Why strategy ``auto`` takes no kernel (unsupported, or slower), or None."""
     reason = why_kernel_unsupported(plan, layout, dtype, device)
     target = target_of(torch.device(device).type)
     if reason or target is None:
@@ -105,7 +105,7 @@ def why_auto_takes_no_kernel(
 
 
 def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
-    """Target of a dtype and device, or why none exists."""
+    """Kernel target of a dtype and device, or why none exists."""
     kind = torch.device(device).type
     target = target_of(kind)
     if target is None:
@@ -124,12 +124,12 @@ def _make_spec_of_forward_call(plan: Plan, layout: Layout, dtype: torch.dtype) -
 
 @remembered("obstacles to kernels")
 def _why_no_kernel_on_chip(
-    obstacle: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any
+    find_obstacle: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any
 ) -> str | None:
-    return _TOO_LARGE(spec) or obstacle(spec, chip)
+    return _TOO_LARGE(spec) or find_obstacle(spec, chip)
 
 
-def _why_too_large(spec: KernelSpec) -> str | None:
+def _why_polynomial_too_large(spec: KernelSpec) -> str | None:
     try:
         operations = spec.description.sweep(spec.call).operations
     except BackendError as error:
@@ -139,7 +139,7 @@ def _why_too_large(spec: KernelSpec) -> str | None:
     return f"a row takes {operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
 
 
-_TOO_LARGE = choose_by_form(lambda _spec: None, _why_too_large)
+_TOO_LARGE = dispatch_by_form(lambda _spec: None, _why_polynomial_too_large)
 
 
 # -- C++ on the CPU ----------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _why_no_compiler(_device: torch.device) -> str | None:
     return None
 
 
-def _why_no_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
+def _why_no_cpu_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
     try:
         planned = spec.description.schedule(spec.dtype)
     except TpgenError as error:
@@ -165,11 +165,11 @@ def _why_no_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
     return None
 
 
-_cpp_obstacle = choose_by_form(_why_no_product_kernel, lambda *_: None)
+_cpp_obstacle = dispatch_by_form(_why_no_cpu_product_kernel, lambda *_: None)
 
 
 def _cpp_text_of_kernel(spec: KernelSpec, _chip: None) -> str:
-    return "" if spec.call.levels and _cpp_obstacle(spec, None) else load.source_of(spec).text
+    return "" if spec.call.levels and _cpp_obstacle(spec, None) else load.generate_kernel_source(spec).text
 
 
 KERNEL_TARGETS: dict[str, KernelTarget] = {
@@ -183,7 +183,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         remedy=f"Install {COMPILERS}, or 'pip install ziglang', or name one in TPGEN_CXX",
         language="C++",
         text=_cpp_text_of_kernel,
-        workspace=choose_by_form(load.product_bytes, load.polynomial_bytes),
+        workspace=dispatch_by_form(load.count_product_scratch_bytes, load.count_polynomial_scratch_bytes),
         rounds_sums=True,
     ),
     "cuda": KernelTarget(

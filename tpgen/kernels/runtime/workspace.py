@@ -27,7 +27,7 @@ def count_call_workspace(call: FormCall) -> int:
     if not kernels.description.has_live_paths:
         return 0
     signature = kernels.signature(call.call, call.rules)
-    counts = signature.count_axes(call)
+    counts = signature.measure_axes(call)
     device, dtype = call.tensors[0].device, call.tensors[0].dtype
     read = (*call.tensors, *(index.tensor for index in call.indices if index.tensor is not None))
     copies = sum(x.numel() * x.itemsize for x in read if not x.is_contiguous())  # kernels read dense rows

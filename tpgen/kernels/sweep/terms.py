@@ -43,13 +43,13 @@ def row_lengths(form: Form) -> tuple[int, int, int, int]:
     return d1, d2, dw, dout
 
 
-def given_slots(opened: tuple[str, ...]) -> tuple[str, ...]:
-    """Slots that a kernel reads: all, but a single opened slot is left out.
+def list_given_slots(computed: tuple[str, ...]) -> tuple[str, ...]:
+    """Operand slots that a kernel reads: all, but a single computed slot is left out.
 
-    >>> given_slots(("out",)), given_slots(("x1", "w"))
+    >>> list_given_slots(("out",)), list_given_slots(("x1", "w"))
     (('x1', 'x2', 'w'), ('x1', 'x2', 'w', 'out'))
     """
-    return tuple(slot for slot in SLOTS if slot not in opened or len(opened) > 1)
+    return tuple(slot for slot in SLOTS if slot not in computed or len(computed) > 1)
 
 
 def operand_of(slot: str) -> str:
@@ -61,10 +61,10 @@ def operand_of(slot: str) -> str:
     return slot.partition(".")[0]
 
 
-def raised_call(opened: tuple[str, ...], raised: tuple[str, ...]) -> Call:
-    """Call that differentiates a form's gradients; cotangents of ``raised`` are at level 1.
+def make_second_derivative_call(opened: tuple[str, ...], raised: tuple[str, ...]) -> Call:
+    """Call that differentiates gradients; cotangents of ``raised`` are given at level 1.
 
-    >>> print(raised_call(("x1", "out"), ("x2", "w")))
+    >>> print(make_second_derivative_call(("x1", "out"), ("x2", "w")))
     x1 x2 w out x2.1 w.1 -> x1 out
     """
     given = (*(Slot(name) for name in SLOTS), *(Slot(name, 1) for name in raised))

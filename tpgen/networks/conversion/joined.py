@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tpgen.base.remember import remembered
 from tpgen.kernels.runtime.description import describe
-from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.native.one_hot import find_one_hot_columns
 from tpgen.kernels.runtime.ops import kernel_layer
-from tpgen.kernels.runtime.registration import apply_of
+from tpgen.kernels.runtime.registration import get_unchecked_apply
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.species import SpeciesProduct, pull_back_gradients
 from tpgen.nn.autocast import is_autocasting
@@ -40,7 +40,7 @@ class JoinedLayers:
             return None
         if x.dim() != 2 or rows.shape != (len(x), self.product.species) or not len(x):
             return None
-        if (species := find_ones(rows)) is None:
+        if (species := find_one_hot_columns(rows)) is None:
             return None
         chosen, made = self._reuse_or_make_species_matrices(first, second, species, factor)
         if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
@@ -138,4 +138,4 @@ class _JoinedMatrices(torch.autograd.Function):
         return (None, None, None, None, *pull_back_gradients(matrices, ctx.saved_tensors, g.index_select(0, chosen)))
 
 
-_with_gradients_of_layers = apply_of(_JoinedMatrices)
+_with_gradients_of_layers = get_unchecked_apply(_JoinedMatrices)

@@ -18,7 +18,7 @@ from tpgen.kernels.runtime.native.identity import (
     make_identity_test,
     read_names,
 )
-from tpgen.kernels.runtime.native.words import MemoryWord, list_words
+from tpgen.kernels.runtime.native.words import MemoryWord, read_list_words
 
 pytestmark = needs_compiler
 
@@ -71,7 +71,7 @@ def test_names_of_a_dict(change: str) -> None:
 def test_names_of_many_dicts_and_words() -> None:
     tables = [{str(n): n for n in range(m)} for m in range(5)]
     items = [1.0, 2.0]
-    words = list_words(items)
+    words = read_list_words(items)
     assert words is not None
     names = [
         *read_names(group_names_by_dict((table, name) for table in tables for name in ("0", "3"))),
@@ -169,5 +169,5 @@ def test_what_is_watched_is_kept_as_long_as_the_function() -> None:
 
 
 def test_nothing_is_said_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_make_method_of_identity_test", lambda: None)
+    monkeypatch.setattr(identity, "_make_identity_test_method", lambda: None)
     assert make_identity_test((), ()) is None

@@ -27,7 +27,7 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native import runtime as native
-from tpgen.kernels.runtime.polynomials import named_call
+from tpgen.kernels.runtime.polynomials import parse_polynomial_call
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
@@ -74,7 +74,7 @@ def polynomial_call(plan: Plan, name: str, dtype: torch.dtype = torch.float32) -
     tensors = [x.detach().to(dtype) for x in operands_of(plan, ROWS, 3, CHANNELS)]
     out = torch.randn(ROWS, plan.out.dim * CHANNELS, dtype=dtype)
     likes = {o.name: x for o, x in zip((o for o in plan.operands if o.name != "out"), tensors, strict=True)}
-    slots = named_call(plan, name)
+    slots = parse_polynomial_call(plan, name)
     given = [*tensors, *(torch.randn_like(likes.get(slot.operand, out)) for slot in slots.given[len(tensors) :])]
     return FormCall(given, [INDEX] if plan.weights else [], plan.to_json(), str(slots), (ELEMENTS,))
 
@@ -341,14 +341,14 @@ def test_a_trace_leaves_the_number_of_nodes_open() -> None:
 
 def test_a_torch_that_lacks_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = 'extern "C" int torch_does_all(); extern "C" int tpgen_register() { return torch_does_all(); }'
-    monkeypatch.setattr(native, "process_text", lambda: needs)
+    monkeypatch.setattr(native, "write_process_runtime_source", lambda: needs)
     with pytest.warns(UserWarning, match="(?s)kernels are called from Python.*torch_does_all.*TPGEN_NATIVE=0"):
-        assert native._build_runtime_or_none.__wrapped__() is None
+        assert native._build_cpp_runtime_or_none.__wrapped__() is None
 
 
 def test_it_may_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_NATIVE", "0")
-    assert native._build_runtime_or_none.__wrapped__() is None
+    assert native._build_cpp_runtime_or_none.__wrapped__() is None
 
 
 def test_products_without_it_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,5 +390,5 @@ def test_a_call_and_its_gradients_take_few_steps() -> None:
 def test_without_the_function_behind_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(_torch, "operation", raising=False)
     monkeypatch.setitem(_torch.NAMES, "operation", _torch.Private("torch._C", "_gone", "nothing", "slower"))
-    assert native._find_operator_function("form") is torch.ops.tpgen_native.form.default
-    assert native._find_operator_function("form", "few") is torch.ops.tpgen_native.form.few
+    assert native._get_native_operator("form") is torch.ops.tpgen_native.form.default
+    assert native._get_native_operator("form", "few") is torch.ops.tpgen_native.form.few

@@ -25,7 +25,7 @@ from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.driver import EntryPoints, entry_points
-from tpgen.kernels.runtime.native.source import libtorch, process_text
+from tpgen.kernels.runtime.native.source import libtorch, write_process_runtime_source
 
 FEW = 3  # tensors of calls without a list, and less indices
 NO_NUMBER = -1  # the number of a call that is not in the table
@@ -41,9 +41,10 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 
 
 class Runtime:
-    """Operators and tables of the C++ runtime."""
+    """The C++ runtime library: operators, and tables of built kernels."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        """Declare functions of a loaded library; register operators."""
         library.tpgen_set_kernel.argtypes = [ctypes.c_int64, ctypes.c_void_p]
         library.tpgen_name.argtypes = [ctypes.c_int64] * 2
         library.tpgen_use_driver.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * len(EntryPoints._fields)]
@@ -62,47 +63,52 @@ class Runtime:
         self._numbers: dict[str, int] = {}
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
-        self._registered = _register_empty_results_for_unusual_keys()
-        self.form, self.few = _find_operator_function("form"), _find_operator_function("form", "few")
+        self._registered = _register_empty_fallbacks_for_unusual_keys()
+        self.form, self.few = _get_native_operator("form"), _get_native_operator("form", "few")
 
-    def use_driver(self, device: str, driver: EntryPoints | None) -> None:
-        """Launch kernels on a device type by these functions; None leaves launches to Python."""
-        kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if driver else NO_NUMBER
-        self._library.tpgen_use_driver(kind, *(driver or [None] * len(EntryPoints._fields)))
-        self._launches = driver is not None
+    def set_driver_functions(self, device: str, functions: EntryPoints | None) -> None:
+        """Let C++ launch kernels on a device type by driver functions; None leaves launches to Python."""
+        kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if functions else NO_NUMBER
+        self._library.tpgen_use_driver(kind, *(functions or [None] * len(EntryPoints._fields)))
+        self._launches = functions is not None
 
     def launches(self) -> bool:
         """Whether C++ launches kernels on GPUs."""
         if self._launches is None:
-            self.use_driver("cuda", entry_points())
+            self.set_driver_functions("cuda", entry_points())
         return bool(self._launches)
 
     def name(self, text: str, number: int) -> int:
-        """Register call ``number`` for compiled programs; return a hash of ``text``."""
+        """Register call ``number`` for compiled programs by a hash of ``text``; return the hash."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
         with self._guard.lock:
             self._library.tpgen_name(name, number)
         return name
 
-    def add_form(
+    def register_call(
         self,
         text: str,
         dtype: torch.dtype,
-        places: int,
-        fields: Sequence[Sequence[Sequence[int]]],
+        computed_bits: int,
+        signature_fields: Sequence[Sequence[Sequence[int]]],
     ) -> int:
-        """Number of a call, entered at first, or `NO_NUMBER`.
+        """Register a call by ``text`` once; return the number, or `NO_NUMBER` if refused.
 
-        ``text`` identifies the call; ``fields`` are `native_fields`; ``places`` are opened operands as bits.
+        ``computed_bits`` are operands as bits.
         """
-        numbers = [_DTYPES[dtype], places, *map(len, fields), *(n for part in fields for x in part for n in x)]
+        numbers = [
+            _DTYPES[dtype],
+            computed_bits,
+            *map(len, signature_fields),
+            *(n for part in signature_fields for x in part for n in x),
+        ]
         with self._guard.lock:
             if text not in self._numbers:
                 self._numbers[text] = self._library.tpgen_add_form((ctypes.c_int64 * len(numbers))(*numbers))
             return self._numbers[text]
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Uninitialised tensor on reused pages, or None without memory."""
+        """Uninitialised CPU tensor on reused pages, or None without memory."""
         if not _TAKE or dtype not in _DTYPES:
             return None
         sizes = (ctypes.c_int64 * len(shape))(*shape)
@@ -134,25 +140,25 @@ class Runtime:
         self._library.tpgen_set_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
 
 
-def _find_operator_function(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
+def _get_native_operator(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
     # the operator's object would be another Python frame
     find = getattr(_torch, "operation", None)
     operators = getattr(torch.ops.tpgen_native, name)
     return find(f"tpgen_native::{name}", overload)[0] if find else getattr(operators, overload or "default")
 
 
-def memory_limit() -> int | None:
-    """Bytes that ``TPGEN_REUSE_MB`` allows to keep, or None."""
+def read_memory_limit() -> int | None:
+    """Most bytes of freed results to keep, from ``TPGEN_REUSE_MB``, or None."""
     asked = integer_setting("TPGEN_REUSE_MB", "MB")
     return None if asked is None else asked * 2**20
 
 
-def built_runtime() -> Runtime | None:
+def get_loaded_cpp_runtime() -> Runtime | None:
     """The runtime if built, else None."""
-    return _build_runtime_or_none() if _build_runtime_or_none.cache_info().currsize else None
+    return _build_cpp_runtime_or_none() if _build_cpp_runtime_or_none.cache_info().currsize else None
 
 
-def _register_empty_results_for_unusual_keys() -> torch.library.Library:
+def _register_empty_fallbacks_for_unusual_keys() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
     for key in _UNUSUAL:
         for name in ("form.few", "form"):
@@ -166,18 +172,20 @@ _guard = ForkedLock()  # kernels are built side by side, and the first of them a
 
 
 def runtime() -> Runtime | None:
-    """The runtime, built at first; None with TPGEN_NATIVE=0, or after a failure, which warns."""
+    """The C++ runtime, compiled and loaded at first; None with TPGEN_NATIVE=0, or after a failure, which warns."""
     with _guard.lock:
-        return _build_runtime_or_none()
+        return _build_cpp_runtime_or_none()
 
 
 @cache
-def _build_runtime_or_none() -> Runtime | None:
+def _build_cpp_runtime_or_none() -> Runtime | None:
     if os.environ.get("TPGEN_NATIVE") == "0":
         return None
     try:
-        made = Runtime(load_library(LibraryRequest(process_text(), "tpgen_register", (libtorch(),), RUNTIME)))
-        if (most := memory_limit()) is not None:
+        made = Runtime(
+            load_library(LibraryRequest(write_process_runtime_source(), "tpgen_register", (libtorch(),), RUNTIME))
+        )
+        if (most := read_memory_limit()) is not None:
             made.limit(most)
         return made
     except BackendError as error:

@@ -21,7 +21,7 @@ from tpgen.form.call import Call
 from tpgen.form.polynomial import PolynomialForm, Variable, make_scalar_form
 from tpgen.form.sampling import find_operand_shape
 from tpgen.kernels.rows import ELEMENTS, RowRules
-from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, parse_polynomial_call
 from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep
 from tpgen.kernels.sweep.statements import Component, Computation, Value
 from tpgen.nn.modules import list_open_sizes
@@ -101,12 +101,12 @@ class PolynomialRequest(Request):
     def check_direction(self, stage: str, shows: str) -> None:
         """Raise `EmitError` for a graph of a call but forward."""
         call = self.call  # or it is none
-        if call != named_call(self.plan, "forward") and shows == GRAPHS:
+        if call != parse_polynomial_call(self.plan, "forward") and shows == GRAPHS:
             self._check_shown(stage, shows)
 
     @cached_property
     def call(self) -> Call:
-        return named_call(self.plan, self.direction)
+        return parse_polynomial_call(self.plan, self.direction)
 
     @property
     def form(self) -> PolynomialForm:
@@ -174,7 +174,7 @@ class PolynomialRequest(Request):
 
     def _sweep(self, call: str) -> PolynomialSweep:
         return make_polynomial_sweep(
-            self.form, named_call(self.plan, call), frozenset(o.name for o in self.plan.weights)
+            self.form, parse_polynomial_call(self.plan, call), frozenset(o.name for o in self.plan.weights)
         )
 
     @property
