@@ -251,7 +251,7 @@ def test_every_cache_that_grows_can_be_seen(name: str) -> None:
 
 # Classes whose instances are of one kind of plan, form or module.
 KINDS = {
-    *("Description", "PolynomialDescription", "Form", "PolynomialRequest", "FormModule", "PolynomialModule"),
+    *("ProductDescription", "PolynomialDescription", "Form", "PolynomialRequest", "FormModule", "PolynomialModule"),
     *("TensorProduct", "TensorProductConv", "TensorSquare", "Linear", "Polynomial", "SymmetricContraction"),
 }
 

@@ -20,7 +20,7 @@ import torch
 from tests.machine import needs_compiler
 from tpgen.form.form import form_of
 from tpgen.kernels.build.build import count_cores
-from tpgen.kernels.build.compiler import need_compiler, target
+from tpgen.kernels.build.compiler import cpu_target, need_compiler
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.placement.planning import place, plan_schedule
 from tpgen.kernels.rows import EDGES
@@ -63,7 +63,7 @@ static int call_{n}(float** x, float** y, i64 rows, i64* src, i64* dst, i64 node
 def case(n: int, name: str, opened: tuple[str, ...], indexed: bool) -> tuple[str, str, str]:
     """The text of a kernel, how the harness calls it, and its row in the harness's table."""
     form = form_of(PLANS[name], "mul_ir")
-    text = generate(place(plan_schedule(form, target(torch.float32)), opened, EDGES if indexed else ())).text
+    text = generate(place(plan_schedule(form, cpu_target(torch.float32)), opened, EDGES if indexed else ())).text
     places = ", ".join(f"y[{SLOTS.index(slot)}]" for slot in opened)
     dims = {o.name: o.dim for o in form.operands}
     rows = {"x1": NODES if indexed else ROWS, "x2": ROWS, "w": ROWS if name == "channelwise" else 1,

@@ -20,7 +20,7 @@ from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.runtime.memory import LARGE as LEAST
 from tpgen.kernels.runtime.memory import disable_memory_reuse, empty_tensor, kept_bytes, release
 from tpgen.kernels.runtime.native import runtime as native
-from tpgen.kernels.runtime.native.runtime import runtime
+from tpgen.kernels.runtime.native.runtime import load_cpp_runtime
 from tpgen.kernels.runtime.native.source import libtorch, native_header
 
 pytestmark = needs_compiler
@@ -243,7 +243,7 @@ def test_nothing_is_kept_meanwhile() -> None:
 
 
 def test_a_forked_process_has_the_memory() -> None:
-    found = runtime()
+    found = load_cpp_runtime()
     assert found is not None
     found._library.tpgen_memory_limit(-1)
     if (child := os.fork()) == 0:

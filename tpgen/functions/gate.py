@@ -19,7 +19,7 @@ from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
 from tpgen.functions.numbers import KernelFunction, can_build, recorded_function, run_kernel, write_source
 from tpgen.kernels.build.build import load_kernel
-from tpgen.kernels.build.compiler import target
+from tpgen.kernels.build.compiler import cpu_target
 from tpgen.kernels.cpp.text import number_literal
 from tpgen.kernels.cpp.tiles import tile_transposes_text
 from tpgen.kernels.runtime.given import as_floating_tensor
@@ -85,7 +85,7 @@ _GateRun(function='tanh', scale=2.0, copies=2, scalar=1, gated=3, width=3, out=1
 
 
 def _write_gate_kernel_source(table: GateTable, dtype: torch.dtype) -> str:
-    at = target(dtype)
+    at = cpu_target(dtype)
     tiles = [
         "template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items",
         *(tile_transposes_text(at.lanes, width) for width in sorted({1} | {run.width for run in table.runs} - {0})),

@@ -41,7 +41,7 @@ class CallSizes(NamedTuple):
         """Count of chemical elements with own weights; 1 without index."""
         return next((index.size for index in self.indices if index.rule is ELEMENTS), 1)
 
-    def owners(self, operand: str | None) -> int:
+    def count_summed_rows(self, operand: str | None) -> int:
         """Number of an operand's rows that the call sums into; 0 without an index."""
         index = find_index(self.indices, operand or "")
         return index.size if index else 0

@@ -75,7 +75,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
 
 def _find_or_compile_cache_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
     entry = cache.Entry(cache.open_cache_directory(), key, cache.PROGRAM)
-    with entry.hold_lock():
+    with entry.hold_file_lock():
         if not entry.is_intact():
             if _only_cached.get():
                 raise DeployError("the program is not in the cache of kernels")
@@ -83,7 +83,7 @@ def _find_or_compile_cache_entry(key: str, graph: fx.GraphModule, inputs: tuple)
             built = entry.create_temporary_file(cache.PROGRAM)
             try:
                 built.write_bytes(_compile_graph(graph, inputs))
-                entry.publish(built)
+                entry.publish_library(built)
             finally:
                 built.unlink(missing_ok=True)
     return entry

@@ -15,7 +15,7 @@ from tpgen.base.remember import Shelf
 from tpgen.form.call import Slot
 from tpgen.kernels.rows import RowRules, find_index, join_rule_names
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.native.runtime import runtime
+from tpgen.kernels.runtime.native.runtime import load_cpp_runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.runtime.signature import CallSignature
 from tpgen.networks.simplify import insert_call
@@ -91,7 +91,7 @@ def _replace_row_view_by_strides(graph: fx.Graph, x: Any) -> Any:
 @cache
 def _operator_that_calls_numbered_kernels() -> Any:
     # the operator in C++, whose results' shapes are known from here on
-    if runtime() is None:
+    if load_cpp_runtime() is None:
         raise BackendError(
             "compiled programs call kernels by the runtime in C++, which is not there: unset TPGEN_NATIVE"
         )

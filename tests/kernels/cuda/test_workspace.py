@@ -18,7 +18,7 @@ from tpgen.kernels.cuda.placement import cuda_target, place_cuda, place_polynomi
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.rows import DESTINATIONS, EDGES, ELEMENTS, SOURCES, RowIndex
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.call import call_of as slots_of
+from tpgen.kernels.runtime.call import make_product_call as slots_of
 from tpgen.kernels.runtime.ops import describe, kernel_product
 from tpgen.kernels.runtime.polynomials import describe_polynomial, parse_polynomial_call
 from tpgen.kernels.runtime.workspace import count_call_workspace

@@ -310,7 +310,7 @@ def test_targets_agree(name: str, index: Tensor | None) -> None:
         own = FormCall(tensors, [] if index is None else [index], plan.to_json(), str(call), (ELEMENTS,))
         counts = signature.measure_axes(own)
         spec = KernelSpec(kernels.description, call, torch.float64, (ELEMENTS,))
-        indices = kernels.indices(own, counts)
+        indices = kernels.prepare_row_indices(own, counts)
         found = []
         for target in (KERNEL_TARGETS["cpp"], INTERPRETER):
             results = [torch.empty(s, dtype=torch.float64) for s in signature.result_shapes(tensors, counts)]

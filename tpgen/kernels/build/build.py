@@ -28,7 +28,7 @@ from tpgen.base.remember import Shelf, RegisteredCache, register_cache
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import Entry
 from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, find_openmp_runtime
-from tpgen.kernels.build.rehearsal import has_dry_run, rehearse
+from tpgen.kernels.build.rehearsal import has_dry_run, start_dry_run
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.parts import unit_flags
 
@@ -79,7 +79,7 @@ def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[...
     """
     wanted = LibraryRequest(text)
     if has_dry_run() and not _is_built(wanted):
-        rehearse()
+        start_dry_run()
     function = getattr(load_library(wanted), ENTRY)
     function.argtypes = [*[ctypes.c_void_p] * addresses, *[ctypes.c_int64] * numbers]
     function.restype = ctypes.c_int
@@ -131,7 +131,7 @@ def _load_or_build(key: str, request: LibraryRequest, compiler: Compiler) -> cty
 
 def _build_and_publish_entry(entry: Entry, request: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
     # compile, test and publish a library, unless another process was faster
-    with entry.hold_lock():
+    with entry.hold_file_lock():
         if entry.is_intact():
             with suppress(BackendError):  # whole and yet not to be loaded: once more
                 return _open_library(entry.library, request)
@@ -143,7 +143,7 @@ def _build_and_publish_entry(entry: Entry, request: LibraryRequest, compiler: Co
         try:
             _compile_library(compiler, entry, built, request.links)
             _test_library_in_subprocess(compiler, built, request)
-            entry.publish(built)
+            entry.publish_library(built)
         except KernelError as error:
             if error.reason.startswith(f"{entry.source}:"):  # of the text: nothing else about this machine can mend it
                 entry.record_compiler_refusal(str(error), error.reason)
@@ -242,18 +242,18 @@ def _compile_library(compiler: Compiler, entry: Entry, library: Path, links: Seq
     """
     units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * count_cores(), _MOST_UNITS) if count_cores() > 1 else 1)
     if len(units) == 1:
-        _run_compiler(compiler.command([entry.source], library, links, *units), entry)
+        _run_compiler(compiler.make_command([entry.source], library, links, *units), entry)
         return
     made: list[Path] = []
     try:
         made += (entry.create_temporary_file(".o") for _ in units)
         compiled = [["-c", str(entry.source), "-o", str(file)] for file in made]
-        commands = [[*compiler.always, *flags, *unit] for flags, unit in zip(units, compiled, strict=True)]
+        commands = [[*compiler.base_command, *flags, *unit] for flags, unit in zip(units, compiled, strict=True)]
         with ThreadPoolExecutor(len(units)) as pool:
             # the last first: they take longest
             for done in [pool.submit(_run_compiler, command, entry) for command in reversed(commands)]:
                 done.result()
-        _run_compiler(compiler.command(made, library, links), entry)
+        _run_compiler(compiler.make_command(made, library, links), entry)
     finally:
         for file in made:
             file.unlink(missing_ok=True)

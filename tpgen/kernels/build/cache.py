@@ -81,7 +81,7 @@ class Entry:
         os.close(handle)
         return Path(name)
 
-    def publish(self, built_library: Path) -> None:
+    def publish_library(self, built_library: Path) -> None:
         """Move a built library into place, with its checksum."""
         built_library.chmod(0o700)  # a linker gives what the umask leaves
         checksum = _checksum(built_library.read_bytes())
@@ -99,12 +99,12 @@ class Entry:
             return message, reason
         return None
 
-    def hold_lock(self, wait: bool = True) -> AbstractContextManager[bool]:
-        return hold_lock(self.file_with_suffix(_LOCK), wait)
+    def hold_file_lock(self, wait: bool = True) -> AbstractContextManager[bool]:
+        return hold_file_lock(self.file_with_suffix(_LOCK), wait)
 
 
 @contextmanager
-def hold_lock(path: Path, wait: bool = True) -> Iterator[bool]:
+def hold_file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
     """Hold a lock file; yield whether the lock is held.
 
     Without ``wait``, yield False if another process holds the lock.
@@ -274,7 +274,7 @@ def clear() -> int:
 
 def _remove_entry(entry: Entry, files: list[Path]) -> bool:
     # whether the entry had a library
-    with entry.hold_lock(wait=False) as held:
+    with entry.hold_file_lock(wait=False) as held:
         if not held:
             return False
         found = entry.library.exists() or entry.file_with_suffix(CUBIN).exists()

@@ -65,16 +65,16 @@ class Compiler:
     def __str__(self) -> str:
         return shlex.join(self.program)
 
-    def command(
+    def make_command(
         self, sources: Sequence[Path], library: Path, links: Sequence[str] = (), flags: Sequence[str] = ()
     ) -> list[str]:
         """Command line that compiles and links ``sources`` into ``library``."""
         # The runtime's file, without default libraries: a second OpenMP runtime would start a second pool of threads.
         libraries = [self.runtime, "-lc", *_HELPERS] if self.runtime else []
-        return [*self.always, *flags, *map(str, sources), "-o", str(library), *libraries, *links]
+        return [*self.base_command, *flags, *map(str, sources), "-o", str(library), *libraries, *links]
 
     @property
-    def always(self) -> list[str]:
+    def base_command(self) -> list[str]:
         """Program and flags that every command begins with."""
         threads = ["-DTPGEN_THREADS", "-nostdlib"] if self.runtime else []
         return [*self.program, *FLAGS, *self.instructions.flags, *self._old_gcc_flags, *threads]
@@ -205,7 +205,7 @@ def find_openmp_runtime() -> str:
     return next(iter(ours + fitting), "")
 
 
-def target(dtype: torch.dtype) -> Target:
+def cpu_target(dtype: torch.dtype) -> Target:
     """CPU target of kernels in a dtype; raises `BackendError` if unsupported."""
     if dtype not in DTYPES:
         raise BackendError(unknown("kernel dtype", str(dtype), map(str, DTYPES)))

@@ -15,7 +15,7 @@ from threading import Lock, Thread
 _Computation = Callable[[], object]
 
 
-class _Rehearsal:
+class _DryRun:
     """A computation to run once on zeros, so that all compilations begin."""
 
     def __init__(self, compute: _Computation, threads: int) -> None:
@@ -54,14 +54,14 @@ class _TaskPool:
             self.pool.submit(task)
 
 
-_rehearsal: ContextVar[_Rehearsal | None] = ContextVar("rehearsal of what this thread computes", default=None)
+_rehearsal: ContextVar[_DryRun | None] = ContextVar("rehearsal of what this thread computes", default=None)
 _tasks: ContextVar[_TaskPool | None] = ContextVar("what this thread's rehearsal has begun", default=None)
 
 
 @contextmanager
 def dry_run_before_compiling(compute: _Computation, threads: int) -> Iterator[None]:
     """Context: the first missing kernel runs ``compute`` on zeros, to compile all kernels by ``threads``."""
-    token = _rehearsal.set(_Rehearsal(compute, threads))
+    token = _rehearsal.set(_DryRun(compute, threads))
     try:
         yield
     finally:
@@ -73,7 +73,7 @@ def has_dry_run() -> bool:
     return _rehearsal.get() is not None
 
 
-def rehearse() -> None:
+def start_dry_run() -> None:
     """Run the computation of `dry_run_before_compiling` on zeros, once."""
     rehearsal = _rehearsal.get()
     if rehearsal is not None:

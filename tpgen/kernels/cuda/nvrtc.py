@@ -231,13 +231,13 @@ def compile_machine_code(text: str, arch: int) -> bytes:
 
 def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
     # another process may have published the entry meanwhile
-    with entry.hold_lock():
+    with entry.hold_file_lock():
         if not entry.is_intact():
             write_atomically(entry.file_with_suffix(".cu"), text)
             built = entry.create_temporary_file(CUBIN)
             try:
                 built.write_bytes(compiler.compile(text, arch).code)
-                entry.publish(built)
+                entry.publish_library(built)
             finally:
                 built.unlink(missing_ok=True)
         return read_private_file(entry.library)

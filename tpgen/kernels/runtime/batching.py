@@ -65,7 +65,7 @@ def fold_vmap_batch(batch_size: int, batch_dims: Dims, call: FormCall) -> tuple[
     own = iter(batch_dims[count:])
     made = call._replace(
         tensors=[fold_operand_rows(*one) for one in zip(shapes, call.tensors, batch_dims, strict=False)],
-        description=kernels.product.per_row if spread and shared else call.description,
+        description=kernels.product_description.text_with_row_weights if spread and shared else call.description,
     )
     indices = call.indices
     return made.with_indices([fold_row_index(i, None if i.tensor is None else next(own)) for i in indices]), unfold

@@ -98,7 +98,7 @@ class FormCall(NamedTuple):
         return FormCall(tensors, at, description, call, rules, nodes, sorts)
 
 
-def call_of(computed: tuple[str, ...]) -> Slots:
+def make_product_call(computed: tuple[str, ...]) -> Slots:
     """Call that computes a product (``out``), or gradients of operands from the cotangent ``out``.
 
     >>> print(call_of(("out",)))
@@ -117,7 +117,7 @@ def product_call_text(*computed: str) -> str:
     >>> product_call_text("out")
     'x1 x2 w -> out'
     """
-    return str(call_of(computed))
+    return str(make_product_call(computed))
 
 
 FORWARD = product_call_text(OUT)

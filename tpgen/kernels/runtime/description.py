@@ -14,14 +14,14 @@ from tpgen.base.locks import cached_property
 from tpgen.base.remember import Shelf, remembered
 from tpgen.form.call import Call
 from tpgen.form.form import Form, Layout, Term, expand_layout, form_of
-from tpgen.kernels.build.compiler import DTYPES, target
+from tpgen.kernels.build.compiler import DTYPES, cpu_target
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixSchedule, is_linear
 from tpgen.kernels.placement.planning import Placement, place, plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.rows import EDGE_PAIRS, ELEMENTS, ROWS, SHARED, RowRule, RowRules, select_summed_operands
-from tpgen.kernels.runtime.call import OperandShape, call_of
+from tpgen.kernels.runtime.call import OperandShape, make_product_call
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, make_second_derivative_call, row_lengths
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, OUT, Plan
@@ -47,11 +47,15 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 OPENED_BY_DIRECTION: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
 # Further calls of training on forces: the gradient of x2, the gradients of that, and those of all gradients together.
-_FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), make_second_derivative_call(SLOTS, SLOTS[:3]))
+_FORCES = (
+    make_product_call(("x2",)),
+    make_product_call(("x1", "w", "out")),
+    make_second_derivative_call(SLOTS, SLOTS[:3]),
+)
 
 
 @dataclass(frozen=True)
-class Description:
+class ProductDescription:
     """A product's plan, layout and choice of paths, from which kernels of any dtype are generated."""
 
     plan: Plan
@@ -82,9 +86,10 @@ class Description:
         if beyond is not None:
             raise EmitError(
                 f"instruction {beyond.path} has the coefficient {beyond.coefficient:.3g}, beyond "
-                f"{target(dtype).dtype}: choose other path weights or variances, or convert the product with .double()"
+                f"{cpu_target(dtype).dtype}: choose other path weights or variances, or convert the product with "
+                ".double()"
             )
-        return plan_schedule(self.form, target(dtype))
+        return plan_schedule(self.form, cpu_target(dtype))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> Placement:
         """Assign a call's values to registers, scratch and tensors of one kernel."""
@@ -93,7 +98,7 @@ class Description:
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
         """Forward call and gradients; ``forces`` adds calls of training on input gradients."""
-        return (*map(call_of, OPENED_BY_DIRECTION.values()), *(_FORCES if forces else ()))
+        return (*map(make_product_call, OPENED_BY_DIRECTION.values()), *(_FORCES if forces else ()))
 
     def source(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> GeneratedSource:
         """C++ of a call."""
@@ -107,7 +112,7 @@ class Description:
         opened = tuple(slot.operand for slot in call.opened)
         raised = tuple(slot.operand for slot in call.given if slot.levels)
         known = set(raised) <= set(SLOTS) and opened == tuple(slot for slot in SLOTS if slot in opened)
-        if not known or call not in (call_of(opened), make_second_derivative_call(opened, raised)):
+        if not known or call not in (make_product_call(opened), make_second_derivative_call(opened, raised)):
             raise InputError(
                 f"call {str(call)[:60]!r}: a product is given x1 x2 w, then out where gradients are opened, then "
                 "cotangents at level 1, and opens slots in this order, as in 'x1 x2 w -> out' or "
@@ -127,7 +132,9 @@ class Description:
             if len(select_summed_operands((*groups[-1], slot), rules)) > 1:
                 groups.append(())
             groups[-1] += (slot,)
-        return tuple(make_second_derivative_call(group, raised) if raised else call_of(group) for group in groups)
+        return tuple(
+            make_second_derivative_call(group, raised) if raised else make_product_call(group) for group in groups
+        )
 
     def operand_shapes(self, rules: RowRules) -> dict[str, OperandShape]:
         """Expected tensor shape of each operand, by name.
@@ -148,7 +155,7 @@ class Description:
     @cached_property
     def groups(self) -> bool:
         """Whether kernels group rows by element, without index."""
-        return is_linear(self.form) and target(torch.float32).lanes > 1
+        return is_linear(self.form) and cpu_target(torch.float32).lanes > 1
 
     def supports_row_rule(self, rule: RowRule, dtype: torch.dtype) -> bool:
         """Whether CPU kernels gather or sum an operand's rows by a rule, in a dtype."""
@@ -172,12 +179,12 @@ class Description:
         return bool(sums) and self.schedule(torch.bfloat16).name == "batch"
 
     @cached_property
-    def per_row(self) -> str:
+    def text_with_row_weights(self) -> str:
         """Description text with weights for every row."""
         return describe(self.plan.remade(shared_weights=False), self.layout, self.paths, self.check_index)
 
     @cached_property
-    def weighted(self) -> str:
+    def text_with_weighted_paths(self) -> str:
         """Description text with the weighted paths alone."""
         everything = all(term.leg("w") for term in form_of(self.plan, self.layout).terms)
         return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
@@ -186,9 +193,9 @@ class Description:
     other_devices = "strategy='unrolled'"
 
 
-AnyDescription = Description | PolynomialDescription
+AnyDescription = ProductDescription | PolynomialDescription
 _DESCRIBED: dict[str, Callable[[Plan, Layout], AnyDescription]] = {
-    OF_PATHS: lambda plan, layout: Description(plan, expand_layout(plan, layout)),
+    OF_PATHS: lambda plan, layout: ProductDescription(plan, expand_layout(plan, layout)),
     OF_MONOMIALS: lambda plan, _layout: describe_polynomial(plan),
 }
 
@@ -222,11 +229,11 @@ def describe(
         "plan": json.loads(plan.to_json()),
     }
     text = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    _made[text] = Description(plan, expand_layout(plan, layout), paths, check_index)
+    _made[text] = ProductDescription(plan, expand_layout(plan, layout), paths, check_index)
     return text
 
 
-_made: Shelf[str, Description] = Shelf("descriptions that were made here")  # they need no reading
+_made: Shelf[str, ProductDescription] = Shelf("descriptions that were made here")  # they need no reading
 
 
 @remembered("descriptions that were read")
@@ -255,7 +262,7 @@ def read_description(text: str) -> AnyDescription:
     try:
         plan = _parse_product_plan(fields["plan"])
         layout = expand_layout(plan, tuple(fields["layout"]))
-        return Description(plan, layout, fields["paths"], fields["check_index"])
+        return ProductDescription(plan, layout, fields["paths"], fields["check_index"])
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
 
@@ -271,10 +278,10 @@ def can_share_weights_of_edge_pairs(plan: Plan, layout: Layout, dtype: torch.dty
     """Whether kernels can read one row of weights for two edges."""
     if plan.shared_weights or not plan.weight_numel or dtype not in DTYPES:
         return False
-    own = Description(plan, expand_layout(plan, layout))
+    own = ProductDescription(plan, expand_layout(plan, layout))
     return all(
         d.supports_row_rule(EDGE_PAIRS, dtype)
-        for d in (own, Description(own.plan, own.layout, "weighted"))
+        for d in (own, ProductDescription(own.plan, own.layout, "weighted"))
         if d.has_live_paths
     )
 
@@ -296,5 +303,5 @@ def kernel_source(
     """
     if direction not in OPENED_BY_DIRECTION:
         raise EmitError(unknown("direction", direction, OPENED_BY_DIRECTION))
-    call, rules = call_of(OPENED_BY_DIRECTION[direction]), (ELEMENTS,) if plan.by_element else ()
-    return Description(plan, expand_layout(plan, layout)).source(call, dtype, rules)
+    call, rules = make_product_call(OPENED_BY_DIRECTION[direction]), (ELEMENTS,) if plan.by_element else ()
+    return ProductDescription(plan, expand_layout(plan, layout)).source(call, dtype, rules)

@@ -46,7 +46,7 @@ _WORTH_ASKING = 2**14
 _WEIGHTS = (SHARED, ELEMENTS.into)  # what tensors count whose gradients training alone asks for
 
 
-class _Forms(Operator):
+class _FormOperator(Operator):
     """The operator ``tpgen::form``: products, polynomials and derivatives of both."""
 
     training = True  # of the module that called last: which gradients' kernels are built beside that of a first call
@@ -55,17 +55,17 @@ class _Forms(Operator):
         """Compute a call's results by the dispatcher."""
         return _form(*call.to_arguments()) if keys is None else _form.redispatch(keys, *call.to_arguments())
 
-    def run(self, call: FormCall) -> list[Tensor]:
+    def run_kernels(self, call: FormCall) -> list[Tensor]:
         """Compute a call's results by generated kernels."""
         kernels = kernels_of(call.description)
         if not kernels.lacks_own_kernel(call):
             return kernels.run(call)
-        kernels.check(call)
+        kernels.check_tensors(call)
         found = _replace_none_by_zeros(call, _compute_by_sum_of_kernel_calls(call))
         return [x for x in found if x is not None]  # all that is opened has been given
 
     def empty_results(self, call: FormCall) -> list[Tensor]:
-        signature, counts = kernels_of(call.description).check(call)
+        signature, counts = kernels_of(call.description).check_tensors(call)
         return [call.tensors[0].new_empty(shape) for shape in signature.result_shapes(call.tensors, counts)]
 
     def build_kernels_ahead(self, call: FormCall, wanted_gradients: Sequence[bool]) -> None:
@@ -148,7 +148,7 @@ class _Forms(Operator):
         return fold_vmap_batch(size, dims, call)
 
 
-forms = _Forms()
+forms = _FormOperator()
 
 
 def _is_any_transformed(tensors: Sequence[Tensor]) -> bool:
@@ -201,14 +201,14 @@ def _reduce_to_one_kernel_call(call_text: str) -> str | None:
 
 def _compute_by_sum_of_kernel_calls(call: FormCall) -> list[Tensor | None]:
     # None for a slot that is zero
-    product = kernels_of(call.description).product
+    product = kernels_of(call.description).product_description
     empty = {n for n, dim in enumerate(product.dims) if not dim}
 
     def compute_product_or_gradient(
         raised_operands: tuple[int, ...], operand_values: Sequence[Any], computed_operands: tuple[int, ...]
     ) -> Sequence[Tensor]:
         # unweighted paths do not depend on what stands in the weights' place
-        text = product.weighted if SLOTS.index("w") in raised_operands else call.description
+        text = product.text_with_weighted_paths if SLOTS.index("w") in raised_operands else call.description
         names, tensors = tuple(SLOTS[n] for n in computed_operands), list(operand_values)
         g = tensors.pop() if names == (OUT,) else None  # its rows alone are needed
         nodes = call.nodes if g is None else g.shape[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.rows import RowIndex
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.native.runtime import Runtime
+from tpgen.kernels.runtime.native.runtime import CppRuntime
 from tpgen.kernels.runtime.signature import CallSignature
 
 _CALLS = 32  # on parts of the same tensors, at most
@@ -29,23 +29,25 @@ class _CachedLaunchArguments(NamedTuple):
     known: dict[tuple, tuple]
 
 
-class Launched:
+class GpuLauncher:
     """Launches GPU kernels of one form from C++; keeps indices and sort orders of earlier launches."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: CppRuntime) -> None:
         """Launch no kernel yet."""
         self._native = runtime
         # kernels by their number and device, with the tensor that says how many rows each of their rules points into
         self._kernels: dict[tuple[int, int], tuple[Any, tuple[int | None, ...]]] = {}
         self._seen: dict[tuple[int, ...], _CachedLaunchArguments] = {}  # by the tensors that indices are parts of
 
-    def enter(self, number: int, call: Slots, signature: CallSignature, kernel: Any, example: Tensor) -> None:
+    def register_kernel(self, number: int, call: Slots, signature: CallSignature, kernel: Any, example: Tensor) -> None:
         """Register a GPU kernel by number, for the device of ``example``."""
         counted = [shape.counts for _, shape in signature.given]
         places = tuple(counted.index(r.into) if r.into in counted else None for r in signature.rules)
         self._kernels[number, example.get_device()] = kernel, places
 
-    def call(self, call: FormCall, kernels: Sequence[tuple[int, int]], check_indices: bool) -> Sequence[Tensor] | None:
+    def launch_call(
+        self, call: FormCall, kernels: Sequence[tuple[int, int]], check_indices: bool
+    ) -> Sequence[Tensor] | None:
         """Launch a call's kernels; return results, empty for new indices, None for unregistered kernels.
 
         ``kernels``: number and tensor count of each.

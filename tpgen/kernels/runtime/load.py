@@ -63,7 +63,7 @@ def generate_kernel_source(spec: KernelSpec) -> Any:
 def count_product_scratch_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Scratch bytes of a product kernel."""
     placed = spec.description.placement(spec.call, spec.dtype, spec.rules)
-    rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
+    rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.count_summed_rows(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
     if placed.by_element:
         order = _count_task_list_bytes(sizes, _count_rows_per_block(placed, rows))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base.remember import RegisteredCache, register_cache
-from tpgen.kernels.runtime.native.runtime import get_loaded_cpp_runtime, runtime
+from tpgen.kernels.runtime.native.runtime import get_loaded_cpp_runtime, load_cpp_runtime
 
 LARGE = 2**20  # bytes, as in native/memory.h
 
@@ -34,7 +34,7 @@ def release() -> None:
 @contextmanager
 def disable_memory_reuse() -> Iterator[None]:
     """Context without reuse of freed results' memory."""
-    made = runtime()
+    made = load_cpp_runtime()
     before = made.limit(0) if made else 0
     try:
         yield
@@ -59,6 +59,6 @@ def empty_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     >>> empty_tensor((3, 2), torch.float32).shape
     torch.Size([3, 2])
     """
-    made = runtime() if prod(shape) * dtype.itemsize >= LARGE else None
-    found = made.empty(shape, dtype) if made else None
+    made = load_cpp_runtime() if prod(shape) * dtype.itemsize >= LARGE else None
+    found = made.allocate_tensor(shape, dtype) if made else None
     return torch.empty(shape, dtype=dtype) if found is None else found

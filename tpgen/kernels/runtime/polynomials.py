@@ -11,7 +11,7 @@ from tpgen.base.locks import cached_property
 from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.polynomial import PolynomialForm, make_scalar_form
-from tpgen.kernels.build.compiler import target
+from tpgen.kernels.build.compiler import cpu_target
 from tpgen.kernels.cpp.polynomial import generate_polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
@@ -70,7 +70,7 @@ class PolynomialDescription:
 
     def placement(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> PolynomialPlacement:
         """Place a call's values."""
-        return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
+        return PolynomialPlacement(self.plan, self.sweep(call), cpu_target(dtype))
 
     def source(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> GeneratedSource:
         """C++ of a call."""

@@ -91,7 +91,7 @@ class Differentiable(Generic[C]):
 class Operator(Differentiable[FormCall]):
     """Base of differentiable torch operators, implemented at all levels of the dispatcher."""
 
-    def split(self, call: FormCall) -> tuple[tuple[Tensor, ...], tuple]:
+    def split_arguments(self, call: FormCall) -> tuple[tuple[Tensor, ...], tuple]:
         """Split a call into tensors and other arguments."""
         tensors, at, *rest = call
         return (*tensors, *at), (len(at), *rest)
@@ -109,7 +109,7 @@ class Operator(Differentiable[FormCall]):
         """Compute a call's results by the dispatcher, at levels of ``keys``."""
         raise NotImplementedError
 
-    def run(self, call: FormCall) -> list[Tensor]:
+    def run_kernels(self, call: FormCall) -> list[Tensor]:
         """Compute a call's results by generated kernels."""
         raise NotImplementedError
 
@@ -144,7 +144,7 @@ class Operator(Differentiable[FormCall]):
             return ()
         made = self.compute_in_cpp(call)
         if made and torch.is_grad_enabled() and self.needs_grad(call):
-            tensors, rest = self.split(call)
+            tensors, rest = self.split_arguments(call)
             return record_call(self, made, rest, *tensors)
         return made
 
@@ -159,11 +159,11 @@ class Operator(Differentiable[FormCall]):
         records = torch.is_grad_enabled() and self.needs_grad(call)
         if not records and not has_tangents():
             return self.compute_below_autograd(dispatch_keys, (), call)
-        tensors, rest = self.split(call)
+        tensors, rest = self.split_arguments(call)
         wanted = [x is not None and x.requires_grad for x in tensors[: len(tensors) - self.constants(rest)]]
         with torch.no_grad(), forward_mode(False):
             made = self.compute_below_autograd(dispatch_keys, wanted, call)
-        return list(_Recorded.apply(self, made, rest, *tensors))
+        return list(_RecordedCall.apply(self, made, rest, *tensors))
 
     def compute_below_autograd(
         self, dispatch_keys: Any, wanted_gradients: Sequence[bool], call: FormCall
@@ -173,7 +173,7 @@ class Operator(Differentiable[FormCall]):
         if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
             if any(wanted_gradients):
                 self.build_kernels_ahead(call, wanted_gradients)
-            return self.run(call)
+            return self.run_kernels(call)
         with BelowAutograd():
             return self.evaluate(call, rest)
 
@@ -184,12 +184,12 @@ class Operator(Differentiable[FormCall]):
             return self.compute_under_functionalize(FunctionalizeAPI(interpreter), call)
         if isinstance(interpreter, VmapInterpreter):
             return self.compute_under_vmap(interpreter, call)
-        tensors, rest = self.split(call)
-        return list(_Transformed.apply(self, rest, *tensors))
+        tensors, rest = self.split_arguments(call)
+        return list(_TransformedCall.apply(self, rest, *tensors))
 
     def compute_under_vmap(self, interpreter: VmapInterpreter, call: FormCall) -> list[Tensor]:
         """Fold a vmap batch into rows, compute, and return batched tensors."""
-        tensors, rest = self.split(call)
+        tensors, rest = self.split_arguments(call)
         level = interpreter.level()
         below, dims = zip(*[without_vmap_dim(x, level) for x in living(tensors)], strict=True)
         with interpreter.lower():
@@ -201,7 +201,7 @@ class Operator(Differentiable[FormCall]):
 
     def compute_under_functionalize(self, level: Any, call: FormCall) -> list[Tensor]:
         """Unwrap functional tensors, compute, and wrap the results."""
-        tensors, rest = self.split(call)
+        tensors, rest = self.split_arguments(call)
         below = self.call(level.unwrap_tensors(tensors), rest)
         with level.redispatch_to_next():
             made = self.evaluate(below)
@@ -210,7 +210,7 @@ class Operator(Differentiable[FormCall]):
     def compute_under_legacy_vmap(self, call: FormCall) -> list[Tensor]:
         """As `compute_under_vmap`, for the vmap of ``is_grads_batched``."""
         with leave_legacy_vmap() as level:
-            tensors, rest = self.split(call)
+            tensors, rest = self.split_arguments(call)
             size, dims, below = unwrap_legacy_batched_tensors(level, tensors)
             folded, unfold = self.fold(size, dims, self.call(below, rest))
             return [add_batch_dim(x, 0, level) for x in unfold(self.evaluate(folded))]
@@ -226,7 +226,7 @@ def register_operator(operator: Operator, name: str) -> None:
         return operator.compute_for_autograd(keys, FormCall.from_arguments(*args, **options))
 
     for device in _DEVICES:
-        library.impl(name, implementation_by(operator.run), device)
+        library.impl(name, implementation_by(operator.run_kernels), device)
     library.impl(name, call_for_autograd, "Autograd", with_keyset=True)
     library.impl(name, implementation_by(operator.compute_under_torch_func), _TRANSFORMS)
     library.impl(name, implementation_by(operator.compute_under_legacy_vmap), "Batched")
@@ -245,7 +245,7 @@ def define_operator_without_derivatives(
 # -- autograd and torch.func -------------------------------------------------------------------------------------------
 
 
-class _Recorded(torch.autograd.Function):
+class _RecordedCall(torch.autograd.Function):
     """Autograd node of a call whose results are computed already."""
 
     @staticmethod
@@ -279,10 +279,10 @@ def get_unchecked_apply(function: Any) -> Callable[..., Any]:
 
 
 # of what differentiates calls, results, all else of a call, and its tensors
-record_call = get_unchecked_apply(_Recorded)
+record_call = get_unchecked_apply(_RecordedCall)
 
 
-class _Transformed(torch.autograd.Function):
+class _TransformedCall(torch.autograd.Function):
     """Autograd node of a call under torch.func."""
 
     @staticmethod
@@ -310,8 +310,8 @@ class _Transformed(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple, operator: Operator, other_arguments: tuple, *tensors: Any) -> tuple:
         """Compute a call with the vmap batch folded into rows."""
         folded, unfold = operator.fold(info.batch_size, in_dims[2:], operator.call(tensors, other_arguments))
-        tensors, other_arguments = operator.split(folded)
-        results = unfold(_Transformed.apply(operator, other_arguments, *tensors))
+        tensors, other_arguments = operator.split_arguments(folded)
+        results = unfold(_TransformedCall.apply(operator, other_arguments, *tensors))
         return results, (0,) * len(results)
 
 

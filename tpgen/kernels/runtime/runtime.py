@@ -34,12 +34,12 @@ from tpgen.kernels.rows import (
     make_fault_error,
 )
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
+from tpgen.kernels.runtime.description import AnyDescription, ProductDescription, read_description
 from tpgen.kernels.runtime.failures import find_build_failure, record_build_failure, summarize_plan
-from tpgen.kernels.runtime.launched import Launched, run_kernels_in_cpp
-from tpgen.kernels.runtime.native.runtime import FEW, NO_NUMBER, Runtime, runtime
+from tpgen.kernels.runtime.launched import GpuLauncher, run_kernels_in_cpp
+from tpgen.kernels.runtime.native.runtime import FEW, NO_NUMBER, CppRuntime, load_cpp_runtime
 from tpgen.kernels.runtime.pairs import gather_operand_rows, sum_to_operand_rows
-from tpgen.kernels.runtime.signature import CallSignature, Counts, encode_signature_for_cpp
+from tpgen.kernels.runtime.signature import AxisSizes, CallSignature, encode_signature_for_cpp
 from tpgen.kernels.runtime.standins import make_pytorch_kernel
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, make_second_derivative_call
@@ -63,19 +63,19 @@ class Kernels:
         self._signatures: dict[tuple[str, RowRules], CallSignature] = {}
         self._fused: dict[tuple[torch.dtype, str], bool] = {}
         self._entered: dict[_Built, tuple[_Entered, ...]] = {}
-        self._native: Runtime | None = None  # where it calls a kernel by its number
-        self._launched: Launched | None = None  # on GPUs
+        self._native: CppRuntime | None = None  # where it calls a kernel by its number
+        self._launched: GpuLauncher | None = None  # on GPUs
         self._offered: set[tuple[Kernel, torch.device]] = set()
         # calls that are built for a device
         self._ahead: set[tuple[tuple[str, ...], torch.dtype, RowRules, int]] = set()
         self._failed: list[tuple[KernelSpec, str, KernelError]] = []  # not said yet
 
     @property
-    def product(self) -> Description:
+    def product_description(self) -> ProductDescription:
         """Description of a product or layer.  Raises `InputError` for polynomials."""
         if self.description.any_level:
             raise InputError("the description must be one of a product or a linear layer, not of a polynomial")
-        return cast(Description, self.description)
+        return cast(ProductDescription, self.description)
 
     # -- by the runtime in C++ -----------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Kernels:
         if entered is None or self._native is None or type(nodes) is not int:
             return ()  # a symbol of a trace must not be asked how many
         if at and self._launched is not None:
-            made = self._launched.call(call, entered, self.description.check_index)
+            made = self._launched.launch_call(call, entered, self.description.check_index)
             if made is not None:
                 return made
         if len(entered) > 1:
@@ -98,7 +98,9 @@ class Kernels:
     def _key_of_call_in_cpp(self, call: str, dtype: torch.dtype, rules: RowRules) -> str:
         return f"{self._text} {call} {dtype} {join_rule_names(rules)}"
 
-    def _register_call_in_cpp(self, cpp_runtime: Runtime, spec: KernelSpec, set_kernel: Callable[[int], None]) -> None:
+    def _register_call_in_cpp(
+        self, cpp_runtime: CppRuntime, spec: KernelSpec, set_kernel: Callable[[int], None]
+    ) -> None:
         # ``set_kernel`` enters the kernel by its number
         call, dtype, rules = str(spec.call), spec.dtype, spec.rules
         fields = encode_signature_for_cpp(self.signature(call, rules), self.description.check_index)
@@ -114,7 +116,7 @@ class Kernels:
         wide = self.computes_in_float32(spec.call, spec.dtype, spec.rules, "cpu")
         if address is None or wide or find_build_failure(self.description, spec.dtype, "cpu"):
             return
-        if native := runtime():
+        if native := load_cpp_runtime():
             self._register_call_in_cpp(native, spec, lambda number: native.set_kernel(number, address))
 
     def _register_gpu_kernel_in_cpp(self, spec: KernelSpec, kernel: Kernel, example: Tensor) -> None:
@@ -127,24 +129,26 @@ class Kernels:
         ):
             return
         self._offered.add(key)
-        native = runtime()
-        if native is None or not native.launches():
+        native = load_cpp_runtime()
+        if native is None or not native.can_launch_gpu_kernels():
             return
 
-        def enter(number: int) -> None:
+        def set_launch_parameters(number: int) -> None:
             native.set_launch(number, *launch(example))
-            self._launched = self._launched or Launched(native)
-            self._launched.enter(number, spec.call, self.signature(str(spec.call), spec.rules), kernel, example)
+            self._launched = self._launched or GpuLauncher(native)
+            self._launched.register_kernel(
+                number, spec.call, self.signature(str(spec.call), spec.rules), kernel, example
+            )
 
-        self._register_call_in_cpp(native, spec, enter)
+        self._register_call_in_cpp(native, spec, set_launch_parameters)
 
     def build_kernel_with_number(self, call: str, dtype: torch.dtype, rules: RowRules) -> int:
         """Build a call's kernel; return the number by which compiled programs call the kernel."""
         self.build_kernels_or_raise(call, dtype, rules)
-        native, entered = runtime(), self._entered.get((call, dtype, rules), ())
+        native, entered = load_cpp_runtime(), self._entered.get((call, dtype, rules), ())
         if native is None or len(entered) != 1:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
-        return native.name(self._key_of_call_in_cpp(call, dtype, rules), entered[0][0])
+        return native.register_call_hash(self._key_of_call_in_cpp(call, dtype, rules), entered[0][0])
 
     def build_kernels_or_raise(self, call: str, dtype: torch.dtype, rules: RowRules) -> None:
         """Build a call's kernels; raise `KernelError` on failure."""
@@ -158,17 +162,19 @@ class Kernels:
 
     # -- kernels -------------------------------------------------------------------------------------------------------
 
-    def kernel(self, call: Slots, dtype: torch.dtype, rules: RowRules = (), device: str = "cpu") -> Kernel:
+    def get_kernel(self, call: Slots, dtype: torch.dtype, rules: RowRules = (), device: str = "cpu") -> Kernel:
         """Kernel of a call, built at first use."""
         key = (call, dtype, rules, device)
         found = self._kernels.get(key)
         if found is None:
             check_outside_dry_run()
             with _turns.setdefault((self._text, *key), Lock()):
-                found = self._kernels.get(key) or self._build(KernelSpec(self.description, call, dtype, rules), device)
+                found = self._kernels.get(key) or self._build_kernel(
+                    KernelSpec(self.description, call, dtype, rules), device
+                )
         return found
 
-    def _build(self, spec: KernelSpec, device: str) -> Kernel:
+    def _build_kernel(self, spec: KernelSpec, device: str) -> Kernel:
         try:
             made = _get_kernel_target(device).load(spec)
         except KernelError as error:
@@ -202,13 +208,13 @@ class Kernels:
     def _build_kernels(self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str) -> list[Kernel]:
         _run_tasks_in_parallel(self._make_tasks_that_build_missing_kernels(calls, dtype, rules, device))
         self._warn_of_build_failures()
-        return [self.kernel(call, dtype, rules, device) for call in calls]
+        return [self.get_kernel(call, dtype, rules, device) for call in calls]
 
     def _make_tasks_that_build_missing_kernels(
         self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str
     ) -> list[partial[Kernel]]:
         missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
-        return [partial(self.kernel, call, dtype, rules, device) for call in missing]
+        return [partial(self.get_kernel, call, dtype, rules, device) for call in missing]
 
     def build_kernels_in_parallel(self, calls: Iterable[str], example: Tensor, rules: RowRules) -> None:
         """Build kernels of calls in parallel, for the dtype and device of ``example``."""
@@ -293,7 +299,7 @@ class Kernels:
             found = self._signatures[call_text, rules] = made
         return found
 
-    def check(self, call: FormCall) -> tuple[CallSignature, Counts]:
+    def check_tensors(self, call: FormCall) -> tuple[CallSignature, AxisSizes]:
         """Check a call's tensors; return expected shapes and axis sizes."""
         signature = self.signature(call.call, call.rules)
         counts = signature.measure_axes(call)
@@ -302,14 +308,14 @@ class Kernels:
 
     def run(self, call: FormCall) -> list[Tensor]:
         """Compute a call's results."""
-        return list(self.compute_in_cpp(call)) or self._run(call)
+        return list(self.compute_in_cpp(call)) or self._check_and_run(call)
 
-    def _run(self, call: FormCall) -> list[Tensor]:
-        signature, counts = self.check(call)
+    def _check_and_run(self, call: FormCall) -> list[Tensor]:
+        signature, counts = self.check_tensors(call)
         like, rules = call.tensors[0], signature.rules
         dtype, device = like.dtype, like.device.type
         if self.computes_in_float32(signature.call, dtype, rules, device):
-            return [x.bfloat16() for x in self._run(call._replace(tensors=[x.float() for x in call.tensors]))]
+            return [x.bfloat16() for x in self._check_and_run(call._replace(tensors=[x.float() for x in call.tensors]))]
         if unsupported := self.unsupported_rules(rules, dtype, device):
             return self._run_on_gathered_rows(call, signature, counts, unsupported)
         target = _get_kernel_target(device)
@@ -324,7 +330,7 @@ class Kernels:
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         given = dict(zip(signature.call.given, map(Tensor.contiguous, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))
-        indices = self.indices(call, counts)
+        indices = self.prepare_row_indices(call, counts)
         for part, kernel in zip(signature.parts, kernels, strict=True):
             operands, opened = [given[s] for s in part.given], [made[s] for s in part.opened]
             spec = KernelSpec(self.description, part, dtype, rules)
@@ -337,7 +343,7 @@ class Kernels:
             self._entered.setdefault((call.call, dtype, rules), tuple(n for numbers in entered for n in numbers))
         return results
 
-    def indices(self, call: FormCall, axis_sizes: Counts) -> tuple[RowIndex, ...]:
+    def prepare_row_indices(self, call: FormCall, axis_sizes: AxisSizes) -> tuple[RowIndex, ...]:
         """Row indices for kernels: contiguous tensors, each with the count of rows pointed into."""
         check = self.description.check_index
         return tuple(
@@ -360,12 +366,12 @@ class Kernels:
 
     def text_with_weights_by_row(self, rules: RowRules) -> str:
         """Description with weights per row, in place of ``rules``."""
-        return self.product.per_row if ELEMENTS in rules else self._text
+        return self.product_description.text_with_row_weights if ELEMENTS in rules else self._text
 
     def _run_on_gathered_rows(
-        self, call: FormCall, signature: CallSignature, axis_sizes: Counts, unsupported: RowRules
+        self, call: FormCall, signature: CallSignature, axis_sizes: AxisSizes, unsupported: RowRules
     ) -> list[Tensor]:
-        indices = [index for index in self.indices(call, axis_sizes) if index.rule in unsupported]
+        indices = [index for index in self.prepare_row_indices(call, axis_sizes) if index.rule in unsupported]
         if fault := find_fault(indices):
             raise make_fault_error(fault, indices)
         own = {index.rule.into: index for index in indices}

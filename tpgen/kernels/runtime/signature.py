@@ -18,7 +18,7 @@ from tpgen.kernels.runtime.pairs import check_edges_per_weight_row
 from tpgen.kernels.runtime.targets import devices, target_of
 from tpgen.planner.plan import OUT
 
-Counts = dict[str, int]  # by what an axis counts, as far as it is known
+AxisSizes = dict[str, int]  # by what an axis counts, as far as it is known
 
 
 class _GivenTensor(NamedTuple):
@@ -49,12 +49,12 @@ class CallSignature:
                 )
         self.opened = tuple((first.get(slot.operand), shapes[slot.operand]) for slot in call.opened)
 
-    def measure_axes(self, call: FormCall) -> Counts:
+    def measure_axes(self, call: FormCall) -> AxisSizes:
         """Sizes of axes (rows, channels, nodes) by name.  Raises `InputError` for tensors that do not fit."""
         tensors = call.tensors
         if len(self.given) != len(tensors):
             raise InputError(f"call {str(self.call)[:60]!r} is given {len(self.given)} tensors, got {len(tensors)}")
-        counts: Counts = {}
+        counts: AxisSizes = {}
         for n in self._order:
             g, x = self.given[n], tensors[n]
             (_count_flat_rows if g.shape.flat else _count_rows_and_channels)(g, x, counts)
@@ -63,7 +63,7 @@ class CallSignature:
             _check_row_index(index, counts, self.groups)
         return counts
 
-    def result_shapes(self, tensors: Sequence[Tensor], axis_sizes: Counts) -> list[tuple[int, ...]]:
+    def result_shapes(self, tensors: Sequence[Tensor], axis_sizes: AxisSizes) -> list[tuple[int, ...]]:
         """Shapes of the tensors that a call computes."""
         return [
             (axis_sizes[shape.counts], shape.dim * (axis_sizes["channels"] if shape.channels else 1))
@@ -103,7 +103,7 @@ class CallSignature:
             raise InputError(f"{slot} must be on {first.device} as {name} is, got {x.device}: move one of them")
 
 
-def _count_flat_rows(expected: _GivenTensor, x: Tensor, axis_sizes: Counts) -> None:
+def _count_flat_rows(expected: _GivenTensor, x: Tensor, axis_sizes: AxisSizes) -> None:
     # an empty operand may have any shape
     slot, (dim, what, *_), shape = expected.slot, expected.shape, x.shape
     known = axis_sizes.get(what)
@@ -119,7 +119,7 @@ def _count_flat_rows(expected: _GivenTensor, x: Tensor, axis_sizes: Counts) -> N
         raise InputError(f"{slot} must have shape {wanted}, got {tuple(shape)}")
 
 
-def _count_rows_and_channels(expected: _GivenTensor, x: Tensor, axis_sizes: Counts) -> None:
+def _count_rows_and_channels(expected: _GivenTensor, x: Tensor, axis_sizes: AxisSizes) -> None:
     slot, (dim, what, irreps, channels, _) = expected
     if x.dim() == 0:
         raise InputError(f"{slot}: must have rows, got a number")
@@ -136,13 +136,13 @@ def _count_rows_and_channels(expected: _GivenTensor, x: Tensor, axis_sizes: Coun
         raise InputError(f"{slot}: a row must have {dim} numbers ({irreps}), got {width}")
 
 
-def _count_or_check_size(slot: str, axis: str, size: int, axis_sizes: Counts) -> None:
+def _count_or_check_size(slot: str, axis: str, size: int, axis_sizes: AxisSizes) -> None:
     before = axis_sizes.setdefault(axis, size)
     if size != before:
         raise InputError(f"{slot}: has {size} {axis}, and the tensors before it have {before}: they must agree")
 
 
-def _check_row_index(index: RowIndex, axis_sizes: Counts, groups_without_index: bool) -> None:
+def _check_row_index(index: RowIndex, axis_sizes: AxisSizes, groups_without_index: bool) -> None:
     rule, rows = index.rule, axis_sizes[ROWS]
     if index.tensor is None and (rule.way == INDEXED or (rule.way == GROUPED and not groups_without_index)):
         raise InputError(f"{rule.argument}: give it too, an index of {rule.into} for every row")

@@ -82,7 +82,7 @@ def why_kernel_unsupported(
     >>> why_kernel_unsupported(plan, dtype=torch.float16)
     'kernels compute in float32, float64 or bfloat16, not in float16'
     """
-    target = kernel_target(dtype, device)
+    target = find_kernel_target(dtype, device)
     if isinstance(target, str):
         return target
     spec = _make_spec_of_forward_call(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
@@ -104,7 +104,7 @@ def why_auto_takes_no_kernel(
     return target.slower(_make_spec_of_forward_call(plan, layout, dtype), target.chip(torch.device(device)))
 
 
-def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
+def find_kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
     """Kernel target of a dtype and device, or why none exists."""
     kind = torch.device(device).type
     target = target_of(kind)

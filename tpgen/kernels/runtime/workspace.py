@@ -9,7 +9,7 @@ from tpgen.kernels.arguments import CallSizes, KernelSpec
 from tpgen.kernels.rows import ROWS
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
-from tpgen.kernels.runtime.signature import CallSignature, Counts
+from tpgen.kernels.runtime.signature import AxisSizes, CallSignature
 from tpgen.kernels.runtime.targets import target_of
 
 
@@ -39,13 +39,16 @@ def count_call_workspace(call: FormCall) -> int:
 
 
 def _largest_kernel_bytes(
-    kernels: Kernels, signature: CallSignature, call: FormCall, counts: Counts, dtype: torch.dtype
+    kernels: Kernels, signature: CallSignature, call: FormCall, counts: AxisSizes, dtype: torch.dtype
 ) -> int:
     device = call.tensors[0].device
     target = target_of(device.type)
     if target is None:
         return 0
-    indices, unsupported = kernels.indices(call, counts), kernels.unsupported_rules(call.rules, dtype, device.type)
+    indices, unsupported = (
+        kernels.prepare_row_indices(call, counts),
+        kernels.unsupported_rules(call.rules, dtype, device.type),
+    )
     if unsupported:
         kernels = kernels_of(kernels.text_with_weights_by_row(unsupported))
         indices = tuple(index for index in indices if index.rule not in unsupported)

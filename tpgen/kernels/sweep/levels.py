@@ -26,7 +26,7 @@ from tpgen.kernels.sweep.statements import (
     Value,
 )
 from tpgen.kernels.sweep.tables import Table, make_tabulated_gradient
-from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, S, Sides, operand_of
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, MixingSides, P, S, operand_of
 
 _TABLE = "T"  # the operand that stands for a table's entries; no operand of a product has this name
 
@@ -34,7 +34,7 @@ _TABLE = "T"  # the operand that stands for a table's entries; no operand of a p
 def make_path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
     """Statements of a path, in stages: one for every channel, one that folds sums over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
-    statements = Naming(term, table).rename_statements(_make_path_statements(term, call, table))
+    statements = VariableRenamer(term, table).rename_statements(_make_path_statements(term, call, table))
     inside = SweepStage(outside + channel, statements)
     # one sum for each entry of the table, or none
     summed = any(isinstance(s, Accumulate) and s.target.operand == S for s in statements)
@@ -122,7 +122,7 @@ def _make_table_polynomial(term: Term, table: Table) -> PolynomialForm:
 
 
 @dataclass(frozen=True)
-class Naming:
+class VariableRenamer:
     """Renames a polynomial's variables to operands, table entries and locals of a path."""
 
     term: Term
@@ -165,7 +165,7 @@ class Naming:
         return replace(value, segment=segment)
 
 
-def make_mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[SweepStage, ...]:
+def make_mixing_stages(term: Term, opened: tuple[str, ...], sides: MixingSides) -> tuple[SweepStage, ...]:
     """Statements of a path that mixes copies, in stages, through P and D.
 
     P[q, k]   += sum_ij C x1 x2
@@ -186,18 +186,18 @@ def make_mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tup
     results = tuple(o for o in (far, "w") if o in opened and term.leg(o))
     copies = "".join(a for a, _ in term.copies if a in sides.copies)
 
-    def make_stage(letters: str, naming: Naming, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
+    def make_stage(letters: str, naming: VariableRenamer, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
         call = Call(tuple(map(Slot, form.tensors)), tuple(map(Slot, opens)))
         return SweepStage(letters, naming.rename_statements(_make_channel_statements(form, call)))
 
     stages = [
-        make_stage(copies, Naming(term, written=(D, P)), coupling, (D,) if results else ()),
+        make_stage(copies, VariableRenamer(term, written=(D, P)), coupling, (D,) if results else ()),
         make_stage(
             copies + sides.mixed,
-            Naming(term, local="q", written=(P, D)),
+            VariableRenamer(term, local="q", written=(P, D)),
             weights,
             (*results, *(P for _ in gradients[:1])),
         ),
-        make_stage(copies, Naming(term, local="h"), coupling, gradients),
+        make_stage(copies, VariableRenamer(term, local="h"), coupling, gradients),
     ]
     return tuple(made for made in stages if made.statements)

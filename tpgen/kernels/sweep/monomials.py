@@ -81,22 +81,25 @@ def make_polynomial_sweep(
     names = [name for name in form.tensors if name not in weights]
     if orders is None:
         orders = list(permutations(names)) if len(names) <= 3 else [tuple(names), (names[-1], *names[:-1])]
-    return min((_SweepBuilder(form, call, weights, order).build() for order in orders), key=lambda s: s.operations)
+    return min(
+        (_PolynomialSweepBuilder(form, call, weights, order).build_sweep() for order in orders),
+        key=lambda s: s.operations,
+    )
 
 
 @dataclass
-class _TrieNode:
+class _MonomialTrieNode:
     """Node of a trie of monomials, sorted by factors."""
 
-    children: dict[Variable, _TrieNode] = field(default_factory=dict)
+    children: dict[Variable, _MonomialTrieNode] = field(default_factory=dict)
     tail: dict[tuple[Variable, ...], float] = field(default_factory=dict)
     differentiated: bool = False  # whether the gradient of a factor below, or of a weight, is open
 
 
 def _make_trie_of_monomials(
     form: PolynomialForm, weights: frozenset[str], factor_order: Sequence[str], opened: Set[str]
-) -> _TrieNode:
-    root = _TrieNode()
+) -> _MonomialTrieNode:
+    root = _MonomialTrieNode()
     rank = {name: n for n, name in enumerate(factor_order)}
     for coefficient, factors in form.monomials:
         tail = tuple(f for f in factors if f.tensor in weights)
@@ -104,13 +107,13 @@ def _make_trie_of_monomials(
         node, below = root, [f.tensor in opened for f in (*row, *tail)]
         for n, f in enumerate(row):
             node.differentiated |= any(below[n:])
-            node = node.children.setdefault(f, _TrieNode())
+            node = node.children.setdefault(f, _MonomialTrieNode())
         node.differentiated |= any(below[len(row) :])
         node.tail[tail] = node.tail.get(tail, 0.0) + coefficient
     return root
 
 
-class _SweepBuilder:
+class _PolynomialSweepBuilder:
     """Writes the statements of a polynomial by one walk of the trie."""
 
     def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], factor_order: Sequence[str]) -> None:
@@ -131,7 +134,7 @@ class _SweepBuilder:
         self.coefficient_of: dict[Tail, int] = {}
         self.tails: list[Tail] = []  # of every coefficient
 
-    def build(self) -> PolynomialSweep:
+    def build_sweep(self) -> PolynomialSweep:
         self._write_statements_of_subtree(self.root, {0: None}, needs_sum=False)
         for n, tail in enumerate(self.tails):
             for factors, value in tail:
@@ -140,7 +143,7 @@ class _SweepBuilder:
         prologue, rows, epilogue = _drop_unread_statements(self.prologue, self.rows, self.epilogue)
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
-    def _write_statements_of_subtree(self, node: _TrieNode, product_above: Dual, needs_sum: bool) -> Dual:
+    def _write_statements_of_subtree(self, node: _MonomialTrieNode, product_above: Dual, needs_sum: bool) -> Dual:
         # The walk knows the product q of the factors above a node, and the sum S of the terms below.  A child with
         # factor f adds f S_child to S, and q S_child to the gradient of f.  Returns S, if a gradient of a factor above
         # is open.

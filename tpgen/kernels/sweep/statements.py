@@ -90,7 +90,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class _Computed:
+class _ComputingStatement:
     """Base of statements that compute a sum of products."""
 
     target: Value
@@ -103,7 +103,7 @@ class _Computed:
         return (value for term in self.terms for value in term.factors)
 
 
-class Define(_Computed):
+class Define(_ComputingStatement):
     """Statement that names a sum of products."""
 
     target: Local
@@ -118,7 +118,7 @@ class Tabulate(Define):
     target: TableEntry  # type: ignore[assignment]
 
 
-class Accumulate(_Computed):
+class Accumulate(_ComputingStatement):
     """Statement that adds products to a component, summed over the copies that the component lacks."""
 
     target: Component

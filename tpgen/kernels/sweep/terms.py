@@ -14,7 +14,7 @@ INDEX = {"x1": "i", "x2": "j", "out": "k"}  # the letter of each operand's irrep
 
 
 @dataclass(frozen=True)
-class Sides:
+class MixingSides:
     """Operands on both sides of the weight matrix W of a path that mixes copies.
 
     The path is ``sum_qm W[q, m] <P[q], far[m]>``.  P couples ``near`` with input 2 and has the components of ``far``.
@@ -31,9 +31,11 @@ class Sides:
         return INDEX[self.far]
 
 
-def find_sides(term: Term, mixes_first: bool = False) -> Sides:
+def find_sides(term: Term, mixes_first: bool = False) -> MixingSides:
     """Sides of a path whose copies mix after the coupling, or before."""
-    return Sides("out", "x1", "vw", "u") if mixes_first else Sides("x1", "out", term.inputs, term.mode.mixing)
+    return (
+        MixingSides("out", "x1", "vw", "u") if mixes_first else MixingSides("x1", "out", term.inputs, term.mode.mixing)
+    )
 
 
 def row_lengths(form: Form) -> tuple[int, int, int, int]:

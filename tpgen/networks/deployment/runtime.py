@@ -121,7 +121,7 @@ def write_runtime(kernels: Sequence[NeededKernel], folder: Path) -> None:
         write_deployed_runtime_source(write_kernel_table(kernels, sums, list_processor_features())), encoding="utf-8"
     )
     compiler = need_compiler()
-    command = compiler.command([source], folder / LIBRARY, [libtorch()])
+    command = compiler.make_command([source], folder / LIBRARY, [libtorch()])
     # without the flags of any instruction set: the library itself says what kernels need
     run_command([flag for flag in command if flag not in compiler.instructions.flags])
     source.unlink()

@@ -46,7 +46,7 @@ CHANNELS = 16
 def in_python(call: FormCall, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The open slots by kernels that the runtime does not know."""
     with monkeypatch.context() as patch:
-        patch.setattr(runtime_of_forms, "runtime", lambda: None)
+        patch.setattr(runtime_of_forms, "load_cpp_runtime", lambda: None)
         return Kernels(call.description).run(call)
 
 
@@ -166,7 +166,9 @@ def test_calls_and_both_their_derivatives_go_without_python(kind: str, monkeypat
         return list(torch.autograd.grad(sum(x.cos().sum() for x in first), leaves))
 
     wanted = second()
-    monkeypatch.setattr(Kernels, "_run", lambda _, call: pytest.fail(f"a usual call went through Python: {call}"))
+    monkeypatch.setattr(
+        Kernels, "_check_and_run", lambda _, call: pytest.fail(f"a usual call went through Python: {call}")
+    )
     assert same(second(), wanted)
 
 
@@ -231,7 +233,7 @@ def test_what_does_not_fit_is_left_to_python() -> None:
     for one in changed:
         assert not product.compute_in_cpp(one), one
     for number in (-1, 2**40):
-        assert not native.runtime().form([*call.tensors, src, dst], number)
+        assert not native.load_cpp_runtime().form([*call.tensors, src, dst], number)
 
 
 def test_what_does_not_fit_a_polynomial_is_left_to_python() -> None:
@@ -257,7 +259,7 @@ def test_what_does_not_fit_a_polynomial_is_left_to_python() -> None:
 @pytest.mark.parametrize("edges", [False, True])
 def test_few_tensors_need_no_list(edges: bool) -> None:
     """What the overload without lists computes is the same to the bit, and it leaves the same to Python."""
-    call, runtime = call_of("per row", "out", edges=edges), native.runtime()
+    call, runtime = call_of("per row", "out", edges=edges), native.load_cpp_runtime()
     (wanted,) = by_runtime(call)
     ((number, _),) = kernels_of(call.description)._entered[call.call, torch.float32, call.rules]
     x1, *rest = call.tensors
@@ -354,7 +356,7 @@ def test_it_may_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_products_without_it_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     call = call_of("shared", "out")
     wanted = by_runtime(call)
-    monkeypatch.setattr(runtime_of_forms, "runtime", lambda: None)
+    monkeypatch.setattr(runtime_of_forms, "load_cpp_runtime", lambda: None)
     kernels_of.cache_clear()
     assert same([ops.kernel_product(*call.tensors, call.description)], wanted)
     assert not kernels_of(call.description).compute_in_cpp(call)

@@ -85,11 +85,11 @@ def make_identity_test(words: Sequence[MemoryWord], tables: Sequence[WatchedName
     }
     arrays = {name: (ctypes.c_int64 * len(of))(*of) for name, of in columns.items() if None not in of}
     addresses = {name: ctypes.addressof(array) for name, array in arrays.items()}
-    watched = _Watched(count=len(words), tables=len(tables), told=told, last=-1, **addresses)
+    watched = _WatchedStruct(count=len(words), tables=len(tables), told=told, last=-1, **addresses)
     return _NEW(ctypes.addressof(method), ctypes.addressof(watched), (watched, arrays, words, dicts, objects))
 
 
-class _Watched(ctypes.Structure):
+class _WatchedStruct(ctypes.Structure):
     """ctypes mirror of the header's ``struct Watched``."""
 
     _fields_ = (
@@ -100,7 +100,7 @@ class _Watched(ctypes.Structure):
     )
 
 
-class _Method(ctypes.Structure):
+class _PyMethodDef(ctypes.Structure):
     """ctypes mirror of Python's ``PyMethodDef``."""
 
     _fields_ = (
@@ -115,7 +115,7 @@ _NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 
 @cache
-def _make_identity_test_method() -> _Method | None:
+def _make_identity_test_method() -> _PyMethodDef | None:
     stands, use = (
         compile_header_function("identity", "tpgen_stands", "pp"),
         compile_header_function("identity", "tpgen_use_python", "pppp"),
@@ -123,7 +123,7 @@ def _make_identity_test_method() -> _Method | None:
     if stands is None or use is None:
         return None
     use(*map(_function_address, (getattr(ctypes.pythonapi, name) for name in _FUNCTIONS)))
-    return _Method(b"stands", _function_address(stands), _WITHOUT_ARGUMENTS, None)
+    return _PyMethodDef(b"stands", _function_address(stands), _WITHOUT_ARGUMENTS, None)
 
 
 def _function_address(function: Any) -> int | None:

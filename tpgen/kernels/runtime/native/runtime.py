@@ -40,7 +40,7 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 )
 
 
-class Runtime:
+class CppRuntime:
     """The C++ runtime library: operators, and tables of built kernels."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -72,13 +72,13 @@ class Runtime:
         self._library.tpgen_use_driver(kind, *(functions or [None] * len(EntryPoints._fields)))
         self._launches = functions is not None
 
-    def launches(self) -> bool:
+    def can_launch_gpu_kernels(self) -> bool:
         """Whether C++ launches kernels on GPUs."""
         if self._launches is None:
             self.set_driver_functions("cuda", entry_points())
         return bool(self._launches)
 
-    def name(self, text: str, number: int) -> int:
+    def register_call_hash(self, text: str, number: int) -> int:
         """Register call ``number`` for compiled programs by a hash of ``text``; return the hash."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
         with self._guard.lock:
@@ -107,7 +107,7 @@ class Runtime:
                 self._numbers[text] = self._library.tpgen_add_form((ctypes.c_int64 * len(numbers))(*numbers))
             return self._numbers[text]
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+    def allocate_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
         """Uninitialised CPU tensor on reused pages, or None without memory."""
         if not _TAKE or dtype not in _DTYPES:
             return None
@@ -153,7 +153,7 @@ def read_memory_limit() -> int | None:
     return None if asked is None else asked * 2**20
 
 
-def get_loaded_cpp_runtime() -> Runtime | None:
+def get_loaded_cpp_runtime() -> CppRuntime | None:
     """The runtime if built, else None."""
     return _build_cpp_runtime_or_none() if _build_cpp_runtime_or_none.cache_info().currsize else None
 
@@ -171,18 +171,18 @@ def _register_empty_fallbacks_for_unusual_keys() -> torch.library.Library:
 _guard = ForkedLock()  # kernels are built side by side, and the first of them asks for the runtime
 
 
-def runtime() -> Runtime | None:
+def load_cpp_runtime() -> CppRuntime | None:
     """The C++ runtime, compiled and loaded at first; None with TPGEN_NATIVE=0, or after a failure, which warns."""
     with _guard.lock:
         return _build_cpp_runtime_or_none()
 
 
 @cache
-def _build_cpp_runtime_or_none() -> Runtime | None:
+def _build_cpp_runtime_or_none() -> CppRuntime | None:
     if os.environ.get("TPGEN_NATIVE") == "0":
         return None
     try:
-        made = Runtime(
+        made = CppRuntime(
             load_library(LibraryRequest(write_process_runtime_source(), "tpgen_register", (libtorch(),), RUNTIME))
         )
         if (most := read_memory_limit()) is not None:
