@@ -21,7 +21,7 @@ from tpgen.kernels.runtime.memory import LARGE as LEAST
 from tpgen.kernels.runtime.memory import disable_memory_reuse, empty_tensor, kept_bytes, release
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.native.runtime import load_cpp_runtime
-from tpgen.kernels.runtime.native.source import libtorch, native_header
+from tpgen.kernels.runtime.native.source import libtorch, read_native_header
 
 pytestmark = needs_compiler
 PAGE, KEPT, RESERVED = 2**21, 256 * 2**20, 2**30
@@ -91,7 +91,7 @@ class Arena:
     """The memory of native/memory.h, as it is when nothing has been taken yet."""
 
     def __init__(self, limit: int = -1) -> None:
-        text = HARNESS.format(torch=native_header("torch"), memory=native_header("memory"))
+        text = HARNESS.format(torch=read_native_header("torch"), memory=read_native_header("memory"))
         self.library: Any = load_library(LibraryRequest(text, "reset", (libtorch(),)))
         self.library.address.restype = ctypes.c_void_p
         self.library.reset(ctypes.c_int64(limit))

@@ -42,13 +42,13 @@ class CallSizes(NamedTuple):
         return next((index.size for index in self.indices if index.rule is ELEMENTS), 1)
 
     def count_summed_rows(self, operand: str | None) -> int:
-        """Number of an operand's rows that the call sums into; 0 without an index."""
+        """Rows of an operand that the call sums into; 0 without an index."""
         index = find_index(self.indices, operand or "")
         return index.size if index else 0
 
 
 class KernelCall(NamedTuple):
-    """Arguments of one kernel call: tensors read, tensors computed, counts, row indices."""
+    """Tensors, counts and row indices of one kernel call."""
 
     given: Sequence[Tensor]
     opened: Sequence[Tensor]

@@ -58,7 +58,6 @@ class RowRule:
 
     @property
     def takes_index(self) -> bool:
-        """Whether an index tensor gives the row."""
         return self.way != PAIRED
 
 
@@ -76,7 +75,7 @@ RowRules = tuple[RowRule, ...]
 
 @remembered("rules of rows")
 def parse_row_rules(text: str) -> RowRules:
-    """Parse names of row rules, separated by spaces.
+    """Parse names of row rules.
 
     Raises `PlanError` for unknown names, two rules of one operand, or another order than `RULES`.
     """
@@ -118,18 +117,17 @@ class RowIndex(NamedTuple):
 
 
 def find_index(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
-    """Find the index of an operand, or None."""
     return next((index for index in indices if index.rule.operand == operand), None)
 
 
-def select_summed_operands(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
-    """Select the open operands whose rows an index tensor finds.
+def select_summed_operands(computed: Sequence[str], rules: RowRules) -> tuple[str, ...]:
+    """Select computed operands whose rows sum rows of the call, by an index tensor.
 
     >>> select_summed_operands(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)
     """
     found = [rule.operand for rule in rules if rule.takes_index]
-    return tuple(slot for slot in opened if slot in found)
+    return tuple(slot for slot in computed if slot in found)
 
 
 def make_fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:

@@ -15,7 +15,7 @@ from tpgen.kernels.runtime.native.identity import (
     can_test_identity,
     group_names_by_dict,
     make_identity_test,
-    read_names,
+    read_watched_names,
 )
 from tpgen.kernels.runtime.native.words import (
     MemoryWord,
@@ -84,7 +84,7 @@ class Watch:
         if not can_test_identity():
             return None, ()
         words: list[MemoryWord] = []
-        tables, unseen = read_names(self._tables), list[Whole]()
+        tables, unseen = read_watched_names(self._tables), list[Whole]()
         for whole in self._wholes:
             found, names = _SEEN.get(whole.parts, _no_words_and_names)(whole.x)
             known = [word for word in found or () if word is not None]

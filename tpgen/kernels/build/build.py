@@ -236,10 +236,6 @@ def _test_library_in_subprocess(compiler: Compiler, library: Path, request: Libr
 
 
 def _compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequence[str] = ()) -> None:
-    """Compile an entry's source into the file ``library``, parts in parallel.
-
-    Raises `KernelError` if the compiler fails, `OSError` if the disk is full.
-    """
     units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * count_cores(), _MOST_UNITS) if count_cores() > 1 else 1)
     if len(units) == 1:
         _run_compiler(compiler.make_command([entry.source], library, links, *units), entry)

@@ -1,7 +1,4 @@
-"""Cache of compiled kernels: files in a private directory, named by a hash of source, flags, compiler and processor.
-
-Loaders rebuild a library with a wrong checksum or owner, and refuse a directory that another user can change.
-"""
+"""Cache of compiled kernels: files in a private directory, named by a hash of source, flags, compiler and processor."""
 
 from __future__ import annotations
 
@@ -89,7 +86,6 @@ class Entry:
         write_atomically(self.file_with_suffix(".sha256"), checksum.decode())
 
     def record_compiler_refusal(self, message: str, reason: str) -> None:
-        """Record that the compiler refuses the source."""
         write_atomically(self.file_with_suffix(_REFUSAL), f"{reason}\n{message}")
 
     def read_compiler_refusal(self) -> tuple[str, str] | None:
@@ -105,10 +101,7 @@ class Entry:
 
 @contextmanager
 def hold_file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file; yield whether the lock is held.
-
-    Without ``wait``, yield False if another process holds the lock.
-    """
+    """Hold a lock file; yield False if another process does, without ``wait``."""
     file = FileLock(path, mode=0o600)
     try:
         file.acquire(blocking=wait)
@@ -122,7 +115,7 @@ def hold_file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
 
 
 def key_of(*parts: str | int) -> str:
-    """Name of an entry: a hash of all that determines the entry."""
+    """Name of a cache entry: a hash of ``parts``."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -154,8 +147,7 @@ def default_cache_directory() -> Path:
     return resolve_parents(Path(base) / "tpgen" / "kernels")
 
 
-def _why_unwritable(wanted: Path) -> str:
-    """Create a private directory; return why files cannot be written, or an empty text."""
+def _why_directory_is_unwritable(wanted: Path) -> str:
     try:
         make_private(wanted)
         check_private(wanted)
@@ -168,7 +160,7 @@ def _why_unwritable(wanted: Path) -> str:
 
 @cache
 def _create_and_check_directory(wanted: Path) -> Path:
-    reason = _why_unwritable(wanted)
+    reason = _why_directory_is_unwritable(wanted)
     return make_temporary_cache(str(wanted), reason) if reason else wanted
 
 
@@ -183,7 +175,7 @@ def open_cache_directory() -> Path:
 def check_cache_is_lasting() -> None:
     """Raise `BackendError` if the cache cannot outlive this process."""
     wanted = default_cache_directory()
-    if reason := _why_unwritable(wanted):
+    if reason := _why_directory_is_unwritable(wanted):
         raise BackendError(
             f"nothing can be kept in the kernel cache {wanted} ({reason}): set TPGEN_CACHE_DIR to a directory that can "
             "be written"

@@ -1,7 +1,4 @@
-"""Compile all missing kernels of a computation in parallel.
-
-Another thread *rehearses* the computation: starts each compilation, takes zeros for results.
-"""
+"""Compile all missing kernels of a computation in parallel."""
 
 from __future__ import annotations
 
@@ -69,7 +66,6 @@ def dry_run_before_compiling(compute: _Computation, threads: int) -> Iterator[No
 
 
 def has_dry_run() -> bool:
-    """Whether this thread is inside `dry_run_before_compiling`."""
     return _rehearsal.get() is not None
 
 
@@ -81,7 +77,7 @@ def start_dry_run() -> None:
 
 
 def start_tasks_if_in_dry_run(tasks: Sequence[partial]) -> bool:
-    """Start tasks on other threads if this thread is in a dry run; False otherwise, or without tasks."""
+    """Start tasks on other threads during a dry run; False otherwise, or without tasks."""
     rehearsed = _tasks.get()
     if rehearsed is None:
         return False

@@ -215,7 +215,7 @@ def count_workspace_bytes(placement: Any, sizes: CallSizes) -> int:
     parts = sum(x.nbytes for x in plan_launches(placement, sizes).allocate_scratch("meta").values())
     grouped = [x.size for x in sizes.indices if x.rule.way == GROUPED and x.tensor is not None]
     narrow = sum(x.flags & NARROW > 0 for x in sizes.indices)
-    owners = [*map(sizes.owners, placement.sorted_by), *grouped]
+    owners = [*map(sizes.count_summed_rows, placement.sorted_by), *grouped]
     return count_order_bytes(sizes.rows, owners, parts) + narrow * sizes.rows * _INDEX
 
 

@@ -17,10 +17,7 @@ Dims = Sequence[int | None]  # the batch dimension of each tensor; None where it
 
 
 def fold_vmap_batch(batch_size: int, batch_dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """Fold a vmap batch into the rows of a call; return the call, and a function that splits results by sample.
-
-    ``batch_dims`` are those of tensors, indices and sort orders.
-    """
+    """Fold a vmap batch into the rows of a call; return the call, and a function that splits results by sample."""
     if batch_size == 1:
         return _fold_batch_of_one(batch_dims, call)
     if any(rule.way == PAIRED for rule in call.rules):

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from tpgen.base.errors import InputError
-from tpgen.form.call import Call as Slots
-from tpgen.form.call import Slot
+from tpgen.form.call import Call, Slot
 from tpgen.kernels.rows import ROWS, RowIndex, RowRules, join_rule_names, parse_row_rules
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import OUT
@@ -44,9 +43,9 @@ class FormCall(NamedTuple):
     ordered: RowRules = ()
 
     @property
-    def slots(self) -> Slots:
+    def slots(self) -> Call:
         """Given and opened slots; `PlanError` for invalid text."""
-        return Slots.parse(self.call)
+        return Call.parse(self.call)
 
     @property
     def indices(self) -> tuple[RowIndex, ...]:
@@ -98,7 +97,7 @@ class FormCall(NamedTuple):
         return FormCall(tensors, at, description, call, rules, nodes, sorts)
 
 
-def make_product_call(computed: tuple[str, ...]) -> Slots:
+def make_product_call(computed: tuple[str, ...]) -> Call:
     """Call that computes a product (``out``), or gradients of operands from the cotangent ``out``.
 
     >>> print(call_of(("out",)))
@@ -107,12 +106,12 @@ def make_product_call(computed: tuple[str, ...]) -> Slots:
     x1 x2 w out -> x1 out
     """
     given = SLOTS[:3] if computed == (OUT,) else SLOTS
-    return Slots(tuple(map(Slot, given)), tuple(map(Slot, computed)))
+    return Call(tuple(map(Slot, given)), tuple(map(Slot, computed)))
 
 
 @cache
 def product_call_text(*computed: str) -> str:
-    """Text of `make_product_call`.
+    """Text of a call that computes a product or gradients, such as ``x1 x2 w -> out``.
 
     >>> product_call_text("out")
     'x1 x2 w -> out'

@@ -238,7 +238,7 @@ _made: Shelf[str, ProductDescription] = Shelf("descriptions that were made here"
 
 @remembered("descriptions that were read")
 def read_description(text: str) -> AnyDescription:
-    """Parse and check the JSON text of `describe` or of a polynomial's plan; cached.
+    """Parse and check the text of `describe`, or of a polynomial's plan; cached.
 
     Raises `PlanError` with the field that is missing, unknown or out of range.
     """

@@ -30,7 +30,7 @@ def find_build_failure(description: Any, dtype: torch.dtype, device: str) -> str
 
 
 def record_build_failure(spec: KernelSpec, device: str, error: KernelError) -> None:
-    """Record a kernel's failed build; warn at the first of a product or polynomial."""
+    """Record a failed build of a kernel; warn at a product's first."""
     key = _failure_key(spec.description, spec.dtype, device)
     if key in _reasons:
         return

@@ -1,8 +1,4 @@
-"""Operators of forms: ``tpgen::form`` computes calls, ``tpgen::order`` sorts indices.
-
-Kernels take calls of polynomials at any level, of products up to level one; other calls are sums of calls without
-levels.
-"""
+"""Operators of forms: ``tpgen::form`` computes calls, ``tpgen::order`` sorts indices."""
 
 from __future__ import annotations
 
@@ -52,7 +48,6 @@ class _FormOperator(Operator):
     training = True  # of the module that called last: which gradients' kernels are built beside that of a first call
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
-        """Compute a call's results by the dispatcher."""
         return _form(*call.to_arguments()) if keys is None else _form.redispatch(keys, *call.to_arguments())
 
     def run_kernels(self, call: FormCall) -> list[Tensor]:
@@ -144,7 +139,6 @@ class _FormOperator(Operator):
         return not isinstance(numbers, int) or numbers >= _WORTH_ASKING  # a symbol while torch traces
 
     def fold(self, size: int, dims: Sequence[int | None], call: FormCall) -> tuple[FormCall, Unfold]:
-        """Fold a vmap batch into rows."""
         return fold_vmap_batch(size, dims, call)
 
 

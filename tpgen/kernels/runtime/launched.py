@@ -10,7 +10,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from tpgen.form.call import Call as Slots
+from tpgen.form.call import Call
 from tpgen.kernels.rows import RowIndex
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.native.runtime import CppRuntime
@@ -30,16 +30,16 @@ class _CachedLaunchArguments(NamedTuple):
 
 
 class GpuLauncher:
-    """Launches GPU kernels of one form from C++; keeps indices and sort orders of earlier launches."""
+    """Launches GPU kernels of one form from C++, with cached indices and sort orders."""
 
     def __init__(self, runtime: CppRuntime) -> None:
-        """Launch no kernel yet."""
+        """Make a launcher without kernels."""
         self._native = runtime
         # kernels by their number and device, with the tensor that says how many rows each of their rules points into
         self._kernels: dict[tuple[int, int], tuple[Any, tuple[int | None, ...]]] = {}
         self._seen: dict[tuple[int, ...], _CachedLaunchArguments] = {}  # by the tensors that indices are parts of
 
-    def register_kernel(self, number: int, call: Slots, signature: CallSignature, kernel: Any, example: Tensor) -> None:
+    def register_kernel(self, number: int, call: Call, signature: CallSignature, kernel: Any, example: Tensor) -> None:
         """Register a GPU kernel by number, for the device of ``example``."""
         counted = [shape.counts for _, shape in signature.given]
         places = tuple(counted.index(r.into) if r.into in counted else None for r in signature.rules)
@@ -155,9 +155,9 @@ def run_kernels_in_cpp(
     indices: Sequence[Tensor],
     sorted_bits: int = -1,
 ) -> Sequence[Tensor]:
-    """Run each kernel of a call by the C++ function ``run_kernel``; return results, empty after a fault.
+    """Run each kernel of a call by C++ function ``run_kernel``; empty after a fault.
 
-    Bits of ``sorted_bits`` mark indices with sort orders.
+    ``sorted_bits`` mark indices with sort orders.
     """
     nodes, made = _count_output_rows(call, kernels), list[Tensor]()
     for number, count in kernels:

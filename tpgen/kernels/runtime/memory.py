@@ -45,7 +45,7 @@ def disable_memory_reuse() -> Iterator[None]:
 
 def _free_lock_of_kept_memory() -> None:
     if made := get_loaded_cpp_runtime():
-        made.after_fork()
+        made.free_memory_lock_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -94,8 +94,8 @@ def kernel_conv(
     `InputError` for tensors that do not fit and indices out of range.
     """
     x1, x2, w = _convert_to_common_dtype(x1, x2, w)
-    _check_index("edge_src", edge_src)
-    _check_index("edge_dst", edge_dst)
+    _check_index_is_tensor("edge_src", edge_src)
+    _check_index_is_tensor("edge_dst", edge_dst)
     more = () if elements is None else (elements,)
     rules = (*EDGES, *[ELEMENTS] * len(more), *[EDGE_PAIRS] * paired)
     call = FormCall((x1, x2, w), (edge_src, edge_dst, *more), description, FORWARD, rules, num_nodes)
@@ -133,7 +133,7 @@ def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, descripti
     return forms.compute(FormCall(tensors, () if index is None else (index,), description, call, (ELEMENTS,)))[0]
 
 
-def _check_index(name: str, index: Tensor) -> None:
+def _check_index_is_tensor(name: str, index: Tensor) -> None:
     if not isinstance(index, Tensor):
         kind = type(index).__name__
         raise InputError(f"{name} must be a tensor of int64 or int32, got {kind}: use torch.as_tensor({name})")

@@ -50,7 +50,6 @@ class PolynomialDescription:
         )
 
     def opened_bits(self, _call: Call) -> int:
-        """Always 0: products alone have places."""
         return 0
 
     def sweep(self, call: Call) -> PolynomialSweep:
@@ -69,11 +68,9 @@ class PolynomialDescription:
         return make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> PolynomialPlacement:
-        """Place a call's values."""
         return PolynomialPlacement(self.plan, self.sweep(call), cpu_target(dtype))
 
     def source(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> GeneratedSource:
-        """C++ of a call."""
         return generate_polynomial(self.placement(call, dtype))
 
     def computed_and_cotangent_operands(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -101,17 +98,14 @@ class PolynomialDescription:
         }
 
     def supports_row_rule(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
-        """True: kernels support the rule."""
         return True
 
     def rounds_partial_sums(self, call: Call, rules: RowRules) -> bool:
-        """False: sums of bfloat16 are float32."""
         return False
 
 
 @remembered("polynomials as kernels compute them")
 def describe_polynomial(plan: Plan) -> PolynomialDescription:
-    """Kernel description of a polynomial, cached."""
     return PolynomialDescription(plan)
 
 

@@ -45,7 +45,7 @@ _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
 
 def define_operator(schema: str) -> None:
-    """Define a torch operator in the namespace ``tpgen`` by schema.
+    """Define a torch operator by schema.
 
     Raises `BackendError` if a deployed network defined the operator.
     """
@@ -66,7 +66,6 @@ class Differentiable(Generic[C]):
     """Base of computations with own derivatives, which autograd records by `record_call`."""
 
     def call(self, tensors: Sequence[Any], other_arguments: tuple) -> C:
-        """Make a call from tensors and other arguments."""
         raise NotImplementedError
 
     def constants(self, other_arguments: tuple) -> int:
@@ -74,7 +73,6 @@ class Differentiable(Generic[C]):
         return 0
 
     def should_ask_for_used_gradients(self, call: C) -> bool:
-        """Whether to ask autograd which gradients are used, before gradients are computed."""
         return True
 
     def pull_back(
@@ -84,7 +82,6 @@ class Differentiable(Generic[C]):
         raise NotImplementedError
 
     def push_forward(self, call: C, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Tangents of a call's results from tangents of tensors."""
         raise NotImplementedError
 
 
@@ -102,7 +99,6 @@ class Operator(Differentiable[FormCall]):
         return FormCall(tensors[:count], tensors[count:], *other_arguments[1:])
 
     def constants(self, other_arguments: tuple) -> int:
-        """Number of index tensors."""
         return other_arguments[0]
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
@@ -110,7 +106,6 @@ class Operator(Differentiable[FormCall]):
         raise NotImplementedError
 
     def run_kernels(self, call: FormCall) -> list[Tensor]:
-        """Compute a call's results by generated kernels."""
         raise NotImplementedError
 
     def empty_results(self, call: FormCall) -> list[Tensor]:
@@ -118,15 +113,14 @@ class Operator(Differentiable[FormCall]):
         raise NotImplementedError
 
     def build_kernels_ahead(self, call: FormCall, wanted_gradients: Sequence[bool]) -> None:
-        """Build kernels of a call and wanted gradients."""
         raise NotImplementedError
 
     def fold(self, size: int, dims: Sequence[int | None], call: FormCall) -> tuple[FormCall, Unfold]:
-        """Fold a vmap batch into rows; return the call and a function that unfolds results."""
+        """Fold a vmap batch into rows; return the call and an `Unfold`."""
         raise NotImplementedError
 
     def compute_in_cpp(self, call: FormCall) -> Sequence[Tensor]:
-        """Results from C++, without a graph; empty if C++ refuses the call."""
+        """Compute a call in C++, without a graph; empty if refused."""
         raise NotImplementedError
 
     def needs_grad(self, call: FormCall) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tpgen.base.errors import BackendError, InputError, KernelError
 from tpgen.base.remember import remembered
-from tpgen.form.call import Call as Slots
+from tpgen.form.call import Call
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.build.rehearsal import check_outside_dry_run, start_tasks_if_in_dry_run
@@ -59,7 +59,7 @@ class Kernels:
         """Parse a description; build nothing."""
         self._text = description
         self.description: AnyDescription = read_description(description)
-        self._kernels: dict[tuple[Slots, torch.dtype, RowRules, str], Kernel] = {}
+        self._kernels: dict[tuple[Call, torch.dtype, RowRules, str], Kernel] = {}
         self._signatures: dict[tuple[str, RowRules], CallSignature] = {}
         self._fused: dict[tuple[torch.dtype, str], bool] = {}
         self._entered: dict[_Built, tuple[_Entered, ...]] = {}
@@ -117,7 +117,7 @@ class Kernels:
         if address is None or wide or find_build_failure(self.description, spec.dtype, "cpu"):
             return
         if native := load_cpp_runtime():
-            self._register_call_in_cpp(native, spec, lambda number: native.set_kernel(number, address))
+            self._register_call_in_cpp(native, spec, lambda number: native.set_kernel_address(number, address))
 
     def _register_gpu_kernel_in_cpp(self, spec: KernelSpec, kernel: Kernel, example: Tensor) -> None:
         # only after one launch by Python
@@ -134,7 +134,7 @@ class Kernels:
             return
 
         def set_launch_parameters(number: int) -> None:
-            native.set_launch(number, *launch(example))
+            native.set_launch_parameters(number, *launch(example))
             self._launched = self._launched or GpuLauncher(native)
             self._launched.register_kernel(
                 number, spec.call, self.signature(str(spec.call), spec.rules), kernel, example
@@ -143,7 +143,7 @@ class Kernels:
         self._register_call_in_cpp(native, spec, set_launch_parameters)
 
     def build_kernel_with_number(self, call: str, dtype: torch.dtype, rules: RowRules) -> int:
-        """Build a call's kernel; return the number by which compiled programs call the kernel."""
+        """Build a call's kernel; return the kernel's number for compiled programs."""
         self.build_kernels_or_raise(call, dtype, rules)
         native, entered = load_cpp_runtime(), self._entered.get((call, dtype, rules), ())
         if native is None or len(entered) != 1:
@@ -162,7 +162,7 @@ class Kernels:
 
     # -- kernels -------------------------------------------------------------------------------------------------------
 
-    def get_kernel(self, call: Slots, dtype: torch.dtype, rules: RowRules = (), device: str = "cpu") -> Kernel:
+    def get_kernel(self, call: Call, dtype: torch.dtype, rules: RowRules = (), device: str = "cpu") -> Kernel:
         """Kernel of a call, built at first use."""
         key = (call, dtype, rules, device)
         found = self._kernels.get(key)
@@ -205,13 +205,13 @@ class Kernels:
             self._warn_of_build_failures()
             return made(call)
 
-    def _build_kernels(self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str) -> list[Kernel]:
+    def _build_kernels(self, calls: Sequence[Call], dtype: torch.dtype, rules: RowRules, device: str) -> list[Kernel]:
         _run_tasks_in_parallel(self._make_tasks_that_build_missing_kernels(calls, dtype, rules, device))
         self._warn_of_build_failures()
         return [self.get_kernel(call, dtype, rules, device) for call in calls]
 
     def _make_tasks_that_build_missing_kernels(
-        self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str
+        self, calls: Sequence[Call], dtype: torch.dtype, rules: RowRules, device: str
     ) -> list[partial[Kernel]]:
         missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
         return [partial(self.get_kernel, call, dtype, rules, device) for call in missing]
@@ -240,7 +240,7 @@ class Kernels:
             self._ahead.add(built)
 
     def _build_and_compile_unless_in_dry_run(
-        self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, example: Tensor
+        self, calls: Sequence[Call], dtype: torch.dtype, rules: RowRules, example: Tensor
     ) -> bool:
         # false where another thread has begun to
         device = example.device.type
@@ -279,12 +279,12 @@ class Kernels:
         return found
 
     def lacks_own_kernel(self, call: FormCall) -> bool:
-        """Whether a derivative lacks an own kernel, and is computed as a sum of first derivatives."""
+        """Whether a derivative is a sum of first derivatives, without an own kernel."""
         if self.description.any_level or not call.slots.levels:
             return False
         return not (call.tensors and self.fuses_second_derivatives(call.tensors[0].dtype, call.tensors[0].device.type))
 
-    def computes_in_float32(self, call: Slots, dtype: torch.dtype, rules: RowRules, device: str) -> bool:
+    def computes_in_float32(self, call: Call, dtype: torch.dtype, rules: RowRules, device: str) -> bool:
         """Whether a bfloat16 call computes on float32 copies."""
         target = target_of(device) if dtype == torch.bfloat16 else None
         return target is not None and target.rounds_sums and self.description.rounds_partial_sums(call, rules)
@@ -295,7 +295,7 @@ class Kernels:
         """Expected tensor shapes of a call, cached."""
         found = self._signatures.get((call_text, rules))
         if found is None:
-            made = CallSignature(self.description, Slots.parse(call_text), rules)
+            made = CallSignature(self.description, Call.parse(call_text), rules)
             found = self._signatures[call_text, rules] = made
         return found
 
@@ -307,7 +307,6 @@ class Kernels:
         return signature, counts
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """Compute a call's results."""
         return list(self.compute_in_cpp(call)) or self._check_and_run(call)
 
     def _check_and_run(self, call: FormCall) -> list[Tensor]:
@@ -413,5 +412,4 @@ def _get_kernel_target(device: str) -> KernelTarget:
 
 @remembered("kernels of forms, by description")
 def kernels_of(description: str) -> Kernels:
-    """Kernels of a description, cached."""
     return Kernels(description)

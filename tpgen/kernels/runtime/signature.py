@@ -57,10 +57,10 @@ class CallSignature:
         counts: AxisSizes = {}
         for n in self._order:
             g, x = self.given[n], tensors[n]
-            (_count_flat_rows if g.shape.flat else _count_rows_and_channels)(g, x, counts)
+            (_check_flat_tensor if g.shape.flat else _check_tensor_with_channels)(g, x, counts)
         counts.setdefault("channels", 1)
         for index in call.indices:
-            _check_row_index(index, counts, self.groups)
+            _check_row_rule(index, counts, self.groups)
         return counts
 
     def result_shapes(self, tensors: Sequence[Tensor], axis_sizes: AxisSizes) -> list[tuple[int, ...]]:
@@ -81,7 +81,7 @@ class CallSignature:
             for g, x in zip(self.given, call.tensors, strict=True):
                 self._check_dtype_and_device(g.slot, x, call.tensors[0], nowhere)
         for index in (index for index in call.indices if index.tensor is not None):
-            _check_index(index, rows, self.given[0].slot, device)
+            _check_index_tensor(index, rows, self.given[0].slot, device)
 
     def _check_dtype_and_device(self, slot: str, x: Tensor, first: Tensor, any_device: bool) -> None:
         name, other = self.given[0].slot, self._description
@@ -103,7 +103,7 @@ class CallSignature:
             raise InputError(f"{slot} must be on {first.device} as {name} is, got {x.device}: move one of them")
 
 
-def _count_flat_rows(expected: _GivenTensor, x: Tensor, axis_sizes: AxisSizes) -> None:
+def _check_flat_tensor(expected: _GivenTensor, x: Tensor, axis_sizes: AxisSizes) -> None:
     # an empty operand may have any shape
     slot, (dim, what, *_), shape = expected.slot, expected.shape, x.shape
     known = axis_sizes.get(what)
@@ -119,7 +119,7 @@ def _count_flat_rows(expected: _GivenTensor, x: Tensor, axis_sizes: AxisSizes) -
         raise InputError(f"{slot} must have shape {wanted}, got {tuple(shape)}")
 
 
-def _count_rows_and_channels(expected: _GivenTensor, x: Tensor, axis_sizes: AxisSizes) -> None:
+def _check_tensor_with_channels(expected: _GivenTensor, x: Tensor, axis_sizes: AxisSizes) -> None:
     slot, (dim, what, irreps, channels, _) = expected
     if x.dim() == 0:
         raise InputError(f"{slot}: must have rows, got a number")
@@ -127,22 +127,22 @@ def _count_rows_and_channels(expected: _GivenTensor, x: Tensor, axis_sizes: Axis
     width = 1
     for size in rest:
         width = width * size
-    _count_or_check_size(slot, what, first, axis_sizes)
+    _record_or_check_axis_size(slot, what, first, axis_sizes)
     if channels:
         if width % dim:
             raise InputError(f"{slot}: a row must be whole channels of {dim} ({irreps}), got {width} numbers")
-        _count_or_check_size(slot, "channels", width // dim, axis_sizes)
+        _record_or_check_axis_size(slot, "channels", width // dim, axis_sizes)
     elif width != dim:
         raise InputError(f"{slot}: a row must have {dim} numbers ({irreps}), got {width}")
 
 
-def _count_or_check_size(slot: str, axis: str, size: int, axis_sizes: AxisSizes) -> None:
+def _record_or_check_axis_size(slot: str, axis: str, size: int, axis_sizes: AxisSizes) -> None:
     before = axis_sizes.setdefault(axis, size)
     if size != before:
         raise InputError(f"{slot}: has {size} {axis}, and the tensors before it have {before}: they must agree")
 
 
-def _check_row_index(index: RowIndex, axis_sizes: AxisSizes, groups_without_index: bool) -> None:
+def _check_row_rule(index: RowIndex, axis_sizes: AxisSizes, groups_without_index: bool) -> None:
     rule, rows = index.rule, axis_sizes[ROWS]
     if index.tensor is None and (rule.way == INDEXED or (rule.way == GROUPED and not groups_without_index)):
         raise InputError(f"{rule.argument}: give it too, an index of {rule.into} for every row")
@@ -159,7 +159,7 @@ def _check_row_index(index: RowIndex, axis_sizes: AxisSizes, groups_without_inde
             )
 
 
-def _check_index(index: RowIndex, rows: int, first_slot: str, device: torch.device) -> None:
+def _check_index_tensor(index: RowIndex, rows: int, first_slot: str, device: torch.device) -> None:
     x, name, dtypes = index.tensor, index.rule.argument, index.rule.dtypes
     assert x is not None
     if x.dtype not in dtypes:

@@ -139,10 +139,7 @@ def _make_pytorch_polynomial_kernel(spec: KernelSpec) -> Kernel:
 def _run_polynomial_sweep(
     sweep: PolynomialSweep, operand_tensors: Mapping[str, Tensor], shapes: Mapping[str, _Extent], index: Tensor
 ) -> dict[str, Tensor]:
-    """Run a polynomial's program; return computed slots by name, in ``shapes``.
-
-    ``operand_tensors`` are ``[row or element, component, channel]`` by slot; ``index`` is each row's element.
-    """
+    # operands are [row or element, component, channel] by slot; the index is each row's element
     weights = {v.operand for v in values_read(sweep.prologue) | values_read(sweep.epilogue) if isinstance(v, Component)}
     rows = {slot: x[index] if slot in weights else x for slot, x in operand_tensors.items()}
     memory: ValueMemory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}

@@ -60,7 +60,6 @@ class KernelTarget:
 
 @cache
 def target_of(device: str) -> KernelTarget | None:
-    """Target of a device type, or None."""
     return next((t for t in KERNEL_TARGETS.values() if t.device == device), None)
 
 

@@ -31,7 +31,6 @@ def _call_or_reuse_equal_node(mode: Any, operator: Any, types: Any, args: tuple[
 
 
 def _find_node_with_equal_arguments(graph: Any, operator: Any, arguments: list[Any]) -> Any:
-    """Node that calls an operator on equal arguments, or None."""
     first, known, calls = dict[Any, Any](), dict[Any, Any](), list[Any]()
     for node in graph.nodes:
         first[node] = node

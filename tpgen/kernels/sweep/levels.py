@@ -32,7 +32,7 @@ _TABLE = "T"  # the operand that stands for a table's entries; no operand of a p
 
 
 def make_path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
-    """Statements of a path, in stages: one for every channel, one that folds sums over channels."""
+    """Statements of a path: for every channel, then for sums over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
     statements = VariableRenamer(term, table).rename_statements(_make_path_statements(term, call, table))
     inside = SweepStage(outside + channel, statements)

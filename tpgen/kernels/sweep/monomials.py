@@ -89,7 +89,7 @@ def make_polynomial_sweep(
 
 @dataclass
 class _MonomialTrieNode:
-    """Node of a trie of monomials, sorted by factors."""
+    """Node of a trie of monomials."""
 
     children: dict[Variable, _MonomialTrieNode] = field(default_factory=dict)
     tail: dict[tuple[Variable, ...], float] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class _PolynomialSweepBuilder:
                 self.rows.append(Accumulate(Component(str(slot), 0, factor.component), tuple(terms)))
 
     def _define_sums(self, sums: _Sums) -> Dual:
-        return {levels: self._name_sum(tuple(terms)) for levels, terms in sums.items()}
+        return {levels: self._define_or_reuse_sum(tuple(terms)) for levels, terms in sums.items()}
 
     def _define_sums_added_to_total(self, before: Dual, sums: _Sums) -> Dual:
         start = {
@@ -193,8 +193,7 @@ class _PolynomialSweepBuilder:
         }
         return {**before, **self._define_sums({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
-    def _name_sum(self, terms: tuple[Product, ...]) -> Value | None:
-        """Value that names a sum, or a single factor; None for 1."""
+    def _define_or_reuse_sum(self, terms: tuple[Product, ...]) -> Value | None:
         if len(terms) == 1 and terms[0].coefficient == 1.0 and len(terms[0].factors) < 2:
             return terms[0].factors[0] if terms[0].factors else None
         if terms not in self.known:
@@ -294,5 +293,4 @@ def merge_sums_by_component(statements: Iterable[Accumulate]) -> dict[Component,
 
 
 def values_read(statements: Iterable[Statement]) -> set[Value]:
-    """Collect the values that statements read."""
     return {value for s in statements for value in s.factors}

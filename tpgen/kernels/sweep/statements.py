@@ -136,7 +136,6 @@ class TextOfPaths:
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Lines of text, and paths of each line (none: shared)."""
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
 r"""Computations of kernels: statements of every path, for some open slots.
 
-A path is ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated.  A table replaces an input without channels.
+A path is ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated.
 
 >>> from tpgen.form.form import form_of
 >>> from tpgen.planner.product import make_plan
@@ -85,10 +85,11 @@ def make_sweep(
     raised: tuple[str, ...] = (),
     mixes_first: Callable[[Term], bool] = lambda _: False,
 ) -> Sweep:
-    """Write the statements that compute slots ``opened``; ``channels``: the vectorised letter of each path.
+    """Write the statements that compute slots ``opened``.
 
-    Without ``channels``, vectors run over rows, without tables.  ``raised`` operands also come as cotangents
-    (`make_second_derivative_call`).  Paths that ``mixes_first`` accepts mix copies before the coupling.
+    ``channels``: the vectorised letter of each path; else vectors run over rows, without tables.  ``raised`` operands
+    also come as cotangents (`make_second_derivative_call`).  Paths that ``mixes_first`` accepts mix copies before the
+    coupling.
     """
     call, mixes = make_second_derivative_call(opened, raised), channels is None and not raised
     tables = make_tables(terms, channels) if channels else ()

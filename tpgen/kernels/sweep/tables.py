@@ -15,7 +15,7 @@ from tpgen.kernels.sweep.terms import INDEX, S
 
 @dataclass(frozen=True)
 class Table:
-    """Coupling coefficients contracted with one segment of an input, once a row for all paths that share these."""
+    """One coupling contracted with one segment of an input, shared by paths."""
 
     number: int
     operand: str  # the tabulated input
@@ -37,7 +37,7 @@ class Table:
 
     @cached_property
     def places(self) -> dict[tuple[int, int], int]:
-        """Index of each table entry (a, k): component a of the other input, component k of the output."""
+        """Index of table entry (a, k): component a of the other input, k of the output."""
         pairs = {(e.at(self.letter), e.k) for e in self.terms[0].entries}
         return {pair: n for n, pair in enumerate(sorted(pairs))}
 

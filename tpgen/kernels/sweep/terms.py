@@ -32,7 +32,7 @@ class MixingSides:
 
 
 def find_sides(term: Term, mixes_first: bool = False) -> MixingSides:
-    """Sides of a path whose copies mix after the coupling, or before."""
+    """Operands on both sides of a path's weight matrix."""
     return (
         MixingSides("out", "x1", "vw", "u") if mixes_first else MixingSides("x1", "out", term.inputs, term.mode.mixing)
     )
@@ -55,7 +55,7 @@ def list_given_slots(computed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def operand_of(slot: str) -> str:
-    """Operand of a slot.
+    """Operand of a slot, such as x1 of ``x1.1``.
 
     >>> operand_of("x1.1"), operand_of("out")
     ('x1', 'out')
@@ -64,7 +64,7 @@ def operand_of(slot: str) -> str:
 
 
 def make_second_derivative_call(opened: tuple[str, ...], raised: tuple[str, ...]) -> Call:
-    """Call that differentiates gradients; cotangents of ``raised`` are given at level 1.
+    """Call that differentiates gradients of ``raised`` operands, given their cotangents, by ``opened`` operands.
 
     >>> print(make_second_derivative_call(("x1", "out"), ("x2", "w")))
     x1 x2 w out x2.1 w.1 -> x1 out

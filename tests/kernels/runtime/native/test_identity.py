@@ -16,7 +16,7 @@ from tpgen.kernels.runtime.native.identity import (
     WatchedNames,
     group_names_by_dict,
     make_identity_test,
-    read_names,
+    read_watched_names,
 )
 from tpgen.kernels.runtime.native.words import MemoryWord, read_list_words
 
@@ -55,7 +55,7 @@ ONE = float("1.25")
 @pytest.mark.parametrize("change", CHANGES)
 def test_names_of_a_dict(change: str) -> None:
     table = {"a": ONE, "c": "text"}
-    some = make_identity_test((), read_names(group_names_by_dict([(table, "a"), (table, "b")])))
+    some = make_identity_test((), read_watched_names(group_names_by_dict([(table, "a"), (table, "b")])))
     every = make_identity_test((), [WatchedNames(table, list(table), list(table.values()), whole=True)])
     assert some is not None
     assert every is not None
@@ -74,7 +74,7 @@ def test_names_of_many_dicts_and_words() -> None:
     words = read_list_words(items)
     assert words is not None
     names = [
-        *read_names(group_names_by_dict((table, name) for table in tables for name in ("0", "3"))),
+        *read_watched_names(group_names_by_dict((table, name) for table in tables for name in ("0", "3"))),
         WatchedNames({}, [], [], True),
     ]
     stands = make_identity_test(words, names)
@@ -120,7 +120,7 @@ def test_writes_of_code_that_python_has_made_faster(kind: str, monkeypatch: pyte
     table = {"an object": lambda: vars(x), "a class": lambda: gc.get_referents(vars(x))[0], "a file": globals}[kind]()
     name = "ONE" if kind == "a file" else "scale"
     for n in range(200):
-        stands = make_identity_test((), read_names(group_names_by_dict([(table, name)])))
+        stands = make_identity_test((), read_watched_names(group_names_by_dict([(table, name)])))
         assert stands is not None
         assert stands()
         value = float(f"{n}.5")
@@ -135,7 +135,7 @@ def test_attributes_that_come_and_go() -> None:
     x: Any = Plain()
     x.beside, x.again = 2.0, 3.0
     stands = make_identity_test((), [WatchedNames(vars(x), list(vars(x)), list(vars(x).values()), whole=True)])
-    some = make_identity_test((), read_names(group_names_by_dict([(vars(x), "scale"), (vars(x), "later")])))
+    some = make_identity_test((), read_watched_names(group_names_by_dict([(vars(x), "scale"), (vars(x), "later")])))
     assert stands is not None
     assert some is not None
     assert stands()

@@ -37,7 +37,6 @@ class WatchedNames(NamedTuple):
 
 
 def can_test_identity() -> bool:
-    """Whether a compiler makes `make_identity_test` work."""
     return _make_identity_test_method() is not None
 
 
@@ -49,8 +48,7 @@ def group_names_by_dict(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tu
     return list(found.values())
 
 
-def read_names(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
-    """Read the present values of names in dicts."""
+def read_watched_names(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
     return [WatchedNames(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
 
 

@@ -28,5 +28,4 @@ def find_one_hot_columns(y: Tensor) -> Tensor | None:
 
 
 def is_one_hot(y: Tensor) -> bool:
-    """Whether every row is 1 at one place, else 0."""
     return bool((y.amax(1) == 1).all() & (y.count_nonzero() == len(y)))

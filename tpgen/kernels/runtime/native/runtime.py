@@ -92,10 +92,7 @@ class CppRuntime:
         computed_bits: int,
         signature_fields: Sequence[Sequence[Sequence[int]]],
     ) -> int:
-        """Register a call by ``text`` once; return the number, or `NO_NUMBER` if refused.
-
-        ``computed_bits`` are operands as bits.
-        """
+        """Register a call by ``text`` once; return the number, or `NO_NUMBER` if refused."""
         numbers = [
             _DTYPES[dtype],
             computed_bits,
@@ -116,27 +113,22 @@ class CppRuntime:
         return _TAKE([_new_capsule(handle, None, None)])[0] if handle else None
 
     def kept_bytes(self) -> int:
-        """Free bytes kept for later results."""
         return int(self._library.tpgen_memory_kept())
 
     def release(self) -> None:
-        """Give kept bytes back to the system."""
         self._library.tpgen_memory_release()
 
     def limit(self, size: int) -> int:
         """Set the most bytes to keep (negative: default); return the previous limit."""
         return int(self._library.tpgen_memory_limit(size))
 
-    def after_fork(self) -> None:
-        """Free the lock of kept memory in a forked process."""
+    def free_memory_lock_after_fork(self) -> None:
         self._library.tpgen_memory_after_fork()
 
-    def set_kernel(self, form: int, address: int) -> None:
-        """Enter the address of a call's kernel."""
+    def set_kernel_address(self, form: int, address: int) -> None:
         self._library.tpgen_set_kernel(form, address)
 
-    def set_launch(self, form: int, device: int, launch: Sequence[int]) -> None:
-        """Enter a call's launch parameters on a device."""
+    def set_launch_parameters(self, form: int, device: int, launch: Sequence[int]) -> None:
         self._library.tpgen_set_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
 
 
@@ -154,7 +146,6 @@ def read_memory_limit() -> int | None:
 
 
 def get_loaded_cpp_runtime() -> CppRuntime | None:
-    """The runtime if built, else None."""
     return _build_cpp_runtime_or_none() if _build_cpp_runtime_or_none.cache_info().currsize else None
 
 

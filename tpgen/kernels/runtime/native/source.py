@@ -24,7 +24,7 @@ def write_process_runtime_source() -> str:
     >>> "tpgen_register" in write_process_runtime_source()
     True
     """
-    return "\n".join([f"// for torch {torch.__version__}", *map(native_header, (*_COMMON, "gpu", "process"))])
+    return "\n".join([f"// for torch {torch.__version__}", *map(read_native_header, (*_COMMON, "gpu", "process"))])
 
 
 def write_deployed_runtime_source(kernel_table: str) -> str:
@@ -33,11 +33,10 @@ def write_deployed_runtime_source(kernel_table: str) -> str:
     >>> "none of it" in write_deployed_runtime_source("// none of it")
     True
     """
-    return "\n".join([*map(native_header, _COMMON), kernel_table, native_header("deployed")])
+    return "\n".join([*map(read_native_header, _COMMON), kernel_table, read_native_header("deployed")])
 
 
-def native_header(name: str) -> str:
-    """Text of a header beside this file."""
+def read_native_header(name: str) -> str:
     return (Path(__file__).parent / f"{name}.h").read_text(encoding="utf-8")
 
 

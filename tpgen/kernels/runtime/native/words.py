@@ -25,7 +25,6 @@ class MemoryWord(NamedTuple):
 
 
 def read_class_pointer(x: Any) -> MemoryWord | None:
-    """Pointer from an object to its class."""
     return _read_pointer_at_offset(x, _offset_of_class_pointer(), type(x))
 
 
@@ -39,7 +38,6 @@ def read_dict_pointer(x: Any) -> MemoryWord | None:
 
 
 def read_mro_pointer(kind: type) -> MemoryWord | None:
-    """Pointer from a class to its ``__mro__``."""
     return _read_pointer_at_offset(kind, _offset_of_mro_pointer(), kind.__mro__)
 
 
