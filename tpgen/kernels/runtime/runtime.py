@@ -98,18 +98,16 @@ class Kernels:
     def _key_of_call_in_cpp(self, call: str, dtype: torch.dtype, rules: RowRules) -> str:
         return f"{self._text} {call} {dtype} {join_rule_names(rules)}"
 
-    def _register_call_in_cpp(
-        self, cpp_runtime: CppRuntime, spec: KernelSpec, set_kernel: Callable[[int], None]
-    ) -> None:
+    def _register_call_in_cpp(self, runtime: CppRuntime, spec: KernelSpec, set_kernel: Callable[[int], None]) -> None:
         # ``set_kernel`` enters the kernel by its number
         call, dtype, rules = str(spec.call), spec.dtype, spec.rules
         fields = encode_signature_for_cpp(self.signature(call, rules), self.description.check_index)
         places = self.description.opened_bits(spec.call)
-        number = cpp_runtime.register_call(self._key_of_call_in_cpp(call, dtype, rules), dtype, places, fields)
+        number = runtime.register_call(self._key_of_call_in_cpp(call, dtype, rules), dtype, places, fields)
         if number != NO_NUMBER:
             set_kernel(number)
             self._entered[call, dtype, rules] = ((number, len(spec.call.given)),)
-            self._native = cpp_runtime
+            self._native = runtime
 
     def _register_cpu_kernel_in_cpp(self, spec: KernelSpec, kernel: Kernel) -> None:
         address = getattr(kernel, "address", None)
@@ -122,11 +120,8 @@ class Kernels:
     def _register_gpu_kernel_in_cpp(self, spec: KernelSpec, kernel: Kernel, example: Tensor) -> None:
         # only after one launch by Python
         launch, key = getattr(kernel, "launch_parameters", None), (kernel, example.device)
-        if (
-            launch is None
-            or key in self._offered
-            or find_build_failure(self.description, example.dtype, example.device.type)
-        ):
+        dtype, kind = example.dtype, example.device.type
+        if launch is None or key in self._offered or find_build_failure(self.description, dtype, kind):
             return
         self._offered.add(key)
         native = load_cpp_runtime()
@@ -136,9 +131,8 @@ class Kernels:
         def set_launch_parameters(number: int) -> None:
             native.set_launch_parameters(number, *launch(example))
             self._launched = self._launched or GpuLauncher(native)
-            self._launched.register_kernel(
-                number, spec.call, self.signature(str(spec.call), spec.rules), kernel, example
-            )
+            signature = self.signature(str(spec.call), spec.rules)
+            self._launched.register_kernel(number, spec.call, signature, kernel, example)
 
         self._register_call_in_cpp(native, spec, set_launch_parameters)
 
@@ -169,9 +163,8 @@ class Kernels:
         if found is None:
             check_outside_dry_run()
             with _turns.setdefault((self._text, *key), Lock()):
-                found = self._kernels.get(key) or self._build_kernel(
-                    KernelSpec(self.description, call, dtype, rules), device
-                )
+                spec = KernelSpec(self.description, call, dtype, rules)
+                found = self._kernels.get(key) or self._build_kernel(spec, device)
         return found
 
     def _build_kernel(self, spec: KernelSpec, device: str) -> Kernel:
@@ -206,13 +199,13 @@ class Kernels:
             return made(call)
 
     def _build_kernels(self, calls: Sequence[Call], dtype: torch.dtype, rules: RowRules, device: str) -> list[Kernel]:
-        _run_tasks_in_parallel(self._make_tasks_that_build_missing_kernels(calls, dtype, rules, device))
+        _run_tasks_in_parallel(self._make_build_tasks(calls, dtype, rules, device))
         self._warn_of_build_failures()
         return [self.get_kernel(call, dtype, rules, device) for call in calls]
 
-    def _make_tasks_that_build_missing_kernels(
+    def _make_build_tasks(
         self, calls: Sequence[Call], dtype: torch.dtype, rules: RowRules, device: str
-    ) -> list[partial[Kernel]]:
+    ) -> list[partial]:
         missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
         return [partial(self.get_kernel, call, dtype, rules, device) for call in missing]
 
@@ -235,16 +228,14 @@ class Kernels:
         wide = [part for part in parts if self.computes_in_float32(part, dtype, rules, device)]
         narrow = [part for part in parts if part not in wide]
         numbers = (narrow, dtype), (wide, torch.float32)
-        ready = [self._build_and_compile_unless_in_dry_run(some, number, rules, example) for some, number in numbers]
+        ready = [self._try_build_kernels(some, number, rules, example) for some, number in numbers]
         if all(ready):
             self._ahead.add(built)
 
-    def _build_and_compile_unless_in_dry_run(
-        self, calls: Sequence[Call], dtype: torch.dtype, rules: RowRules, example: Tensor
-    ) -> bool:
+    def _try_build_kernels(self, calls: Sequence[Call], dtype: torch.dtype, rules: RowRules, example: Tensor) -> bool:
         # false where another thread has begun to
         device = example.device.type
-        if start_tasks_if_in_dry_run(self._make_tasks_that_build_missing_kernels(calls, dtype, rules, device)):
+        if start_tasks_if_in_dry_run(self._make_build_tasks(calls, dtype, rules, device)):
             return False
         kernels = self._build_kernels(calls, dtype, rules, device)
         _run_tasks_in_parallel([partial(_compile_for_device_of, k, example) for k in kernels if hasattr(k, "compile")])
@@ -268,10 +259,8 @@ class Kernels:
         """Whether one kernel computes second derivatives of a product."""
         found = self._fused.get((dtype, device))
         if found is None:
-            target, spec = (
-                target_of(device),
-                KernelSpec(self.description, make_second_derivative_call(SLOTS, SLOTS), dtype),
-            )
+            target = target_of(device)
+            spec = KernelSpec(self.description, make_second_derivative_call(SLOTS, SLOTS), dtype)
             taken = target is not None and dtype in DTYPES and self.description.has_live_paths
             # of whatever chip: a GPU need not be there for tensors without values
             found = taken and target is not None and not target.obstacle(spec, None)
@@ -295,8 +284,8 @@ class Kernels:
         """Expected tensor shapes of a call, cached."""
         found = self._signatures.get((call_text, rules))
         if found is None:
-            made = CallSignature(self.description, Call.parse(call_text), rules)
-            found = self._signatures[call_text, rules] = made
+            found = CallSignature(self.description, Call.parse(call_text), rules)
+            self._signatures[call_text, rules] = found
         return found
 
     def check_tensors(self, call: FormCall) -> tuple[CallSignature, AxisSizes]:
@@ -321,9 +310,7 @@ class Kernels:
         results = [target.empty(shape, dtype, like.device) for shape in signature.result_shapes(call.tensors, counts)]
         if not self.description.has_live_paths or not counts["channels"]:  # nothing to compile
             return [x.zero_() for x in results]
-        if start_tasks_if_in_dry_run(
-            self._make_tasks_that_build_missing_kernels(signature.parts, dtype, rules, device)
-        ):
+        if start_tasks_if_in_dry_run(self._make_build_tasks(signature.parts, dtype, rules, device)):
             return [x.zero_() for x in results]
         kernels = self._build_kernels(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
@@ -379,9 +366,8 @@ class Kernels:
             for g, x in zip(signature.given, call.tensors, strict=True)
         ]
         kept = [index for index in call.indices if index.rule not in unsupported]
-        below = call._replace(tensors=tensors, description=self.text_with_weights_by_row(unsupported)).with_indices(
-            kept
-        )
+        text = self.text_with_weights_by_row(unsupported)
+        below = call._replace(tensors=tensors, description=text).with_indices(kept)
         made = kernels_of(below.description).run(below)
         return [
             sum_to_operand_rows(own[shape.counts], x) if shape.counts in own else x
