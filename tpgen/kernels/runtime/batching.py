@@ -47,7 +47,7 @@ def fold_vmap_batch(batch_size: int, batch_dims: Dims, call: FormCall) -> tuple[
             return result.reshape(batch_size, counts[ROWS], *result.shape[1:]).sum(1)
         return result.reshape(batch_size, counts[shape.counts], *result.shape[1:])
 
-    def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def split_results_by_sample(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(split_result_by_sample(shape, x) for (_, shape), x in zip(signature.opened, results, strict=True))
 
     def fold_row_index(index: RowIndex, batch_dim: int | None) -> RowIndex:
@@ -65,7 +65,9 @@ def fold_vmap_batch(batch_size: int, batch_dims: Dims, call: FormCall) -> tuple[
         description=kernels.product_description.text_with_row_weights if spread and shared else call.description,
     )
     indices = call.indices
-    return made.with_indices([fold_row_index(i, None if i.tensor is None else next(own)) for i in indices]), unfold
+    return made.with_indices(
+        [fold_row_index(i, None if i.tensor is None else next(own)) for i in indices]
+    ), split_results_by_sample
 
 
 def _fold_batch_of_one(batch_dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
@@ -85,14 +87,14 @@ def _fold_batch_of_edge_pairs(batch_size: int, batch_dims: Dims, call: FormCall)
     below = call._replace(tensors=tensors, rules=tuple(rule for rule in call.rules if rule.way != PAIRED))
     made, unfold_edges = fold_vmap_batch(batch_size, batch_dims, below)
 
-    def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def split_results_by_sample(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
         found = unfold_edges(results)
         return tuple(
             sum_paired_rows(x, counts[shape.counts], axis=1) if shape.counts in pairs else x
             for (_, shape), x in zip(signature.opened, found, strict=True)
         )
 
-    return made, unfold
+    return made, split_results_by_sample
 
 
 def _axes_shared_by_rows(call: FormCall) -> set[str]:

@@ -100,9 +100,9 @@ class FormCall(NamedTuple):
 def make_product_call(computed: tuple[str, ...]) -> Call:
     """Call that computes a product (``out``), or gradients of operands from the cotangent ``out``.
 
-    >>> print(call_of(("out",)))
+    >>> print(make_product_call(("out",)))
     x1 x2 w -> out
-    >>> print(call_of(("x1", "out")))
+    >>> print(make_product_call(("x1", "out")))
     x1 x2 w out -> x1 out
     """
     given = SLOTS[:3] if computed == (OUT,) else SLOTS

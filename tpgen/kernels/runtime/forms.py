@@ -221,16 +221,20 @@ register_operator(forms, "form")
 # -- rows by owner -----------------------------------------------------------------------------------------------------
 
 
-def _sort_edges_by_node(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
-    if other is None:
-        return orders.sort_by_owner(index, owners).whole
-    return orders.sort_by_both_ends(other, index, others, owners)
+def _argsort_edges_by_node(
+    index: Tensor, nodes: int, other_index: Tensor | None = None, other_nodes: int = 0
+) -> Tensor:
+    if other_index is None:
+        return orders.sort_by_owner(index, nodes).whole
+    return orders.sort_by_both_ends(other_index, index, other_nodes, nodes)
 
 
-def _make_empty_edge_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
-    more = 0 if other is None else others + 1 + other.shape[0]
-    return index.new_empty(owners + 1 + index.shape[0] + more, dtype=torch.int64)
+def _make_empty_edge_order(
+    index: Tensor, nodes: int, other_index: Tensor | None = None, other_nodes: int = 0
+) -> Tensor:
+    more = 0 if other_index is None else other_nodes + 1 + other_index.shape[0]
+    return index.new_empty(nodes + 1 + index.shape[0] + more, dtype=torch.int64)
 
 
-define_operator_without_derivatives("order", _sort_edges_by_node, _make_empty_edge_order)
+define_operator_without_derivatives("order", _argsort_edges_by_node, _make_empty_edge_order)
 merge_equal_operator_calls("order")

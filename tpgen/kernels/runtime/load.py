@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from tpgen.base.locks import no_collection
 from tpgen.kernels.arguments import CallSizes, KernelCall, KernelSpec
 from tpgen.kernels.build import build
+from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.planning import Placement
 from tpgen.kernels.placement.values import MOST_BLOCKS
 from tpgen.kernels.rows import RowIndex
@@ -51,10 +51,11 @@ def _index_structs(indices: Sequence[RowIndex]) -> ctypes.Array:
     return (_RowIndexStruct * len(fields))(*[_RowIndexStruct(*one) for one in fields])
 
 
-def generate_kernel_source(spec: KernelSpec) -> Any:
+def generate_kernel_source(spec: KernelSpec) -> GeneratedSource:
     """Generate the C++ source of a kernel."""
     with no_collection():
-        return spec.description.source(spec.call, spec.dtype, spec.rules)
+        source: GeneratedSource = spec.description.source(spec.call, spec.dtype, spec.rules)
+    return source
 
 
 # -- bytes of a call on the CPU, beside operands and results -----------------------------------------------------------

@@ -233,10 +233,9 @@ class Kernels:
             self._ahead.add(built)
 
     def _try_build_kernels(self, calls: Sequence[Call], dtype: torch.dtype, rules: RowRules, example: Tensor) -> bool:
-        # false where another thread has begun to
         device = example.device.type
         if start_tasks_if_in_dry_run(self._make_build_tasks(calls, dtype, rules, device)):
-            return False
+            return False  # other threads have begun to
         kernels = self._build_kernels(calls, dtype, rules, device)
         _run_tasks_in_parallel([partial(_compile_for_device_of, k, example) for k in kernels if hasattr(k, "compile")])
         return True

@@ -44,7 +44,7 @@ def _make_pytorch_product_kernel(spec: KernelSpec) -> Kernel:
             else _bfloat16_as_float32(x)
             for name, x in zip(names, call.given, strict=True)
         ]
-        evaluate = partial(_compute_operands_by_einsums, form, call.rows)
+        evaluate = partial(_compute_derivatives_by_einsums, form, call.rows)
         sums = sum_parts(parts, given, len(call.opened), evaluate)
         for slot, total, x in zip(spec.call.opened, sums, call.opened, strict=True):
             index = own.get(slot.operand)
@@ -56,7 +56,7 @@ def _make_pytorch_product_kernel(spec: KernelSpec) -> Kernel:
     return run_in_pytorch
 
 
-def _compute_operands_by_einsums(
+def _compute_derivatives_by_einsums(
     form: Form,
     rows: int,
     raised_operands: tuple[int, ...],
@@ -66,10 +66,10 @@ def _compute_operands_by_einsums(
     # only paths that read all raised operands
     read = form.reading(*((SLOTS[n],) for n in raised_operands))
     given = dict(zip(SLOTS, operand_values, strict=True))
-    return [_compute_operand_by_einsums(read, SLOTS[n], given, rows) for n in computed_operands]
+    return [_compute_derivative_by_einsums(read, SLOTS[n], given, rows) for n in computed_operands]
 
 
-def _compute_operand_by_einsums(
+def _compute_derivative_by_einsums(
     form: Form, computed_operand: str, tensors: Mapping[str, Tensor | None], rows: int
 ) -> Tensor:
     own = next((operand for operand in form.operands if operand.name == computed_operand), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def _call_or_reuse_equal_node(mode: Any, operator: Any, types: Any, args: tuple[
     return _torch.track_tensors(operator(*args), tracer.proxy(same), constant=None, tracer=tracer)
 
 
-def _find_node_with_equal_arguments(graph: Any, operator: Any, arguments: list[Any]) -> Any:
+def _find_node_with_equal_arguments(graph: torch.fx.Graph, operator: Any, arguments: list[Any]) -> torch.fx.Node | None:
     first, known, calls = dict[Any, Any](), dict[Any, Any](), list[Any]()
     for node in graph.nodes:
         first[node] = node
@@ -45,7 +46,7 @@ def _find_node_with_equal_arguments(graph: Any, operator: Any, arguments: list[A
     return next(same, None)
 
 
-def _make_argument_key(argument: Any, first_equal_node: dict[Any, Any]) -> Any:
+def _make_argument_key(argument: Any, first_equal_node: dict[Any, Any]) -> Hashable:
     # each node as the first node with the same value
     if isinstance(argument, tuple | list):
         return tuple(_make_argument_key(one, first_equal_node) for one in argument)

@@ -138,8 +138,8 @@ class _PolynomialSweepBuilder:
         self._write_statements_of_subtree(self.root, {0: None}, needs_sum=False)
         for n, tail in enumerate(self.tails):
             for factors, value in tail:
-                self._accumulate_coefficient(n, factors, value)
-                self._accumulate_weight_gradients(n, factors, value)
+                self._write_coefficient_statements(n, factors, value)
+                self._write_weight_gradient_statements(n, factors, value)
         prologue, rows, epilogue = _drop_unread_statements(self.prologue, self.rows, self.epilogue)
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
@@ -166,7 +166,7 @@ class _PolynomialSweepBuilder:
             if needs_sum:
                 total = self._define_sums_added_to_total(total, multiply_dual_numbers(scale, f, below))
             if opened:
-                self._accumulate_gradients(factor, multiply_dual_numbers(scale, product_above, below))
+                self._write_gradient_statements(factor, multiply_dual_numbers(scale, product_above, below))
         return total
 
     def _read_variable_at_levels(self, variable: Variable) -> Dual:
@@ -177,7 +177,7 @@ class _PolynomialSweepBuilder:
             }
         return self.components[variable]
 
-    def _accumulate_gradients(self, factor: Variable, sums: _Sums) -> None:
+    def _write_gradient_statements(self, factor: Variable, sums: _Sums) -> None:
         # add to the gradients of a factor's slots that are open
         for levels, terms in sums.items():
             slot = self.wanted.get((factor.tensor, levels))
@@ -223,12 +223,12 @@ class _PolynomialSweepBuilder:
     def _weight_products(self, factors: Iterable[Variable], value: float) -> _Sums:
         return multiply_dual_numbers(value, *(self._read_variable_at_levels(f) for f in factors))
 
-    def _accumulate_coefficient(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
+    def _write_coefficient_statements(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the weights' product into the coefficient
         for levels, terms in self._weight_products(factors, value).items():
             self.prologue.append(Accumulate(_coefficient_component(COEFFICIENTS, levels, coefficient), tuple(terms)))
 
-    def _accumulate_weight_gradients(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
+    def _write_weight_gradient_statements(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the gradient of the coefficient into those of its weights
         gradient: Dual = {
             t: _coefficient_component(ADJOINTS, t, coefficient)

@@ -43,7 +43,7 @@ class Table:
 
     @property
     def statements(self) -> tuple[Tabulate, ...]:
-        """Statements that compute the entries."""
+        """Statements that compute the table's entries."""
         term, index, letter = self.terms[0], INDEX[self.operand], self.letter
         segment, sums = term.segment(self.operand), [list[Product]() for _ in self.places]
         for e in term.entries:

@@ -40,10 +40,10 @@ def can_test_identity() -> bool:
     return _make_identity_test_method() is not None
 
 
-def group_names_by_dict(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
+def group_names_by_dict(pairs: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
     """Group (dict, key) pairs by dict."""
     found: dict[int, tuple[dict[Any, Any], list[Any]]] = {}
-    for table, name in places:
+    for table, name in pairs:
         found.setdefault(id(table), (table, []))[1].append(name)
     return list(found.values())
 
