@@ -101,7 +101,7 @@ class Entry:
 
 @contextmanager
 def hold_file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file; yield False if another process does, without ``wait``."""
+    """Hold a lock file; without ``wait``, yield False if another process does."""
     file = FileLock(path, mode=0o600)
     try:
         file.acquire(blocking=wait)

@@ -147,12 +147,12 @@ def _run_polynomial_sweep(
     summed = {s.target.operand for s in sweep.epilogue}
     zero = next(iter(operand_tensors.values())).new_zeros(())
     return {
-        slot: _stack_slot_components(slot, shape, opened, zero, index if slot in summed else None)
+        slot: _assemble_slot_tensor(slot, shape, opened, zero, index if slot in summed else None)
         for slot, shape in shapes.items()
     }
 
 
-def _stack_slot_components(
+def _assemble_slot_tensor(
     slot: str, shape: _Extent, values: Mapping[Component, Any], zero: Tensor, index: Tensor | None
 ) -> Tensor:
     # summed over the rows of an element, or over channels, for a shape with fewer

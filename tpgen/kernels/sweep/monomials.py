@@ -154,7 +154,7 @@ class _PolynomialSweepBuilder:
             if needs_sum:
                 total = self._define_sums_added_to_total(total, multiply_dual_numbers(scale, value))
         for factor, child in node.children.items():
-            f, opened = self._read_variable_at_levels(factor), factor.tensor in self.opened
+            f, opened = self._make_dual_number(factor), factor.tensor in self.opened
             if child.children:
                 product = (
                     self._define_sums(multiply_dual_numbers(1.0, product_above, f)) if child.differentiated else {}
@@ -169,7 +169,7 @@ class _PolynomialSweepBuilder:
                 self._write_gradient_statements(factor, multiply_dual_numbers(scale, product_above, below))
         return total
 
-    def _read_variable_at_levels(self, variable: Variable) -> Dual:
+    def _make_dual_number(self, variable: Variable) -> Dual:
         if variable not in self.components:
             levels = self.given.get(variable.tensor, ())
             self.components[variable] = {
@@ -221,7 +221,7 @@ class _PolynomialSweepBuilder:
         return scale, {t: _coefficient_component(COEFFICIENTS, t, n) for t in sorted(reached)}, add_to_adjoint
 
     def _weight_products(self, factors: Iterable[Variable], value: float) -> _Sums:
-        return multiply_dual_numbers(value, *(self._read_variable_at_levels(f) for f in factors))
+        return multiply_dual_numbers(value, *(self._make_dual_number(f) for f in factors))
 
     def _write_coefficient_statements(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the weights' product into the coefficient
@@ -236,7 +236,7 @@ class _PolynomialSweepBuilder:
             if not t & ~self.call.levels
         }
         for place, f in enumerate(factors):
-            rest = [self._read_variable_at_levels(other) for other in factors[:place] + factors[place + 1 :]]
+            rest = [self._make_dual_number(other) for other in factors[:place] + factors[place + 1 :]]
             for levels, terms in multiply_dual_numbers(value, gradient, *rest).items():
                 slot = self.wanted.get((f.tensor, levels))
                 if slot:
