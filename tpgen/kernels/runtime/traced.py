@@ -31,7 +31,7 @@ def _call_or_reuse_equal_node(mode: Any, operator: Any, types: Any, args: tuple[
     return _torch.track_tensors(operator(*args), tracer.proxy(same), constant=None, tracer=tracer)
 
 
-def _find_node_with_equal_arguments(graph: torch.fx.Graph, operator: Any, arguments: list[Any]) -> torch.fx.Node | None:
+def _find_node_with_equal_arguments(graph: Any, operator: Any, arguments: list[Any]) -> Any:
     first, known, calls = dict[Any, Any](), dict[Any, Any](), list[Any]()
     for node in graph.nodes:
         first[node] = node
