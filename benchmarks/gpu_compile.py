@@ -22,7 +22,7 @@ from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.placement import place_form, place_polynomial
 from tpgen.kernels.cuda.target import slower
 from tpgen.kernels.runtime.description import description_of_plan
-from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, parse_polynomial_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 
@@ -92,7 +92,7 @@ def _product(name: str, opened: tuple[str, ...], indexed: bool, chip: Chip) -> s
 
 def _polynomial(name: str, call: str, chip: Chip) -> str:
     plan = POLYNOMIALS[name].plan
-    sweep = describe_polynomial(plan).sweep(named_call(plan, call))
+    sweep = describe_polynomial(plan).sweep(parse_polynomial_call(plan, call))
     return generate_cuda(place_polynomial(plan, sweep, "float32", chip)).text
 
 

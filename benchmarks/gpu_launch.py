@@ -22,10 +22,10 @@ from tests.kernels.cuda.silent import silent_gpu
 from tests.polynomials import operands_of, symmetric
 from tpgen.base.text import table
 from tpgen.kernels.rows import EDGES, ELEMENTS
-from tpgen.kernels.runtime.call import FormCall, call_of
+from tpgen.kernels.runtime.call import FormCall, make_product_call
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.ops import describe
-from tpgen.kernels.runtime.polynomials import named_call
+from tpgen.kernels.runtime.polynomials import parse_polynomial_call
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
@@ -50,7 +50,7 @@ class Launch(NamedTuple):
 def of_product(name: str, plan: Plan, opened: tuple[str, ...], indexed: bool) -> Launch:
     """A product, or its gradients, on rows or on edges."""
     rows = {operand.name: (NODES if indexed and operand.name in ("x1", "out") else ROWS) for operand in plan.operands}
-    tensors, slots = [torch.randn(rows[o.name], o.dim) for o in plan.operands], call_of(opened)
+    tensors, slots = [torch.randn(rows[o.name], o.dim) for o in plan.operands], make_product_call(opened)
     src, dst = torch.randint(NODES, (2, ROWS))
     at, rules, nodes = ((src, dst), EDGES, NODES) if indexed else ((), (), 0)
     return _launch(name, FormCall(tensors[: len(slots.given)], at, describe(plan), str(slots), rules, nodes))
@@ -58,7 +58,7 @@ def of_product(name: str, plan: Plan, opened: tuple[str, ...], indexed: bool) ->
 
 def of_polynomial(name: str, plan: Plan, slots: str) -> Launch:
     """A polynomial, or its gradients, with weights of elements."""
-    there, named = operands_of(plan, ROWS, 3, 32, torch.float32, grad=False), named_call(plan, slots)
+    there, named = operands_of(plan, ROWS, 3, 32, torch.float32, grad=False), parse_polynomial_call(plan, slots)
     out = plan.operand("out")
     operands = [*there, torch.randn(ROWS, out.dim * (32 if out.channels else 1))]
     by_name = dict(zip([o.name for o in plan.operands], operands, strict=True))
@@ -69,7 +69,7 @@ def of_polynomial(name: str, plan: Plan, slots: str) -> Launch:
 def _launch(name: str, call: FormCall) -> Launch:
     kernels = kernels_of(call.description)
     return Launch(
-        name, partial(forms.compute, call), partial(kernels.compute_in_cpp, call), partial(kernels._run, call)
+        name, partial(forms.compute, call), partial(kernels.compute_in_cpp, call), partial(kernels._check_and_run, call)
     )
 
 

@@ -8,7 +8,7 @@ import torch
 
 from tpgen.base.clock import TimedCall, time_calls
 from tpgen.kernels.build import build
-from tpgen.kernels.build.compiler import target
+from tpgen.kernels.build.compiler import cpu_target
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.prelude import header_text
 
@@ -49,7 +49,7 @@ def fma_rate(rounds: int = 2_000_000, repeats: int = 5) -> float:
 
     A `BackendError` where there is no compiler.
     """
-    lanes = target(torch.float32).lanes
+    lanes = cpu_target(torch.float32).lanes
     text = _SOURCE.format(threads=header_text("threads"), size=4 * lanes, lanes=lanes, sums=_SUMS, entry=ENTRY)
     function = build.load_kernel(text, addresses=8, numbers=1)
     best, threads = float("inf"), 1.0

@@ -19,7 +19,7 @@ from benchmarks.startup import SHOW_MEMORY, in_fresh_process
 from tpgen.base.clock import Timing, time_in_turns, with_threads
 from tpgen.base.text import duration, quantity, ratio
 from tpgen.form.form import Layout
-from tpgen.kernels.runtime.call import opening_text
+from tpgen.kernels.runtime.call import product_call_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_product
 from tpgen.nn.tensor_product import TensorProduct
@@ -101,7 +101,7 @@ def kernel_calls(plan: Plan, layout: Layout, operands: Operands) -> dict[str, Re
     """The forward and the backward kernel alone: without autograd around them, into fresh results."""
     text = describe(plan, layout)
     x1, x2, w, g = (t.detach() for t in (operands.x1, operands.x2, operands.w, operands.out_cotangent))
-    backward = opening_text("x1", "x2", "w") if plan.weight_numel else opening_text("x1", "x2")
+    backward = product_call_text("x1", "x2", "w") if plan.weight_numel else product_call_text("x1", "x2")
     return {
         "forward": lambda: (kernel_product(x1, x2, w, text),),
         "backward": lambda: torch.ops.tpgen.form([x1, x2, w, g], [], text, backward),

@@ -21,8 +21,8 @@ from benchmarks.graphs import GRAPH, Graph, conv_operands, conv_product
 from benchmarks.problems import problem_named
 from tpgen.base.errors import BackendError
 from tpgen.kernels.build.build import load_kernel
-from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, Description
+from tpgen.kernels.runtime.call import make_product_call
+from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, ProductDescription
 from tpgen.kernels.runtime.warm import warm
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.tools.bench.run import measure_peak_bytes
@@ -53,9 +53,9 @@ def _build(name: str) -> dict[str, float]:
 
 def _build_one(name: str, direction: str) -> dict[str, float]:
     """Seconds to build one of those."""
-    description = Description(problem_named(name).plan, ("mul_ir",) * 3)
+    description = ProductDescription(problem_named(name).plan, ("mul_ir",) * 3)
     start = time.perf_counter()
-    load_kernel(description.source(call_of(OPENED_BY_DIRECTION[direction]), torch.float32).text)
+    load_kernel(description.source(make_product_call(OPENED_BY_DIRECTION[direction]), torch.float32).text)
     return {direction: time.perf_counter() - start}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from tpgen.form.form import Form, LetteredSegment, Term
 from tpgen.form.polynomial import flatten_operand, unflatten_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, dispatch_by_form
-from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
+from tpgen.kernels.runtime.pairs import gather_operand_rows, sum_to_operand_rows
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.kernels.sweep.monomials import PolynomialSweep, values_read
 from tpgen.kernels.sweep.statements import (
@@ -25,7 +25,7 @@ from tpgen.kernels.sweep.statements import (
     Tabulate,
     Value,
     ValueMemory,
-    add_products,
+    evaluate_sum,
     run_statements,
 )
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms
@@ -80,7 +80,7 @@ class _Values(dict[Value, Tensor]):
     def __missing__(self, value: Value) -> Tensor:
         assert not isinstance(value, Local)
         if isinstance(value, TableEntry):
-            self[value] = add_products(self.tables[value].terms, self)
+            self[value] = evaluate_sum(self.tables[value].terms, self)
         else:
             self[value] = self._component(value)
         return self[value]
@@ -184,19 +184,19 @@ def _collected(slot: str, shape: Shape, opened: Mapping[Component, Tensor], inde
 def interpreted(spec: KernelSpec) -> Kernel:
     """A product's sweep as it stands: rows gathered, the sweep, and rows that meet summed."""
     form = spec.description.form
-    opened, raised = spec.description.opened_and_raised(spec.call)
+    opened, raised = spec.description.computed_and_cotangent_operands(spec.call)
     sweep = make_sweep(path_terms(form), opened, raised=raised)
     names = [str(slot) for slot in spec.call.given]
 
     def run(call: KernelCall) -> int:
         index = {one.rule.operand: one for one in call.indices}
         gathered = {
-            slot: gather_by_rule(index[operand_of(slot)], x, call.rows) if operand_of(slot) in index else x
+            slot: gather_operand_rows(index[operand_of(slot)], x, call.rows) if operand_of(slot) in index else x
             for slot, x in zip(names, call.given, strict=True)
         }
         found = interpret(sweep, form, gathered)
         for name, result in zip(opened, call.opened, strict=True):
-            result.copy_(sum_by_rule(index[name], found[name]) if name in index else found[name])
+            result.copy_(sum_to_operand_rows(index[name], found[name]) if name in index else found[name])
         return 0
 
     return run

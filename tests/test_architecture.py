@@ -208,21 +208,26 @@ FACTS = {
     },
     "tpgen.kernels.cuda.nvrtc": {"_list_candidate_files", "_load_library_or_none"},
     "tpgen.kernels.build.cache": {"_create_and_check_directory", "make_temporary_cache"},
-    "tpgen.kernels.build.compiler": {"_first_usable_compiler", "openmp_runtime"},
+    "tpgen.kernels.build.compiler": {"_first_usable_compiler", "find_openmp_runtime"},
     "tpgen.kernels.build.processor": {"cpu_features"},
-    "tpgen.kernels.runtime.native.source": {"native_function", "process_text"},
-    "tpgen.kernels.runtime.native.identity": {"_make_method_of_identity_test", "_register_dict_watcher"},
+    "tpgen.kernels.runtime.native.source": {"compile_header_function", "write_process_runtime_source"},
+    "tpgen.kernels.runtime.native.identity": {"_make_identity_test_method", "_register_dict_watcher"},
     "tpgen.kernels.runtime.native.words": {
         *(
             "_offset_of_class_pointer",
             "_offset_of_mro_pointer",
-            "_offsets_of_function_parts",
+            "_find_offsets_of_function_fields",
             "_offset_of_cell_content",
         ),
-        *("_can_read_list_heads", "_can_read_inline_values", "_can_read_dict_order", "_can_read_dict_versions"),
+        *(
+            "_is_list_layout_known",
+            "_is_inline_value_layout_known",
+            "_is_dict_order_layout_known",
+            "_is_dict_version_layout_known",
+        ),
     },
-    "tpgen.kernels.runtime.native.runtime": {"_build_runtime_or_none"},
-    "tpgen.kernels.runtime.call": {"opening_text"},
+    "tpgen.kernels.runtime.native.runtime": {"_build_cpp_runtime_or_none"},
+    "tpgen.kernels.runtime.call": {"product_call_text"},
     "tpgen.networks.named": {"_operator_that_calls_numbered_kernels"},
     "tpgen.kernels.runtime.targets": {"target_of"},
     "tpgen.networks.cse": {"_is_name_of_random_function"},
@@ -246,7 +251,7 @@ def test_every_cache_that_grows_can_be_seen(name: str) -> None:
 
 # Classes whose instances are of one kind of plan, form or module.
 KINDS = {
-    *("Description", "PolynomialDescription", "Form", "PolynomialRequest", "FormModule", "PolynomialModule"),
+    *("ProductDescription", "PolynomialDescription", "Form", "PolynomialRequest", "FormModule", "PolynomialModule"),
     *("TensorProduct", "TensorProductConv", "TensorSquare", "Linear", "Polynomial", "SymmetricContraction"),
 }
 

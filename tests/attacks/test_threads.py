@@ -20,11 +20,11 @@ import torch
 from tests.machine import needs_compiler
 from tpgen.form.form import form_of
 from tpgen.kernels.build.build import count_cores
-from tpgen.kernels.build.compiler import need_compiler, target
+from tpgen.kernels.build.compiler import cpu_target, need_compiler
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.placement.planning import place, plan_schedule
 from tpgen.kernels.rows import EDGES
-from tpgen.kernels.runtime.native.source import process_text
+from tpgen.kernels.runtime.native.source import write_process_runtime_source
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.presets import channelwise, fully_connected
 
@@ -63,7 +63,7 @@ static int call_{n}(float** x, float** y, i64 rows, i64* src, i64* dst, i64 node
 def case(n: int, name: str, opened: tuple[str, ...], indexed: bool) -> tuple[str, str, str]:
     """The text of a kernel, how the harness calls it, and its row in the harness's table."""
     form = form_of(PLANS[name], "mul_ir")
-    text = generate(place(plan_schedule(form, target(torch.float32)), opened, EDGES if indexed else ())).text
+    text = generate(place(plan_schedule(form, cpu_target(torch.float32)), opened, EDGES if indexed else ())).text
     places = ", ".join(f"y[{SLOTS.index(slot)}]" for slot in opened)
     dims = {o.name: o.dim for o in form.operands}
     rows = {"x1": NODES if indexed else ROWS, "x2": ROWS, "w": ROWS if name == "channelwise" else 1,
@@ -153,7 +153,7 @@ def test_a_planted_race_is_found(tmp_path: Path, planted: str) -> None:
 
 
 def test_the_table_of_kernels_may_be_filled_while_threads_call(tmp_path: Path) -> None:
-    (tmp_path / "runtime.cpp").write_text(process_text(), encoding="utf-8")
+    (tmp_path / "runtime.cpp").write_text(write_process_runtime_source(), encoding="utf-8")
     (tmp_path / "main.cpp").write_text((HERE / "table.cpp").read_text(), encoding="utf-8")
     done = run(build(tmp_path, {"runtime": [], "main": []}))
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

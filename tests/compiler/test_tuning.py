@@ -37,7 +37,7 @@ def config(tmp_path, monkeypatch) -> Config:
 @pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
 def test_modules_of_any_plan_take_what_was_measured(plan: Plan, config: Config) -> None:
     cache.write_atomically(
-        _find_file_of_measured_choice(plan.flat, config, cache.current_directory()), json.dumps(_entry("unrolled"))
+        _find_file_of_measured_choice(plan.flat, config, cache.open_cache_directory()), json.dumps(_entry("unrolled"))
     )
     module = build_module(plan, **list_size_keywords(plan))
     assert module.choice.strategy == "unrolled"
@@ -46,7 +46,7 @@ def test_modules_of_any_plan_take_what_was_measured(plan: Plan, config: Config) 
 
 def test_a_choice_is_for_one_layout_dtype_and_backend(config: Config) -> None:
     cache.write_atomically(
-        _find_file_of_measured_choice(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum"))
+        _find_file_of_measured_choice(PLAN, config, cache.open_cache_directory()), json.dumps(_entry("einsum"))
     )
     assert choose_strategy(PLAN, config).strategy == "einsum"
     for other in ({"layout": "ir_mul"}, {"dtype": torch.float64}, {"backend": "aot_eager"}):
@@ -58,7 +58,7 @@ def test_a_choice_is_for_one_kind_of_gpu(config: Config, monkeypatch: pytest.Mon
     monkeypatch.setattr(tuning, "gpu_name", lambda device: names[device.index])
     one, other = (replace(config, device=f"cuda:{n}") for n in range(2))
     cache.write_atomically(
-        _find_file_of_measured_choice(PLAN, one, cache.current_directory()), json.dumps(_entry("einsum"))
+        _find_file_of_measured_choice(PLAN, one, cache.open_cache_directory()), json.dumps(_entry("einsum"))
     )
     assert read_measured_choice(PLAN, one).strategy == "einsum"
     assert read_measured_choice(PLAN, other) is None
@@ -68,7 +68,7 @@ def test_a_choice_is_for_one_kind_of_gpu(config: Config, monkeypatch: pytest.Mon
 
 def test_a_name_that_is_asked_for_is_kept(config: Config) -> None:
     cache.write_atomically(
-        _find_file_of_measured_choice(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum"))
+        _find_file_of_measured_choice(PLAN, config, cache.open_cache_directory()), json.dumps(_entry("einsum"))
     )
     assert choose_strategy(PLAN, replace(config, strategy="unrolled")).strategy == "unrolled"
 
@@ -76,7 +76,7 @@ def test_a_name_that_is_asked_for_is_kept(config: Config) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"strategy": "gone", "milliseconds": 1, "rows": 2}),
                                   json.dumps({"strategy": ["einsum"], "milliseconds": 1})])  # fmt: skip
 def test_a_damaged_file_is_passed_over(config: Config, text: str) -> None:
-    cache.write_atomically(_find_file_of_measured_choice(PLAN, config, cache.current_directory()), text)
+    cache.write_atomically(_find_file_of_measured_choice(PLAN, config, cache.open_cache_directory()), text)
     assert read_measured_choice(PLAN, config) is None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tpgen.form.call import Call, split_by_levels
 from tpgen.form.derivative import list_call_parts, pull_back, sum_call_parts
-from tpgen.kernels.sweep.terms import SLOTS, raised_call
+from tpgen.kernels.sweep.terms import SLOTS, make_second_derivative_call
 
 
 def points(call: Call) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -20,7 +20,7 @@ def points(call: Call) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 def test_second_derivatives_are_the_gradients_with_each_operand_replaced() -> None:
-    found = points(raised_call(SLOTS, ("x1", "x2", "w")))
+    found = points(make_second_derivative_call(SLOTS, ("x1", "x2", "w")))
     assert sorted(found) == [
         (("x1", "x2", "w.1", "out"), ("x1", "x2", "out")),
         (("x1", "x2.1", "w", "out"), ("x1", "w", "out")),
@@ -34,7 +34,7 @@ def test_a_call_without_levels_is_itself() -> None:
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_each_way_to_share_levels_occurs_once(order: int) -> None:
-    call = raised_call(SLOTS, ("x1", "x2", "w"))
+    call = make_second_derivative_call(SLOTS, ("x1", "x2", "w"))
     for _ in range(order - 1):
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     ways = [

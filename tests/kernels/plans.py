@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.form.sampling import random_operands
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.rows import EDGES
-from tpgen.kernels.runtime.call import FormCall, call_of
+from tpgen.kernels.runtime.call import FormCall, make_product_call
 from tpgen.kernels.runtime.description import description_of_plan
 from tpgen.planner.modes import MODES
 from tpgen.planner.plan import Plan
@@ -64,7 +64,7 @@ def operands(plan: Plan, rows: int, dtype: torch.dtype = torch.float64) -> dict[
 
 def forward_spec(plan: Plan, dtype: torch.dtype = torch.float32) -> KernelSpec:
     """The kernel of a forward call of rows."""
-    return KernelSpec(description_of_plan(plan), call_of(("out",)), dtype)
+    return KernelSpec(description_of_plan(plan), make_product_call(("out",)), dtype)
 
 
 NAMES = ("x1", "x2", "w", "out")
@@ -83,7 +83,7 @@ def call(
     opened: str, *tensors: Tensor, text: str = "", edges: Sequence[Tensor | None] = (), nodes: int = 0
 ) -> FormCall:
     """A call that opens some slots, given as many of x1, x2, w and the cotangent as it reads."""
-    slots = call_of(tuple(opened.split()))
+    slots = make_product_call(tuple(opened.split()))
     at = [end for end in edges if end is not None]
     return FormCall(tensors[: len(slots.given)], at, text, str(slots), EDGES if edges else (), nodes)
 

@@ -17,11 +17,11 @@ import torch
 from tests.kernels.plans import call, operands
 from tpgen.base.errors import BackendError, EmitError, InputError, KernelError, PlanError
 from tpgen.kernels.build import build, cache, compiler
-from tpgen.kernels.build.compiler import openmp_runtime
+from tpgen.kernels.build.compiler import find_openmp_runtime
 from tpgen.kernels.placement.planning import place
 from tpgen.kernels.rows import EDGES
-from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import Description, read_description
+from tpgen.kernels.runtime.call import make_product_call
+from tpgen.kernels.runtime.description import ProductDescription, read_description
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product, kernel_source, why_kernel_unsupported
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.runtime.warm import warm
@@ -78,7 +78,7 @@ def test_a_new_thread_takes_torchs_number_of_threads() -> None:
     given, product = operands(PLAN, 5, torch.float32), Kernels(TEXT)
     forward = call("out", given["x1"], given["x2"], given["w"])
     product.run(forward)  # built here: the thread is to do nothing but call the kernel
-    runtime, before = ctypes.CDLL(openmp_runtime() or None), torch.get_num_threads()
+    runtime, before = ctypes.CDLL(find_openmp_runtime() or None), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(1) as pool:
@@ -93,7 +93,9 @@ def test_products_without_paths_have_text_and_nothing_to_build(fresh: Path) -> N
         plan = make_plan(*irreps, [])
         for opened in (("out",), ("x1", "x2", "w")):
             for rules in ((), EDGES):
-                source = Description(plan, ("mul_ir",) * 3).source(call_of(opened), torch.float32, rules)
+                source = ProductDescription(plan, ("mul_ir",) * 3).source(
+                    make_product_call(opened), torch.float32, rules
+                )
                 assert "tpgen_kernel" in source.text
         assert warm([plan]) == 0
 
@@ -234,7 +236,7 @@ def test_text_names_no_file_and_includes_nothing() -> None:
 def test_unknown_direction_and_slots() -> None:
     with pytest.raises(EmitError, match="unknown direction 'sideways'; known directions: forward, backward"):
         kernel_source(PLAN, direction="sideways")
-    schedule = Description(PLAN, ("mul_ir",) * 3).schedule(torch.float32)
+    schedule = ProductDescription(PLAN, ("mul_ir",) * 3).schedule(torch.float32)
     with pytest.raises(EmitError, match="unknown slot 'y'; known slots: x1, x2, w, out"):
         place(schedule, ("y",))
     with pytest.raises(EmitError, match="an index finds the rows of one at most"):

@@ -16,7 +16,7 @@ from tpgen.kernels.build import build
 from tpgen.kernels.rows import RowIndex
 from tpgen.kernels.runtime import load
 from tpgen.kernels.runtime.forms import forms
-from tpgen.kernels.runtime.native.runtime import runtime
+from tpgen.kernels.runtime.native.runtime import load_cpp_runtime
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.planner.plan import Plan
@@ -86,7 +86,7 @@ def test_the_runtime_takes_indices_of_32_bits(monkeypatch: pytest.MonkeyPatch) -
     x1, x2, w, src, dst = (x.detach() for x in graph(plan))
     product = kernels_of(describe(plan))
     wanted = product.run(call("out", x1, x2, w, text=describe(plan), edges=(src, dst), nodes=NODES))
-    if runtime() is None:
+    if load_cpp_runtime() is None:
         pytest.skip("no runtime on this machine")
     narrow = call("out", x1, x2, w, text=describe(plan), edges=(src.int(), dst.int()), nodes=NODES)
     assert torch.equal(*product.compute_in_cpp(narrow), *wanted)
@@ -193,16 +193,18 @@ def test_low_precision_sums_are_not_rounded_between_edges(name: str) -> None:
 @ALL
 def test_low_precision_builds_only_what_it_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, made, ran = PLANS[name], set(), set()
-    kernel = Kernels.kernel
+    kernel = Kernels.get_kernel
 
     def listening(product: Kernels, *key):
         made.add(key)
         return lambda *values: (ran.add(key), kernel(product, *key)(*values))[1]
 
     kernels_of.cache_clear()
-    if runtime() is not None:
-        monkeypatch.setattr(runtime(), "_numbers", {})  # which has the kernels of products of the same description
-    monkeypatch.setattr(Kernels, "kernel", listening)
+    if load_cpp_runtime() is not None:
+        monkeypatch.setattr(
+            load_cpp_runtime(), "_numbers", {}
+        )  # which has the kernels of products of the same description
+    monkeypatch.setattr(Kernels, "get_kernel", listening)
     monkeypatch.setattr(forms, "training", True)  # as no module in evaluation has called last
     *inputs, src, dst = graph(plan, dtype=torch.bfloat16)
     kernel_conv(*inputs, src, dst, NODES, describe(plan)).sum().backward()
@@ -255,7 +257,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
     kernels_of.cache_clear()
     monkeypatch.setattr(load, "_index_structs", listening)
-    monkeypatch.setattr(build, "address_of", lambda function: None)
+    monkeypatch.setattr(build, "get_function_address", lambda function: None)
     yield heard
     kernels_of.cache_clear()
 

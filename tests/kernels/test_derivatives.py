@@ -91,7 +91,7 @@ def test_only_the_gradients_that_are_asked_for(name: str, monkeypatch: pytest.Mo
         return kernels_of(one.description).run(one)
 
     monkeypatch.setattr(forms, "_WORTH_ASKING", 0)
-    monkeypatch.setattr(forms._Forms, "compute_in_cpp", listening)
+    monkeypatch.setattr(forms._FormOperator, "compute_in_cpp", listening)
 
     def force_step(product):
         inner = x2 * 1.0  # no leaf, as the edges' harmonics are in a network
@@ -338,11 +338,11 @@ def test_derivatives_of_weighted_and_unweighted_paths(shared: bool) -> None:
 
 def test_the_weighted_part_keeps_coefficients_and_weights() -> None:
     plan = make_plan("3x1o", "1o", "3x1e+3x0e", INSTRUCTIONS)
-    part = read_description(read_description(describe(plan)).weighted)
+    part = read_description(read_description(describe(plan)).text_with_weighted_paths)
     assert [(t.path, t.coefficient) for t in part.form.terms] == [
         (p.index, p.coefficient) for p in plan.paths if p.weight is not None
     ]
-    assert part.weighted == read_description(part.weighted).weighted
+    assert part.text_with_weighted_paths == read_description(part.text_with_weighted_paths).text_with_weighted_paths
 
 
 def test_an_unknown_part_is_refused() -> None:

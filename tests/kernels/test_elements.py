@@ -18,9 +18,9 @@ from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.target import kernel_obstacle
 from tpgen.kernels.rows import ELEMENTS as ELEMENTS_RULE
-from tpgen.kernels.runtime.call import FormCall, call_of
+from tpgen.kernels.runtime.call import FormCall, make_product_call
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, describe, description_of_plan, kernel_source
-from tpgen.kernels.runtime.load import source_of
+from tpgen.kernels.runtime.load import generate_kernel_source
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.workspace import count_call_workspace
@@ -203,7 +203,7 @@ def test_bad_input(given: tuple, message: str) -> None:
 def test_the_source_of_a_plan_is_that_which_runs(direction: str) -> None:
     source = kernel_source(PLAN, direction=direction)
     spec = KernelSpec(
-        description_of_plan(PLAN), call_of(OPENED_BY_DIRECTION[direction]), torch.float32, (ELEMENTS_RULE,)
+        description_of_plan(PLAN), make_product_call(OPENED_BY_DIRECTION[direction]), torch.float32, (ELEMENTS_RULE,)
     )
-    assert source.text == source_of(spec).text
+    assert source.text == generate_kernel_source(spec).text
     load_kernel(source.text)

@@ -98,21 +98,21 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache.Path, "home", homeless)
     cache.forget_directory()
     with pytest.warns(UserWarning, match="cannot write its kernel cache.*Set TPGEN_CACHE_DIR"):
-        assert cache.current_directory().is_dir()
+        assert cache.open_cache_directory().is_dir()
     cache.forget_directory()
 
 
 def test_a_library_removed_between_check_and_use_is_built_again(
     unloaded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished = cache.finished_entry
+    finished = cache.find_intact_entry
 
     def removed(*wanted: str) -> cache.Entry | None:
         entry = finished(*wanted)
         entry.library.unlink()
         return entry
 
-    monkeypatch.setattr(cache, "finished_entry", removed)
+    monkeypatch.setattr(cache, "find_intact_entry", removed)
     run_product()
     assert len(libraries(unloaded)) == 1
 

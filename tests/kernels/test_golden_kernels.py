@@ -27,7 +27,7 @@ from tpgen.kernels.placement.planning import place, plan_schedule
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.rows import EDGES, ELEMENTS, RowRules
-from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.kernels.runtime.polynomials import describe_polynomial, parse_polynomial_call
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise, fully_connected
@@ -103,7 +103,7 @@ class Polynomial:
 
     @property
     def text(self) -> str:
-        sweep = describe_polynomial(self.plan).sweep(named_call(self.plan, self.call))
+        sweep = describe_polynomial(self.plan).sweep(parse_polynomial_call(self.plan, self.call))
         placed = PolynomialPlacement(self.plan, sweep, self.target)
         before = prelude_text(self.target, placed.transposed_segments, self.target.lanes)
         return without_headers(without_prelude(generate_polynomial(placed).text, before), "cpp")
@@ -139,7 +139,7 @@ class CudaPolynomial:
 
     @property
     def text(self) -> str:
-        sweep = describe_polynomial(self.plan).sweep(named_call(self.plan, self.call))
+        sweep = describe_polynomial(self.plan).sweep(parse_polynomial_call(self.plan, self.call))
         return without_headers(generate_cuda(place_polynomial(self.plan, sweep, "float32", chip_of(90))).text, "cuda")
 
 

@@ -15,8 +15,8 @@ from tpgen.base.errors import EmitError, PlanError
 from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
 from tpgen.kernels.rows import EDGES
-from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import Description, describe, kernel_source, read_description
+from tpgen.kernels.runtime.call import make_product_call
+from tpgen.kernels.runtime.description import ProductDescription, describe, kernel_source, read_description
 from tpgen.kernels.runtime.ops import kernel_product, why_kernel_unsupported
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.linear import make_linear_plan
@@ -147,8 +147,8 @@ def test_descriptions() -> None:
     text = describe(plan, ("mul_ir", "ir_mul"))
     found = read_description(text)
     assert (found.plan, found.layout) == (plan, ("mul_ir", "ir_mul"))
-    assert found.weighted == text
-    assert not read_description(found.per_row).plan.shared_weights
+    assert found.text_with_weighted_paths == text
+    assert not read_description(found.text_with_row_weights).plan.shared_weights
     with pytest.raises(PlanError, match="layout: give one name, or one for each of x1, out"):
         read_description(text.replace('["mul_ir","ir_mul"]', '["mul_ir"]'))
     with pytest.raises(PlanError, match=r"'biases\[0\]': must be true or false"):
@@ -156,9 +156,9 @@ def test_descriptions() -> None:
 
 
 def test_no_edges() -> None:
-    description = Description(make_linear_plan("2x0e", "3x0e"), ("mul_ir", "mul_ir"))
+    description = ProductDescription(make_linear_plan("2x0e", "3x0e"), ("mul_ir", "mul_ir"))
     with pytest.raises(EmitError, match="a linear layer has no edges"):
-        description.source(call_of(("out",)), torch.float32, EDGES)
+        description.source(make_product_call(("out",)), torch.float32, EDGES)
 
 
 def test_what_has_no_kernel_says_why() -> None:

@@ -18,10 +18,10 @@ import torch
 from tests.machine import needs_compiler
 from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.runtime.memory import LARGE as LEAST
-from tpgen.kernels.runtime.memory import empty_tensor, kept_bytes, release, turn_reuse_off
+from tpgen.kernels.runtime.memory import disable_memory_reuse, empty_tensor, kept_bytes, release
 from tpgen.kernels.runtime.native import runtime as native
-from tpgen.kernels.runtime.native.runtime import runtime
-from tpgen.kernels.runtime.native.source import libtorch, native_header
+from tpgen.kernels.runtime.native.runtime import load_cpp_runtime
+from tpgen.kernels.runtime.native.source import libtorch, read_native_header
 
 pytestmark = needs_compiler
 PAGE, KEPT, RESERVED = 2**21, 256 * 2**20, 2**30
@@ -91,7 +91,7 @@ class Arena:
     """The memory of native/memory.h, as it is when nothing has been taken yet."""
 
     def __init__(self, limit: int = -1) -> None:
-        text = HARNESS.format(torch=native_header("torch"), memory=native_header("memory"))
+        text = HARNESS.format(torch=read_native_header("torch"), memory=read_native_header("memory"))
         self.library: Any = load_library(LibraryRequest(text, "reset", (libtorch(),)))
         self.library.address.restype = ctypes.c_void_p
         self.library.reset(ctypes.c_int64(limit))
@@ -233,7 +233,7 @@ def test_more_than_there_is_is_torchs_error() -> None:
 
 def test_nothing_is_kept_meanwhile() -> None:
     release()
-    with turn_reuse_off():
+    with disable_memory_reuse():
         made = empty_tensor(LARGE, torch.float32)
         del made
         assert kept_bytes() == 0
@@ -243,7 +243,7 @@ def test_nothing_is_kept_meanwhile() -> None:
 
 
 def test_a_forked_process_has_the_memory() -> None:
-    found = runtime()
+    found = load_cpp_runtime()
     assert found is not None
     found._library.tpgen_memory_limit(-1)
     if (child := os.fork()) == 0:
@@ -256,14 +256,14 @@ def test_a_forked_process_has_the_memory() -> None:
 def test_a_limit_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TPGEN_REUSE_MB", text)
     with pytest.warns(UserWarning, match=f"TPGEN_REUSE_MB must be a whole number of MB, got '{text}'"):
-        assert native.memory_limit() is None
+        assert native.read_memory_limit() is None
 
 
 def test_a_limit_is_a_number_of_mb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_REUSE_MB", "64")
-    assert native.memory_limit() == 64 * 2**20
+    assert native.read_memory_limit() == 64 * 2**20
     monkeypatch.delenv("TPGEN_REUSE_MB")
-    assert native.memory_limit() is None
+    assert native.read_memory_limit() is None
 
 
 # -- places ------------------------------------------------------------------------------------------------------------

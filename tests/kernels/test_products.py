@@ -13,10 +13,10 @@ from tests.forms import reference_form
 from tests.kernels.plans import VARIANTS, call, mode_plan, operands, slots_of
 from tpgen.form.form import Layout, form_of
 from tpgen.form.reference import reference_product
-from tpgen.kernels.build.compiler import target
+from tpgen.kernels.build.compiler import cpu_target
 from tpgen.kernels.placement.planning import CHANNEL_LETTER, plan_schedule
 from tpgen.kernels.placement.values import Target
-from tpgen.kernels.runtime.description import Description
+from tpgen.kernels.runtime.description import ProductDescription
 from tpgen.kernels.runtime.ops import describe, kernel_product
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.plan import Plan
@@ -141,7 +141,7 @@ def test_random_products_of_mixed_modes(seed: int) -> None:
 
 def test_schedules_are_chosen_by_shape() -> None:
     wide, small = channelwise("64x0e+64x1o", "0e+1o", "0e+1o"), fully_connected("2x0e+1o", "0e+1o", "2x1o")
-    chosen = [plan_schedule(form_of(plan), target(torch.float32)).name for plan in (wide, small)]
+    chosen = [plan_schedule(form_of(plan), cpu_target(torch.float32)).name for plan in (wide, small)]
     assert chosen == ["channel", "batch"]
 
 
@@ -208,7 +208,7 @@ def identical(left: list[Tensor], right: list[Tensor]) -> bool:
 
 def test_schedule_prints_what_it_does() -> None:
     plan = channelwise("64x0e+64x1o", "0e+1o", "0e+1o")
-    text = str(Description(plan, ("mul_ir",) * 3).schedule(torch.float32))
+    text = str(ProductDescription(plan, ("mul_ir",) * 3).schedule(torch.float32))
     assert text.startswith("channel schedule:")
     assert "path 0: 64x0e x 1x0e -> 64x0e (uvu)" in text
 

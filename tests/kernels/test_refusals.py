@@ -315,7 +315,7 @@ def test_a_program_that_calls_kernels_alone(refuse) -> None:
     kernels = kernels_of(describe(CHANNELS))
     message = r"kernel of 8x0e\+8x1o x 1x0e\+1x1o -> .*error: refused here\n.*write the program again.*TPGEN_CXX"
     with pytest.warns(UserWarning, match=REFUSED), pytest.raises(KernelError, match=message):
-        kernels.build_or_raise("x1 x2 w -> out", torch.float32, ())
+        kernels.build_kernels_or_raise("x1 x2 w -> out", torch.float32, ())
 
 
 class Potential(nn.Module):

@@ -11,8 +11,8 @@ from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.form.form import Layout, expand_layout, form_of
 from tpgen.kernels.arguments import KernelCall, KernelSpec
-from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import Description
+from tpgen.kernels.runtime.call import make_product_call
+from tpgen.kernels.runtime.description import ProductDescription
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
@@ -41,7 +41,7 @@ def check(plan: Plan, layout: Layout, dtype: torch.dtype, opened: tuple[str, ...
     given = {name: surrounded(x, float("nan")) for name, x in operands(plan, ROWS, dtype).items()}
     exact = {name: x.double() for name, x in given.items()}
     results = {name: surrounded(torch.zeros_like(given[name]), 7.0) for name in opened}
-    spec = KernelSpec(Description(plan, expand_layout(plan, layout)), call_of(opened), dtype)
+    spec = KernelSpec(ProductDescription(plan, expand_layout(plan, layout)), make_product_call(opened), dtype)
     taken = [given[slot.operand] for slot in spec.call.given]
     assert KERNEL_TARGETS["cpp"].load(spec)(KernelCall(taken, [*results.values()], ROWS)) == 0
     for name, found in results.items():

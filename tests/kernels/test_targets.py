@@ -18,8 +18,8 @@ from tpgen.kernels.placement import channel, planning
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.rows import DESTINATIONS, EDGES, SOURCES, RowIndex
 from tpgen.kernels.runtime import targets
-from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import Description
+from tpgen.kernels.runtime.call import make_product_call
+from tpgen.kernels.runtime.description import ProductDescription
 from tpgen.kernels.runtime.ops import describe, kernel_product, why_kernel_unsupported
 from tpgen.kernels.runtime.runtime import Kernels
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
@@ -38,10 +38,12 @@ def edges() -> Indices:
     return RowIndex(SOURCES, src, NODES), RowIndex(DESTINATIONS, dst, NODES)
 
 
-def run(target: str, description: Description, opened: tuple[str, ...], given: dict, gather: Indices = ()) -> list:
+def run(
+    target: str, description: ProductDescription, opened: tuple[str, ...], given: dict, gather: Indices = ()
+) -> list:
     """The open slots, by one target."""
     results = [torch.empty(given[name].shape, dtype=torch.float64) for name in opened]
-    spec = KernelSpec(description, call_of(opened), torch.float64, tuple(index.rule for index in gather))
+    spec = KernelSpec(description, make_product_call(opened), torch.float64, tuple(index.rule for index in gather))
     taken = [given[slot.operand] for slot in spec.call.given]
     assert TARGETS[target].load(spec)(KernelCall(taken, results, ROWS, 1, gather)) == 0
     return results
@@ -51,7 +53,7 @@ def run(target: str, description: Description, opened: tuple[str, ...], given: d
 @pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("mode, weighted, shared", VARIANTS)
 def test_targets_agree(mode: str, weighted: bool, shared: bool, gathered: bool) -> None:
-    description = Description(mode_plan(mode, weighted, shared, 5, 3), ("mul_ir",) * 3)
+    description = ProductDescription(mode_plan(mode, weighted, shared, 5, 3), ("mul_ir",) * 3)
     given = operands(description.plan, ROWS)
     gather = edges() if gathered else ()
     if gathered:
@@ -79,8 +81,8 @@ def test_copies_that_could_be_channels_run_over_rows_too(
 def test_many_paths_compiled_in_parts_agree() -> None:
     degrees = ["0e", "1o", "2e", "3o", "4e"]
     wide, narrow = "+".join(f"8x{ir}" for ir in degrees), "+".join(f"1x{ir}" for ir in degrees)
-    description = Description(channelwise(wide, narrow, wide, shared_weights=False), ("mul_ir",) * 3)
-    assert "noinline" in description.source(call_of(("x1", "x2", "w")), torch.float64).text
+    description = ProductDescription(channelwise(wide, narrow, wide, shared_weights=False), ("mul_ir",) * 3)
+    assert "noinline" in description.source(make_product_call(("x1", "x2", "w")), torch.float64).text
     given = operands(description.plan, ROWS)
     found = [run(target, description, ("x1", "x2", "w"), given) for target in HERE]
     for one, other in zip(*found, strict=True):
@@ -94,7 +96,7 @@ def test_groups_of_rows_agree(shared: bool, gathered: bool, monkeypatch: pytest.
     monkeypatch.setattr(channel, "_MANY", 3)
     monkeypatch.setattr(channel, "_GROUP", 3)  # more than one of them in a tile, and a rest
     wide = "8x0e+9x1o+8x2e"
-    description = Description(channelwise(wide, "0e+1o", wide, shared_weights=shared), ("mul_ir",) * 3)
+    description = ProductDescription(channelwise(wide, "0e+1o", wide, shared_weights=shared), ("mul_ir",) * 3)
     given = operands(description.plan, ROWS)
     gather = edges() if gathered else ()
     if gathered:
@@ -102,7 +104,7 @@ def test_groups_of_rows_agree(shared: bool, gathered: bool, monkeypatch: pytest.
     for opened in OPENED:
         assert (
             "static void row_group"
-            in description.source(call_of(opened), torch.float64, EDGES if gathered else ()).text
+            in description.source(make_product_call(opened), torch.float64, EDGES if gathered else ()).text
         )
         found = [run(target, description, opened, given, gather) for target in HERE]
         for one, other in zip(*found, strict=True):
@@ -160,7 +162,7 @@ def test_a_device_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     for module in ("runtime", "signature"):
         monkeypatch.setattr(f"tpgen.kernels.runtime.{module}.target_of", lambda device: None)
     with pytest.raises(InputError, match=r"x1.*CPU or CUDA GPUs"):
-        product.check(call("out", x1, x2, w))
+        product.check_tensors(call("out", x1, x2, w))
 
 
 def test_operands_on_two_devices_are_refused() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.machine import needs_compiler
-from tpgen.kernels.runtime.call import opening_text
+from tpgen.kernels.runtime.call import product_call_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.networks.named import _replace_row_view_by_strides, call_kernels_by_number
 from tpgen.planner.presets import channelwise
@@ -27,7 +27,7 @@ def test_gradients_by_name_are_those_of_the_operator(opened: str, on_edges: bool
 
     def call(*tensors: Tensor) -> list[Tensor]:
         names = "src dst" if on_edges else ""
-        return torch.ops.tpgen.form([*tensors[:4]], [*tensors[4:]], text, opening_text(*opened.split()), names)
+        return torch.ops.tpgen.form([*tensors[:4]], [*tensors[4:]], text, product_call_text(*opened.split()), names)
 
     traced = make_fx(call, tracing_mode="symbolic")(*given, *edges)
     call_kernels_by_number(traced.graph)

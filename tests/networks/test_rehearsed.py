@@ -45,7 +45,7 @@ class Forces(nn.Module):
 def rehearsed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """A list that gets an entry for each kernel that a rehearsal begins; the cache is empty."""
     by_pool: list[int] = []
-    begin = rehearsal.begin_if_rehearsing
+    begin = rehearsal.start_tasks_if_in_dry_run
 
     def counted(tasks: list) -> bool:
         found = begin(tasks)
@@ -53,7 +53,7 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         return found
 
     monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("tpgen.kernels.runtime.runtime.begin_if_rehearsing", counted)
+    monkeypatch.setattr("tpgen.kernels.runtime.runtime.start_tasks_if_in_dry_run", counted)
     return by_pool
 
 

@@ -65,8 +65,8 @@ def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 @pytest.mark.slow
 def test_gradients_are_those_of_autograd_at_all_sizes_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     named: list[tuple[str, bool]] = []
-    name = Kernels.build_and_number
-    monkeypatch.setattr(Kernels, "build_and_number", lambda *of: (named.append((of[1], of[3])), name(*of))[1])
+    name = Kernels.build_kernel_with_number
+    monkeypatch.setattr(Kernels, "build_kernel_with_number", lambda *of: (named.append((of[1], of[3])), name(*of))[1])
     network = Trained().double()
     training = tpgen.compile_training(network, loss)
     optimizer = torch.optim.SGD(network.parameters(), 1e-3)

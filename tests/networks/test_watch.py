@@ -341,12 +341,12 @@ def test_both_ways_agree_on_any_changes(monkeypatch: pytest.MonkeyPatch) -> None
         if not watches:
             watches = [_watch(of)]
             with monkeypatch.context() as only:
-                only.setattr(identity, "_make_method_of_identity_test", lambda: None)
+                only.setattr(identity, "_make_identity_test_method", lambda: None)
                 watches.append(_watch(of))
         chosen.choice(MOVES)(of, chosen.choice([0.0, 1.0, 2.0, float("1.5")]))
         stand = watches[0].is_unchanged()
         with monkeypatch.context() as only:
-            only.setattr(identity, "_make_method_of_identity_test", lambda: None)
+            only.setattr(identity, "_make_identity_test_method", lambda: None)
             assert stand == watches[1].is_unchanged()
         said.append(stand)
         watches = watches if stand else []

@@ -12,5 +12,5 @@ from tpgen.kernels.runtime.native import identity
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Look in one call of C++, or by the slow definition alone, as where nothing can be compiled."""
     if request.param == "slowly":
-        monkeypatch.setattr(identity, "_make_method_of_identity_test", lambda: None)
+        monkeypatch.setattr(identity, "_make_identity_test_method", lambda: None)
     return request.param

@@ -15,7 +15,7 @@ from tpgen import TensorProductConv
 from tpgen.base.errors import InputError
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_conv, kernel_product
-from tpgen.kernels.runtime.pairs import rows_of_edges
+from tpgen.kernels.runtime.pairs import repeat_paired_rows
 from tpgen.planner.presets import channelwise
 from tpgen.planner.product import make_plan
 
@@ -246,7 +246,7 @@ def test_rows_without_edges_may_share_weights_too() -> None:
     (x, y, w), _ = operands(conv_of("odd").float(), 7, 12, nodes=12)
     given, text = [t.detach().float() for t in (x, y)], describe(channelwise(*PLANS["odd"]))
     found = torch.ops.tpgen.form([*given, w.detach().float()], [], text, "x1 x2 w -> out", "pair")[0]
-    torch.testing.assert_close(found, kernel_product(*given, rows_of_edges(w.detach().float(), 12), text))
+    torch.testing.assert_close(found, kernel_product(*given, repeat_paired_rows(w.detach().float(), 12), text))
 
 
 @pytest.mark.parametrize("strategy", ["grouped", "kernel"])

@@ -12,7 +12,7 @@ from tpgen.compiler.config import Choice, Config
 from tpgen.compiler.tuning import list_strategies, read_measured_choice
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.description import description_of_plan
-from tpgen.kernels.runtime.failures import failure_of
+from tpgen.kernels.runtime.failures import find_build_failure
 from tpgen.kernels.runtime.targets import target_of
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 
@@ -35,7 +35,7 @@ def choose_strategy(plan: Plan, config: Config) -> Choice:
     if not isinstance(config.strategy, str) or config.strategy not in known:
         raise EmitError(unknown("strategy", config.strategy, (*known, "auto")))
     if config.strategy == "kernel":
-        failed = failure_of(description_of_plan(plan, config.layout), config.dtype, config.device_type)
+        failed = find_build_failure(description_of_plan(plan, config.layout), config.dtype, config.device_type)
         if failed:
             return Choice(_GRAPH_STRATEGIES[plan.maker.form], f"a kernel was asked for, and {failed}")
     return Choice(config.strategy, "asked for")

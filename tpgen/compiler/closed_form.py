@@ -23,7 +23,12 @@ from tpgen.base._torch import (
 from tpgen.emitter.emit import Emission, emit_form
 from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
-from tpgen.kernels.runtime.registration import Differentiable, below_vmap, record_call, unwrap_batched
+from tpgen.kernels.runtime.registration import (
+    Differentiable,
+    leave_legacy_vmap,
+    record_call,
+    unwrap_legacy_batched_tensors,
+)
 
 _Program = Callable[..., Any]  # returns a tuple of tensors
 Compile = Callable[[torch.nn.Module], _Program]
@@ -78,7 +83,7 @@ class ClosedForm(Differentiable[Any]):
     def call(self, point: Sequence[Any], rest: tuple) -> tuple:
         return point, *rest
 
-    def asks_for_used_gradients(self, call: Any) -> bool:
+    def should_ask_for_used_gradients(self, call: Any) -> bool:
         """Never: unused gradients cost less than asking autograd."""
         return False  # an operand that is absent has no node to ask
 
@@ -121,8 +126,8 @@ class ClosedForm(Differentiable[Any]):
         self, targets: _Positions, required: _Positions, rows: RowIndices, operands: Sequence[Tensor | None]
     ) -> tuple[Tensor, ...]:
         # torch's older vmap lacks rules for some operators: use that of torch.func
-        with below_vmap() as level:
-            _, dims, below = unwrap_batched(level, operands)
+        with leave_legacy_vmap() as level:
+            _, dims, below = unwrap_legacy_batched_tensors(level, operands)
             found = torch.vmap(
                 lambda *moved: self.compute_targets_differentiably(targets, required, rows, moved), tuple(dims)
             )(*below)

@@ -17,7 +17,7 @@ from tpgen.form.form import expand_layout
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import find_compiler
 from tpgen.kernels.build.processor import cpu_features, instruction_set
-from tpgen.kernels.build.trust import read_own
+from tpgen.kernels.build.trust import read_private_file
 from tpgen.kernels.cuda.driver import gpu_name
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
@@ -33,7 +33,9 @@ def list_strategies(plan: Plan) -> tuple[str, ...]:
 def read_measured_choice(plan: Plan, config: Config) -> Choice | None:
     """A plan's fastest measured strategy on disk, or None."""
     try:
-        fields = json.loads(read_own(_find_file_of_measured_choice(plan, config, cache.default_directory())))
+        fields = json.loads(
+            read_private_file(_find_file_of_measured_choice(plan, config, cache.default_cache_directory()))
+        )
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -49,7 +51,9 @@ def read_measured_choice(plan: Plan, config: Config) -> Choice | None:
 def save_measured_choice(plan: Plan, config: Config, strategy: str, milliseconds: float, rows: int) -> None:
     """Save a plan's fastest strategy on disk."""
     fields = {"strategy": strategy, "milliseconds": milliseconds, "rows": rows}
-    cache.write_atomically(_find_file_of_measured_choice(plan, config, cache.current_directory()), json.dumps(fields))
+    cache.write_atomically(
+        _find_file_of_measured_choice(plan, config, cache.open_cache_directory()), json.dumps(fields)
+    )
 
 
 def why_strategy_cannot_run(plan: Plan, config: Config, strategy: str) -> str | None:

@@ -19,7 +19,7 @@ from tpgen.emitter.unrolled import write_unrolled_term
 from tpgen.form.form import Form
 from tpgen.kernels.rows import RULES
 from tpgen.kernels.runtime.batched import batched_product
-from tpgen.kernels.runtime.call import FORWARD, opening_text
+from tpgen.kernels.runtime.call import FORWARD, product_call_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -70,7 +70,7 @@ def _write_kernel_gradient_call(writer: GraphWriter, form: Form, inputs: FlatOpe
     with writer.serving(every, "kernel"):
         like = next(iter(inputs.flat.values())).new_empty((*shape, form.operand(opened).dim))
         operands = [inputs.flat.get(name, like) for name in SLOTS]
-        gradients = torch.ops.tpgen.form(operands, [], describe(form.plan, form.layout), opening_text(opened))
+        gradients = torch.ops.tpgen.form(operands, [], describe(form.plan, form.layout), product_call_text(opened))
         return [SegmentResult((), gradients[0], every)]
 
 

@@ -17,7 +17,7 @@ from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
 from tpgen.functions.numbers import can_build_kernel, pack_numbers, run_kernel, write_elementwise_kernel_source
 from tpgen.kernels.build.build import load_kernel
-from tpgen.kernels.build.compiler import target
+from tpgen.kernels.build.compiler import cpu_target
 from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.nn.plain_tensors import are_plain
 
@@ -132,7 +132,7 @@ class _BatchNorm(torch.autograd.Function):
 
 def _allocate_kernel_scratch(x: Tensor) -> Tensor:
     parts = min(-(-len(x) // _ROWS), _PARTS)
-    return torch.empty(4 * (parts + 1) * (x.shape[1] + target(x.dtype).lanes), dtype=torch.float64)
+    return torch.empty(4 * (parts + 1) * (x.shape[1] + cpu_target(x.dtype).lanes), dtype=torch.float64)
 
 
 def _batch_norm_gradients_by_torch(

@@ -20,9 +20,9 @@ from tpgen.base.remember import remembered
 from tpgen.functions.lengths import RowsByLength, register_lengths
 from tpgen.functions.numbers import build_elementwise_kernel, can_build_kernel, pack_numbers, run_kernel
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
-from tpgen.kernels.runtime.given import given_numbers
+from tpgen.kernels.runtime.given import as_floating_tensor
 from tpgen.kernels.runtime.memory import empty_tensor
-from tpgen.kernels.runtime.registration import apply_of, find_used_gradients
+from tpgen.kernels.runtime.registration import find_used_gradients, get_unchecked_apply
 from tpgen.nn.autocast import is_autocasting
 from tpgen.nn.plain_tensors import are_plain
 
@@ -45,7 +45,7 @@ def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
     >>> rows.shape, cutoff[1].abs().item()
     (torch.Size([2, 3]), 0.0)
     """
-    r = given_numbers("lengths", r, w.dtype)
+    r = as_floating_tensor("lengths", r, w.dtype)
     if not can_run_bessel_kernel(r, w):
         return bessel_by_torch(r, w, shape)
     records = torch.is_grad_enabled() and (r.requires_grad or w.requires_grad)
@@ -116,7 +116,7 @@ class _CutBessel(torch.autograd.Function):
         )
 
 
-_recorded = apply_of(_CutBessel)
+_recorded = get_unchecked_apply(_CutBessel)
 
 
 def _length_gradient_by_torch(

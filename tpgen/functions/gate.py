@@ -26,10 +26,10 @@ from tpgen.functions.numbers import (
     write_elementwise_kernel_source,
 )
 from tpgen.kernels.build.build import load_kernel
-from tpgen.kernels.build.compiler import target
+from tpgen.kernels.build.compiler import cpu_target
 from tpgen.kernels.cpp.text import number_literal
 from tpgen.kernels.cpp.tiles import tile_transposes_text
-from tpgen.kernels.runtime.given import given_numbers
+from tpgen.kernels.runtime.given import as_floating_tensor
 from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.nn.plain_tensors import are_plain
 
@@ -92,7 +92,7 @@ _RunOfEqualGates(function='tanh', scale=2.0, copies=2, scalar=1, gated=3, width=
 
 
 def _write_gate_kernel_source(table: GateTable, dtype: torch.dtype) -> str:
-    at = target(dtype)
+    at = cpu_target(dtype)
     tiles = [
         "template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items",
         *(tile_transposes_text(at.lanes, width) for width in sorted({1} | {run.width for run in table.runs} - {0})),
@@ -150,7 +150,7 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
     >>> gate(table, torch.tensor([[1.0, -2.0, 3.0, 4.0, 5.0]]))
     tensor([[ 2.,  6.,  8., 10.]])
     """
-    x = given_numbers("features", x, torch.get_default_dtype())
+    x = as_floating_tensor("features", x, torch.get_default_dtype())
     asked = isinstance(x, Tensor) and not torch.jit.is_tracing()
     if asked and (x.dim() == 0 or x.shape[-1] != table.dim_in):
         raise InputError(f"features: the gate takes rows of {table.dim_in} numbers, got shape {tuple(x.shape)}")

@@ -14,10 +14,10 @@ from torch import Tensor
 from tpgen.base.errors import KernelError, warn_caller
 from tpgen.base.remember import remembered
 from tpgen.kernels.build.build import load_kernel
-from tpgen.kernels.build.compiler import find_compiler, target
+from tpgen.kernels.build.compiler import cpu_target, find_compiler
 from tpgen.kernels.cpp.prelude import header_text, number_type_definitions
 from tpgen.kernels.cpp.text import read_header
-from tpgen.kernels.runtime.registration import apply_of
+from tpgen.kernels.runtime.registration import get_unchecked_apply
 from tpgen.nn.plain_tensors import are_plain
 
 _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this file, besides `numbers.h`
@@ -29,7 +29,7 @@ def write_elementwise_kernel_source(name: str, dtype: torch.dtype, tables: Seque
     >>> "tpgen_kernel" in write_elementwise_kernel_source("silu", torch.float32)
     True
     """
-    parts = [number_type_definitions(target(dtype)), *map(header_text, ("system", "threads", "plain"))]
+    parts = [number_type_definitions(cpu_target(dtype)), *map(header_text, ("system", "threads", "plain"))]
     names = ("numbers", *_NEEDS.get(name, ()), name)
     *before, own = (read_header(Path(__file__).with_name(f"{each}.h")) for each in names)
     return "\n".join(part.strip("\n") for part in (*parts, *before, *tables, own))
@@ -127,4 +127,4 @@ class _Derivative(torch.autograd.Function):
         return None, None, None, *found
 
 
-recorded_function = apply_of(_Derivative)  # of a `KernelFunction`, its table, the order 0, and x
+recorded_function = get_unchecked_apply(_Derivative)  # of a `KernelFunction`, its table, the order 0, and x

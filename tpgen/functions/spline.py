@@ -19,7 +19,7 @@ from torch import Tensor
 from tpgen.base.errors import TpgenError
 from tpgen.functions.numbers import build_elementwise_kernel, can_build_kernel, pack_numbers, run_kernel
 from tpgen.kernels.runtime.memory import empty_tensor
-from tpgen.kernels.runtime.registration import apply_of, find_used_gradients
+from tpgen.kernels.runtime.registration import find_used_gradients, get_unchecked_apply
 from tpgen.nn.autocast import is_autocasting
 from tpgen.nn.plain_tensors import are_plain
 
@@ -173,7 +173,7 @@ class _SplineSlope(torch.autograd.Function):
         raise TpgenError(_NO_TRAINING.format("second derivatives"))
 
 
-_values, _slope = apply_of(_SplineValues), apply_of(_SplineSlope)
+_values, _slope = get_unchecked_apply(_SplineValues), get_unchecked_apply(_SplineSlope)
 
 
 def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:

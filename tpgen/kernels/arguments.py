@@ -14,7 +14,7 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
 
 class KernelSpec(NamedTuple):
-    """A kernel to build: form, tensors to read and compute, dtype, row rules."""
+    """A kernel to build: description, tensors to read and compute, dtype, row rules."""
 
     description: Any  # `AnyDescription`
     call: Call
@@ -22,11 +22,9 @@ class KernelSpec(NamedTuple):
     rules: RowRules = ()
 
 
-def dispatch_by_form(
-    product_function: Callable[..., Any], polynomial_function: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return a function of a `KernelSpec` that calls one function for products, the other for polynomials."""
-    functions = {OF_PATHS: product_function, OF_MONOMIALS: polynomial_function}
+def dispatch_by_form(for_product: Callable[..., Any], for_polynomial: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a `KernelSpec` that calls one of two, other products or polynomials."""
+    functions = {OF_PATHS: for_product, OF_MONOMIALS: for_polynomial}
     return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
 
 
@@ -43,14 +41,14 @@ class CallSizes(NamedTuple):
         """Count of chemical elements with own weights; 1 without index."""
         return next((index.size for index in self.indices if index.rule is ELEMENTS), 1)
 
-    def count_rows_summed_into(self, operand: str | None) -> int:
-        """Rows of ``operand`` that an index sums into; 0 without an index."""
+    def count_summed_rows(self, operand: str | None) -> int:
+        """Rows of an operand that an index sums into; 0 without an index."""
         index = find_index(self.indices, operand or "")
         return index.size if index else 0
 
 
 class KernelCall(NamedTuple):
-    """Arguments of one kernel call."""
+    """Tensors, counts and row indices of one kernel call."""
 
     given: Sequence[Tensor]
     opened: Sequence[Tensor]

@@ -33,7 +33,7 @@ BEYOND = 2  # the fault of the first index out of range, then of the next; 1 is 
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """Rule by which each row of a kernel call finds its row of one operand."""
+    """Rule by which each row of a kernel call finds its row of one operand: by index, group or pair."""
 
     name: str  # of the index in kernels
     operand: str  # whose rows: of a product; the weights of a polynomial are all w
@@ -58,7 +58,6 @@ class RowRule:
 
     @property
     def takes_index(self) -> bool:
-        """Whether an index tensor gives the row."""
         return self.way != PAIRED
 
 
@@ -93,7 +92,7 @@ def parse_row_rules(text: str) -> RowRules:
 
 
 def join_rule_names(rules: Sequence[RowRule]) -> str:
-    """Join the names of rules.
+    """Join the names of row rules by spaces.
 
     >>> join_rule_names(EDGES)
     'src dst'
@@ -102,7 +101,7 @@ def join_rule_names(rules: Sequence[RowRule]) -> str:
 
 
 class RowIndex(NamedTuple):
-    """A row rule in one call, with tensors of index and order."""
+    """A row rule in one call, with index tensor and sort order."""
 
     rule: RowRule
     tensor: Tensor | None = None
@@ -121,14 +120,14 @@ def find_index(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
     return next((index for index in indices if index.rule.operand == operand), None)
 
 
-def select_summed_operands(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
-    """Select computed operands whose rows an index tensor gives.
+def select_summed_operands(computed: Sequence[str], rules: RowRules) -> tuple[str, ...]:
+    """Select computed operands whose rows sum rows of the call, by an index tensor.
 
     >>> select_summed_operands(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)
     """
     found = [rule.operand for rule in rules if rule.takes_index]
-    return tuple(slot for slot in opened if slot in found)
+    return tuple(slot for slot in computed if slot in found)
 
 
 def make_fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:

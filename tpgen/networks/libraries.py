@@ -80,7 +80,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
         key = _library_key(graph, [key, like, sizes.conditions])
         given = tuple(x.contiguous() for x in program.given([*inputs, *saved]))
-        found = cache.finished_entry(key, cache.PROGRAM) or _find_or_compile_cache_entry(key, graph, given)
+        found = cache.find_intact_entry(key, cache.PROGRAM) or _find_or_compile_cache_entry(key, graph, given)
         loader = _torch.PackageLoader(str(found.library), "model", False, 1, -1)
         held = sizes.and_also(conditions_of(loader.get_metadata()))
         if held.hold(inputs):
@@ -91,16 +91,16 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
 
 
 def _find_or_compile_cache_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
-    entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
-    with entry.hold_lock():
+    entry = cache.Entry(cache.open_cache_directory(), key, cache.PROGRAM)
+    with entry.hold_file_lock():
         if not entry.is_intact():
             if _only_cached.get():
                 raise NotCachedError("the program is not in the cache of kernels")
             announce("compiles a network as one program, once for this machine: some half a minute")
-            built = entry.new_file(cache.PROGRAM)
+            built = entry.create_temporary_file(cache.PROGRAM)
             try:
                 built.write_bytes(_compile_graph(graph, inputs))
-                entry.publish(built)
+                entry.publish_library(built)
             finally:
                 built.unlink(missing_ok=True)
     return entry

@@ -15,7 +15,7 @@ from tpgen.base.remember import Shelf
 from tpgen.form.call import Slot
 from tpgen.kernels.rows import RowRules, find_index, join_rule_names
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.native.runtime import runtime
+from tpgen.kernels.runtime.native.runtime import load_cpp_runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.runtime.signature import CallSignature
 from tpgen.networks.simplify import insert_call
@@ -60,7 +60,7 @@ def _replace_by_numbered_kernel_calls(graph: fx.Graph, node: fx.Node, call: Form
 
 def _build_numbered_kernels(call: FormCall) -> tuple[CallSignature, list[int]]:
     kernels, first = kernels_of(call.description), cast(fx.Node, call.tensors[0]).meta["val"]
-    if kernels.is_sum_of_calls(call._replace(tensors=[first])):
+    if kernels.lacks_own_kernel(call._replace(tensors=[first])):
         raise BackendError(
             f"call {call.call[:60]!r} has no kernel of its own: use fewer paths, or a mode that keeps copies"
         )
@@ -71,7 +71,7 @@ def _build_numbered_kernels(call: FormCall) -> tuple[CallSignature, list[int]]:
         raise BackendError(f"a call in {first.dtype} has no kernel of its own: use float32 or float64")
     names = []
     for part in map(str, signature.parts):
-        names.append(kernels.build_and_number(part, first.dtype, call.rules))
+        names.append(kernels.build_kernel_with_number(part, first.dtype, call.rules))
         _named[names[-1]] = kernels, part, call.rules
     return signature, names
 
@@ -91,7 +91,7 @@ def _replace_row_view_by_strides(graph: fx.Graph, x: Any) -> Any:
 @cache
 def _operator_that_calls_numbered_kernels() -> Any:
     # the operator in C++, whose results' shapes are known from here on
-    if runtime() is None:
+    if load_cpp_runtime() is None:
         raise BackendError(
             "compiled programs call kernels by the runtime in C++, which is not there: unset TPGEN_NATIVE"
         )
@@ -106,7 +106,7 @@ def _fake_results_of_numbered_kernel(
     kernels, text, rules = _named[name]
     signature = kernels.signature(text, rules)
     count = len(signature.given)
-    counts = signature.count_axes(
+    counts = signature.measure_axes(
         FormCall.from_arguments(tensors[:count], tensors[count:], "", text, join_rule_names(rules), nodes)
     )
     return [tensors[0].new_empty(shape) for shape in signature.result_shapes(tensors, counts)]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import fx
 
-from tpgen.kernels.runtime.call import opening_text
+from tpgen.kernels.runtime.call import product_call_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.simplify import insert_call
@@ -111,7 +111,7 @@ def _insert_kernel_call(graph: fx.Graph, tensors: list[fx.Node], plan_descriptio
     return insert_call(
         graph,
         _getitem,
-        insert_call(graph, _tpgen.form.default, tensors, [], plan_description, opening_text(result_operand)),
+        insert_call(graph, _tpgen.form.default, tensors, [], plan_description, product_call_text(result_operand)),
         0,
     )
 

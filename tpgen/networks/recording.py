@@ -17,7 +17,7 @@ from torch import SymInt, Tensor
 
 from tpgen.base._torch import pytree
 from tpgen.base.remember import remembered
-from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.native.one_hot import find_one_hot_columns
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 
 LEAST_SIZE = 2  # from which on sizes of inputs are open
@@ -75,7 +75,7 @@ def find_species_groups(rows: Tensor, *table_and_species: Tensor) -> list[Tensor
     if rows.dim() == 1:
         species = rows.long()
     elif not table_and_species:
-        species = find_ones(rows)
+        species = find_one_hot_columns(rows)
     else:
         table, numbers = table_and_species[0], table_and_species[1].reshape(-1).long()
         species = numbers if torch.equal(rows, table[numbers]) else None

@@ -20,7 +20,7 @@ from torch.nn.modules import module as torch_modules
 from tpgen.base.errors import DeployError, InputError, OptionError, a_kind
 from tpgen.base.progress import announce
 from tpgen.kernels.build.build import count_cores
-from tpgen.kernels.build.rehearsal import rehearsed_by
+from tpgen.kernels.build.rehearsal import dry_run_before_compiling
 from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import bypassing_programs, must_run_eagerly
 from tpgen.networks.comparison import refuse_slower_program
@@ -185,7 +185,7 @@ class Calls:
     def _compile_kernels_in_parallel(self, network: nn.Module, kind: CallKind) -> AbstractContextManager[Any]:
         if kind.count or _has_module_or_global_hooks(network) or torch.is_autocast_enabled("cpu"):
             return nullcontext()
-        return rehearsed_by(partial(_run_call_on_copies, network, kind), count_cores() + 1)
+        return dry_run_before_compiling(partial(_run_call_on_copies, network, kind), count_cores() + 1)
 
     def _build_if_due(self, network: nn.Module, kind: CallKind, valued: bool) -> None:
         if kind.builder is not None:

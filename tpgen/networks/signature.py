@@ -17,7 +17,12 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
-from tpgen.kernels.runtime.native.identity import can_test_identity, group_names_by_dict, make_identity_test, read_names
+from tpgen.kernels.runtime.native.identity import (
+    can_test_identity,
+    group_names_by_dict,
+    make_identity_test,
+    read_watched_names,
+)
 from tpgen.networks.objects import EnclosingObject, ObjectParts, enclosing_object, has_attributes, rebuild_objects
 from tpgen.nn.plain_tensors import count_writes
 
@@ -232,7 +237,7 @@ class ParameterSlots:
         if self._unmoved is not None and self._unmoved():
             return True
         looked = (
-            make_identity_test((), read_names(self._tables)) if can_test_identity() else None
+            make_identity_test((), read_watched_names(self._tables)) if can_test_identity() else None
         )  # before places are compared
         if not self._are_slots_filled_and_tied():
             return False

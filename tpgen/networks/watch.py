@@ -15,18 +15,18 @@ from tpgen.kernels.runtime.native.identity import (
     can_test_identity,
     group_names_by_dict,
     make_identity_test,
-    read_names,
+    read_watched_names,
 )
 from tpgen.kernels.runtime.native.words import (
     MemoryWord,
-    bases_word,
-    cell_words,
-    class_word,
-    dict_word,
-    function_words,
-    list_words,
-    order_words,
-    slot_words,
+    read_cell_pointer,
+    read_class_pointer,
+    read_dict_order_words,
+    read_dict_pointer,
+    read_function_pointers,
+    read_list_words,
+    read_mro_pointer,
+    read_slot_words,
 )
 from tpgen.networks.parts import (
     FUNCTION,
@@ -86,7 +86,7 @@ class Watch:
         if not can_test_identity():
             return None, ()
         words: list[MemoryWord] = []
-        tables, unseen = read_names(self._tables), list[RecordedObject]()
+        tables, unseen = read_watched_names(self._tables), list[RecordedObject]()
         for whole in self._wholes:
             found, names = _SEEN.get(whole.parts, _nothing_to_watch)(whole.x)
             known = [word for word in found or () if word is not None]
@@ -140,13 +140,13 @@ def _memory_and_names_to_watch_in_object(x: Any) -> _MemoryAndNames:
     held = getattr(x, "__dict__", None)
     names, slots = [] if held is None else [_watch_all_names_of_dict(held)], slot_names(type(x))
     values = [getattr(x, name) for name in slots if hasattr(x, name)]
-    own: list[MemoryWord | None] = list((slot_words(x, values) or (None,)) if slots else ())
-    return (*own, class_word(x), *([] if held is None else [dict_word(x)])), names
+    own: list[MemoryWord | None] = list((read_slot_words(x, values) or (None,)) if slots else ())
+    return (*own, read_class_pointer(x), *([] if held is None else [read_dict_pointer(x)])), names
 
 
 def _memory_and_names_to_watch_in_dict(x: dict[Any, Any]) -> _MemoryAndNames:
     if type(x) is OrderedDict:
-        return order_words(x), [_watch_all_names_of_dict(x)]
+        return read_dict_order_words(x), [_watch_all_names_of_dict(x)]
     return ((), [_watch_all_names_of_dict(x)]) if type(x) is dict else _nothing_to_watch(x)
 
 
@@ -160,12 +160,12 @@ def _nothing_to_watch(_x: Any) -> _MemoryAndNames:
 
 
 _SEEN: dict[PartsOf, Callable[[Any], _MemoryAndNames]] = {
-    FUNCTION: lambda x: (function_words(x), ()),
-    LIST: lambda x: (list_words(x), ()) if type(x) is list else _nothing_to_watch(x),
-    closure_cell_content: lambda x: (cell_words(x), ()),
-    bases_of: lambda x: ([bases_word(x)], ()),
+    FUNCTION: lambda x: (read_function_pointers(x), ()),
+    LIST: lambda x: (read_list_words(x), ()) if type(x) is list else _nothing_to_watch(x),
+    closure_cell_content: lambda x: (read_cell_pointer(x), ()),
+    bases_of: lambda x: ([read_mro_pointer(x)], ()),
     names_of_class: lambda x: ((), [_watch_all_names_of_dict(class_table(x))]),
-    body_of: lambda x: ([class_word(x), dict_word(x)], ()),
+    body_of: lambda x: ([read_class_pointer(x), read_dict_pointer(x)], ()),
     attribute_names: lambda x: _memory_and_names_to_watch_in_dict(object.__getattribute__(x, "__dict__")),
     items_of: _memory_and_names_to_watch_in_dict,
     attributes_of: _memory_and_names_to_watch_in_object,

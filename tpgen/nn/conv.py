@@ -12,9 +12,9 @@ from tpgen.base.errors import InputError
 from tpgen.emitter.leaf import record_leaf_call
 from tpgen.kernels.rows import EDGE_PAIRS, EDGES
 from tpgen.kernels.runtime.batched import run_product
-from tpgen.kernels.runtime.description import describe, takes_pairs
+from tpgen.kernels.runtime.description import can_share_weights_of_edge_pairs, describe
 from tpgen.kernels.runtime.ops import kernel_conv
-from tpgen.kernels.runtime.pairs import rows_of_edges
+from tpgen.kernels.runtime.pairs import repeat_paired_rows
 from tpgen.nn.checks import check_edge_index, check_edge_index_fits
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.tensor_product import TensorProduct
@@ -119,7 +119,7 @@ class TensorProductConv(TensorProduct):
             nodes = x.shape[0] if num_nodes is None else num_nodes
             x, y, weight = self._check_and_convert_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
             return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._checked, paired=True)
-        return self.forward(x, y, rows_of_edges(weight, y.shape[0]), edge_src, edge_dst, num_nodes)
+        return self.forward(x, y, repeat_paired_rows(weight, y.shape[0]), edge_src, edge_dst, num_nodes)
 
     def _check_operands_and_convolve(
         self,
@@ -175,7 +175,7 @@ class TensorProductConv(TensorProduct):
         kernel = self._by_kernel = self.choice.strategy == "kernel"
         self._checked = describe(self.plan, self.layout, check_index=True) if kernel else ""
         self._trusting = describe(self.plan, self.layout, check_index=False) if kernel else ""
-        self._takes_pairs = kernel and takes_pairs(self.plan, self.layout, self.output_mask.dtype)
+        self._takes_pairs = kernel and can_share_weights_of_edge_pairs(self.plan, self.layout, self.output_mask.dtype)
 
     def __prepare_scriptable__(self) -> "TensorProductConv":
         return self  # without `right`, which a convolution has not

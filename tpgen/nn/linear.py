@@ -20,7 +20,7 @@ from tpgen.kernels.rows import ELEMENTS
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
-from tpgen.kernels.runtime.given import given_numbers
+from tpgen.kernels.runtime.given import as_floating_tensor
 from tpgen.nn.autocast import run_without_autocast, widen_to_one_dtype
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import (
@@ -321,7 +321,7 @@ class Linear(FormModule):
     def _check_and_convert_operands(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         like, plan = self.output_mask, self.plan
         named = {"features": x, "weight": w, "bias": b}
-        x, w, b = (given_numbers(name, value, like.dtype) for name, value in named.items())
+        x, w, b = (as_floating_tensor(name, value, like.dtype) for name, value in named.items())
         dtype, (x, w, b) = widen_to_one_dtype(like, x, w, b)
         check_operand("features", x, self._in_dim, self.irreps_in, dtype, like.device, "layer")
         if plan.f_in is not None and (x.dim() < 2 or x.shape[-2] != plan.f_in):

@@ -22,8 +22,8 @@ from tpgen.emitter.scripted import make_scriptable_caller
 from tpgen.form.polynomial import PolynomialForm
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
-from tpgen.kernels.runtime.given import given_numbers
-from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.kernels.runtime.given import as_floating_tensor
+from tpgen.kernels.runtime.polynomials import describe_polynomial, parse_polynomial_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import is_autocasting, run_without_autocast
 from tpgen.nn.checks import (
@@ -83,11 +83,11 @@ class PolynomialModule(PlannedModule):
 
     def sweep(self, call: str = "forward") -> PolynomialSweep:
         """One row's straight-line program for ``forward``, ``backward`` or a call's text."""
-        return describe_polynomial(self.plan).sweep(named_call(self.plan, call))
+        return describe_polynomial(self.plan).sweep(parse_polynomial_call(self.plan, call))
 
     def placement(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> PolynomialPlacement:
         """Kernel placement (tasks, scratch) of a call."""
-        return describe_polynomial(self.plan).placement(named_call(self.plan, call), dtype)
+        return describe_polynomial(self.plan).placement(parse_polynomial_call(self.plan, call), dtype)
 
     @property
     def graph(self) -> Emission:
@@ -96,7 +96,7 @@ class PolynomialModule(PlannedModule):
 
     def code(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
         """Generated C++ of a call."""
-        return describe_polynomial(self.plan).source(named_call(self.plan, call), dtype)
+        return describe_polynomial(self.plan).source(parse_polynomial_call(self.plan, call), dtype)
 
     # -- inspection --
 
@@ -229,7 +229,7 @@ class PolynomialModule(PlannedModule):
         )
 
     def _check_and_convert_dtype(self, name: str, x: Any) -> Tensor:
-        x = given_numbers(name, x, self._like.dtype)
+        x = as_floating_tensor(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
             self._adapt_constants_to_dtype_and_device(x)  # left there by a load, as no state says anything of it
         like = self._like

@@ -20,7 +20,7 @@ from tpgen.compiler.config import MODULE_FIELDS, Config, ModuleOptions, ProductO
 from tpgen.emitter.leaf import record_leaf_call
 from tpgen.emitter.streams import restoring_stream
 from tpgen.kernels.runtime.description import describe
-from tpgen.kernels.runtime.given import given_numbers
+from tpgen.kernels.runtime.given import as_floating_tensor
 from tpgen.nn.autocast import is_autocasting, run_without_autocast, widen_to_one_dtype
 from tpgen.nn.checks import check_batches, check_operand, check_plan, check_weight, join_weights, refuse_unknown_options
 from tpgen.nn.form_module import FormModule
@@ -256,9 +256,9 @@ class TensorProduct(FormModule):
     def _check_and_convert_operands(self, operands_and_dims: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
         like = self.output_mask
         operands_and_dims = {
-            name: (given_numbers(name, x, like.dtype), dim) for name, (x, dim) in operands_and_dims.items()
+            name: (as_floating_tensor(name, x, like.dtype), dim) for name, (x, dim) in operands_and_dims.items()
         }
-        w = given_numbers("weight", w, like.dtype)
+        w = as_floating_tensor("weight", w, like.dtype)
         if not self.weight_numel and (w.dtype, w.device) != (like.dtype, like.device):
             w = like.new_empty(w.shape)  # no numbers: they fit as they are
         dtype, (w, *operands) = widen_to_one_dtype(like, w, *(x for x, _ in operands_and_dims.values()))

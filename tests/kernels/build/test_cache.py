@@ -39,7 +39,7 @@ def test_clear_leaves_other_files_alone(fresh: Path) -> None:
 def test_clear_leaves_what_is_being_built_to_its_builder(fresh: Path) -> None:
     run_product()
     entry = Entry(fresh, libraries(fresh)[0].stem)
-    with entry.hold_lock():
+    with entry.hold_file_lock():
         assert build.cache_clear() == 0
         assert entry.is_intact()
     assert build.cache_clear() == 1
@@ -67,8 +67,8 @@ assert all(os.waitpid(child, 0)[1] == 0 for child in children)
 """
     ahead = (
         "import warnings; warnings.simplefilter('error')\n"
-        "from tpgen.kernels.runtime.call import call_of\n"
-        "plan_text = read_description(text).source(call_of(('out',)), torch.float32).text\n"
+        "from tpgen.kernels.runtime.call import make_product_call\n"
+        "plan_text = read_description(text).source(make_product_call(('out',)), torch.float32).text\n"
     )
     run_elsewhere(ahead + code)
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tpgen.kernels.build.cache import hold_lock
+from tpgen.kernels.build.cache import hold_file_lock
 
 
 def held_by_nobody(path: Path) -> bool:
-    with hold_lock(path, wait=False) as held:
+    with hold_file_lock(path, wait=False) as held:
         return held
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with hold_lock(path) as held:
+    with hold_file_lock(path) as held:
         assert held
         assert not held_by_nobody(path)
     assert held_by_nobody(path)
@@ -31,12 +31,12 @@ def test_a_lock_that_is_removed_is_no_lock(tmp_path: Path) -> None:
     path, inside, go = tmp_path / "lock", threading.Event(), threading.Event()
 
     def wait() -> None:
-        with hold_lock(path):
+        with hold_file_lock(path):
             inside.set()
             go.wait()
 
     thread = threading.Thread(target=wait)
-    with hold_lock(path):
+    with hold_file_lock(path):
         thread.start()
         path.unlink()
     inside.wait()
@@ -51,7 +51,7 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("words")
     (tmp_path / "lock").symlink_to(precious)
-    with pytest.raises(OSError, match="lock"), hold_lock(tmp_path / "lock"):
+    with pytest.raises(OSError, match="lock"), hold_file_lock(tmp_path / "lock"):
         pass
     assert precious.read_text() == "words"
 
@@ -62,31 +62,31 @@ def test_a_forked_child_holds_none(tmp_path: Path) -> None:
     code = """
 import os, sys, threading, time
 from pathlib import Path
-from tpgen.kernels.build.cache import hold_lock
+from tpgen.kernels.build.cache import hold_file_lock
 first, second = (Path(sys.argv[1]) / name for name in ("first", "second"))
 inside, go = threading.Event(), threading.Event()
 def hold():
-    with hold_lock(second):
+    with hold_file_lock(second):
         inside.set()
         go.wait()
 thread = threading.Thread(target=hold)
 thread.start()
 inside.wait()
 ready, done = os.pipe(), os.pipe()
-with hold_lock(first):
+with hold_file_lock(first):
     child = os.fork()
     if child == 0:
-        with hold_lock(first, wait=False) as held:
+        with hold_file_lock(first, wait=False) as held:
             os.write(ready[1], b"n" if not held else b"y")
         os.read(done[0], 1)
         os._exit(0)
     assert os.read(ready[0], 1) == b"n"
-    with hold_lock(first, wait=False) as held:
+    with hold_file_lock(first, wait=False) as held:
         assert not held
 go.set()
 thread.join()
 for path in (first, second):
-    with hold_lock(path, wait=False) as held:
+    with hold_file_lock(path, wait=False) as held:
         assert held, path
 os.write(done[1], b".")
 assert os.waitpid(child, 0)[1] == 0

@@ -12,7 +12,7 @@ from tests.kernels.test_build import run_product
 from tpgen.base.errors import BackendError
 from tpgen.kernels.build import processor
 from tpgen.kernels.build.build import LibraryRequest
-from tpgen.kernels.build.compiler import find_compiler, need_compiler, target
+from tpgen.kernels.build.compiler import find_compiler, need_compiler, cpu_target
 from tpgen.kernels.build.processor import SETS, cpu_features, instruction_set
 
 LEAST = SETS[-1].name  # which every machine of its kind has
@@ -21,7 +21,7 @@ LEAST = SETS[-1].name  # which every machine of its kind has
 def test_an_unknown_set_is_an_error_with_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_TARGET", "sse9")
     known = ", ".join(("native", *(each.name for each in SETS)))
-    for asked in (instruction_set, find_compiler, lambda: target(torch.float32), run_product):
+    for asked in (instruction_set, find_compiler, lambda: cpu_target(torch.float32), run_product):
         with pytest.raises(BackendError, match=f"unknown instruction set 'sse9'.*{known}: TPGEN_TARGET names one"):
             asked()
 
@@ -40,7 +40,7 @@ def test_a_set_that_the_machine_lacks_is_refused(each: processor.InstructionSet,
 def test_native_is_what_there_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_TARGET", name)
     assert cpu_features() in need_compiler().identity
-    assert any(flag.endswith("=native") for flag in need_compiler().always)
+    assert any(flag.endswith("=native") for flag in need_compiler().base_command)
 
 
 def test_a_named_set_has_one_key_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_a_named_set_has_one_key_on_every_machine(monkeypatch: pytest.MonkeyPatc
 
 def test_widths_follow_the_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_TARGET", LEAST)
-    assert (target(torch.float32).lanes, target(torch.float64).lanes) == (4, 2)
+    assert (cpu_target(torch.float32).lanes, cpu_target(torch.float64).lanes) == (4, 2)
 
 
 def test_the_length_of_vectors_on_arm_is_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

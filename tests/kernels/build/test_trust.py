@@ -14,7 +14,7 @@ from tests.kernels.test_build import libraries, run_product
 from tpgen.base.errors import BackendError
 from tpgen.kernels.build import build, trust
 from tpgen.kernels.build.compiler import need_compiler
-from tpgen.kernels.build.trust import check_private, make_private, read_own, resolve_parents
+from tpgen.kernels.build.trust import check_private, make_private, read_private_file, resolve_parents
 
 as_root = pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives files away")
 NOBODY = 65534
@@ -121,15 +121,15 @@ def test_a_library_that_is_not_the_users_own_is_built_again(unloaded: Path, tamp
     library.chmod(0o700)
     tamper(library)
     run_product()  # the other library says that it has no memory
-    assert read_own(library)[:4] == b"\x7fELF"
+    assert read_private_file(library)[:4] == b"\x7fELF"
 
 
 def test_files_of_the_users_own_are_read(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"content")
-    assert read_own(file) == b"content"
+    assert read_private_file(file) == b"content"
     file.chmod(0o666)
     with pytest.raises(PermissionError, match="is not a file that this user alone may write to"):
-        read_own(file)
+        read_private_file(file)
     with pytest.raises(OSError, match=r"file|directory"):
-        read_own(tmp_path)
+        read_private_file(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.cuda.fakes import FakeDriver
 from tpgen.kernels.arguments import KernelSpec
-from tpgen.kernels.runtime.native.runtime import runtime
+from tpgen.kernels.runtime.native.runtime import load_cpp_runtime
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
 
@@ -36,9 +36,9 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]
 @pytest.fixture
 def native_gpu(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """The same, with launches of which C++ makes all but the first of each kernel."""
-    native = runtime()
+    native = load_cpp_runtime()
     assert native is not None
     monkeypatch.setattr(native, "_numbers", {})  # what C++ launched in a test before belongs to the driver of that one
-    native.use_driver("cpu", gpu.entry_points)
+    native.set_driver_functions("cpu", gpu.entry_points)
     yield gpu
-    native.use_driver("cpu", None)
+    native.set_driver_functions("cpu", None)

@@ -9,7 +9,7 @@ from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_form, place_polynomial
-from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, parse_polynomial_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 
@@ -62,7 +62,7 @@ class Call:
 
     def source(self, arch: int) -> CudaSource:
         plan = POLYNOMIALS[self.problem].plan
-        sweep = describe_polynomial(plan).sweep(named_call(plan, self.call))
+        sweep = describe_polynomial(plan).sweep(parse_polynomial_call(plan, self.call))
         return generate_cuda(place_polynomial(plan, sweep, self.dtype, chip_of(arch)))
 
     def __str__(self) -> str:

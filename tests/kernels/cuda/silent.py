@@ -14,7 +14,7 @@ import pytest
 from tests.kernels.cuda.fakes import FakeDriver
 from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.cuda.driver import EntryPoints
-from tpgen.kernels.runtime.native.runtime import runtime
+from tpgen.kernels.runtime.native.runtime import load_cpp_runtime
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
 
 _SILENT = """
@@ -47,9 +47,9 @@ def use(silent: Any, stream: int = 7, code: int = 0, capture: int = 0) -> None:
     names = ("fake_stream", "fake_capturing", "fake_push", "fake_pop", "fake_launch")
     addresses = [ctypes.cast(getattr(silent, name), ctypes.c_void_p).value or 0 for name in names]
     silent.fake_set(*map(ctypes.c_int64, (stream, code, capture)))
-    native = runtime()
+    native = load_cpp_runtime()
     assert native is not None
-    native.use_driver("cpu", EntryPoints(*addresses))
+    native.set_driver_functions("cpu", EntryPoints(*addresses))
 
 
 class Silent(FakeDriver):

@@ -20,7 +20,7 @@ from tpgen.form.reference import reference_product
 from tpgen.kernels.cuda.orders import sort_by_owner
 from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime import forms
-from tpgen.kernels.runtime.call import FormCall, opening_text
+from tpgen.kernels.runtime.call import FormCall, product_call_text
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.ops import describe, kernel_product
 from tpgen.kernels.runtime.runtime import Kernels
@@ -254,7 +254,7 @@ def test_what_does_not_fit_is_left_to_python(silent: Any) -> None:
     ]
     changed = [call._replace(tensors=tensors) for tensors in (*wrong, [x1, x2, w])]
     changed += [with_ends(call, x, dst) for x in (None, src[1:], src.clone())]
-    changed.append(call._replace(call=opening_text("x1", "x2")))
+    changed.append(call._replace(call=product_call_text("x1", "x2")))
     for one in changed:
         assert not kernels.compute_in_cpp(one), one
     assert silent.fake_count(0) == 3
@@ -292,7 +292,7 @@ def test_derivatives_of_two_orders_are_launched_in_cpp(native_gpu: FakeDriver, m
     wanted = second(lambda: reference_product(PLANS["rows"], *leaves))
     for again in (False, True):
         if again:
-            monkeypatch.setattr(Kernels, "_run", None)
+            monkeypatch.setattr(Kernels, "_check_and_run", None)
         found = second(lambda: kernel_product(*leaves, call.description))
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
@@ -315,7 +315,7 @@ def test_gradients_are_compiled_beside_the_forward(native_gpu: FakeDriver) -> No
 
 def test_a_gradient_alone_is_compiled_ahead(native_gpu: FakeDriver) -> None:
     call = call_of("rows")
-    Kernels(call.description).build_together([opening_text("w")], call.tensors[0], ())
+    Kernels(call.description).build_kernels_in_parallel([product_call_text("w")], call.tensors[0], ())
     assert [source.placement.opened for source in native_gpu.sources] == [("w",)]
     assert "cuLibraryLoadData" not in native_gpu.calls
 

@@ -22,8 +22,8 @@ from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_form
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.rows import DESTINATIONS, EDGES, SOURCES, RowIndex
-from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import Description
+from tpgen.kernels.runtime.call import make_product_call
+from tpgen.kernels.runtime.description import ProductDescription
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import path_terms
 from tpgen.planner.linear import make_linear_plan
@@ -126,8 +126,8 @@ def wanted(case: Case, given: dict[str, Tensor], gather: tuple[Tensor, Tensor] |
         form = form_of(case.plan, case.layout)
         there = {operand.name for operand in form.operands}  # of a linear layer without x2
         return interpret(make_sweep(path_terms(form), tuple(filter(there.__contains__, case.opened))), form, given)
-    description = Description(case.plan, (case.layout,) * 3)
-    spec = KernelSpec(description, call_of(case.opened), torch.float64, EDGES)
+    description = ProductDescription(case.plan, (case.layout,) * 3)
+    spec = KernelSpec(description, make_product_call(case.opened), torch.float64, EDGES)
     results = {name: torch.empty_like(given[name]) for name in case.opened}
     src, dst = gather
     edges = RowIndex(SOURCES, src, len(given["x1"])), RowIndex(DESTINATIONS, dst, len(given["out"]))

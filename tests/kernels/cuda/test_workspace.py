@@ -18,9 +18,9 @@ from tpgen.kernels.cuda.placement import cuda_target, place_cuda, place_polynomi
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.rows import DESTINATIONS, EDGES, ELEMENTS, SOURCES, RowIndex
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.call import call_of as slots_of
+from tpgen.kernels.runtime.call import make_product_call as slots_of
 from tpgen.kernels.runtime.ops import describe, kernel_product
-from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.kernels.runtime.polynomials import describe_polynomial, parse_polynomial_call
 from tpgen.kernels.runtime.workspace import count_call_workspace
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
@@ -106,7 +106,7 @@ def test_polynomials_have_sums_of_tasks() -> None:
     problem = POLYNOMIALS["mace-contraction"]
     plan, elements = problem.plan, RowIndex(ELEMENTS, None, problem.elements)
     sizes = CallSizes(torch.device("cuda"), 512, problem.channels, (elements,))
-    call = named_call(plan, "backward")
+    call = parse_polynomial_call(plan, "backward")
     sweep, parts = describe_polynomial(plan).sweep(call), list[int]()
     for dtype in ("float32", "bfloat16"):  # computed in float32
         launches = plan_launches(place_polynomial(plan, sweep, dtype, chip_of(90)), sizes)

@@ -308,9 +308,9 @@ def test_targets_agree(name: str, index: Tensor | None) -> None:
         signature = kernels.signature(str(call), (ELEMENTS,))
         tensors += [torch.randn(s, dtype=torch.float64) for s in _more(plan, call, tensors)]
         own = FormCall(tensors, [] if index is None else [index], plan.to_json(), str(call), (ELEMENTS,))
-        counts = signature.count_axes(own)
+        counts = signature.measure_axes(own)
         spec = KernelSpec(kernels.description, call, torch.float64, (ELEMENTS,))
-        indices = kernels.indices(own, counts)
+        indices = kernels.prepare_row_indices(own, counts)
         found = []
         for target in (KERNEL_TARGETS["cpp"], INTERPRETER):
             results = [torch.empty(s, dtype=torch.float64) for s in signature.result_shapes(tensors, counts)]

@@ -18,7 +18,7 @@ from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
-from tpgen.kernels.sweep.terms import SLOTS, raised_call
+from tpgen.kernels.sweep.terms import SLOTS, make_second_derivative_call
 from tpgen.nn.linear import Linear
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
@@ -100,14 +100,14 @@ def test_smaller_numbers(edges: bool, dtype: torch.dtype, tolerance: float) -> N
 def test_any_cotangents_and_slots(opened: tuple[str, ...], raised: tuple[str, ...], layout: str) -> None:
     """Of compiled kernels and of the interpreter."""
     plan = SMALL.remade(shared_weights=True)
-    text, call = describe(plan, layout), str(raised_call(opened, raised))
+    text, call = describe(plan, layout), str(make_second_derivative_call(opened, raised))
     shapes = {"x1": (ROWS, 32), "x2": (ROWS, 4), "w": (plan.weight_numel,), "out": (ROWS, plan.irreps_out.dim)}
     draw = torch.Generator().manual_seed(2)
     tensors = [torch.randn(shapes[o], generator=draw, dtype=torch.float64) for o in (*SLOTS, *raised)]
-    found = forms.run(FormCall(tensors, (), text, call))
+    found = forms.run_kernels(FormCall(tensors, (), text, call))
     with expanding():
-        torch.testing.assert_close(found, forms.run(FormCall(tensors, (), text, call)))
-    spec = KernelSpec(kernels_of(text).description, raised_call(opened, raised), torch.float64)
+        torch.testing.assert_close(found, forms.run_kernels(FormCall(tensors, (), text, call)))
+    spec = KernelSpec(kernels_of(text).description, make_second_derivative_call(opened, raised), torch.float64)
     results = [torch.empty_like(x) for x in found]
     INTERPRETER.load(spec)(KernelCall(tensors, results, ROWS))
     torch.testing.assert_close(found, results)
@@ -118,7 +118,7 @@ def test_force_training_takes_one_kernel(monkeypatch: pytest.MonkeyPatch) -> Non
     run = Kernels.compute_in_cpp
 
     def counted(self: Kernels, call: FormCall) -> Sequence[Tensor]:
-        calls.add(self.description.opened_and_raised(call.slots)[1])
+        calls.add(self.description.computed_and_cotangent_operands(call.slots)[1])
         return run(self, call)
 
     monkeypatch.setattr(Kernels, "compute_in_cpp", counted)
@@ -141,7 +141,7 @@ def test_mixing_modes_are_expanded() -> None:
 def test_a_batch_over_the_operator(batched: tuple[str, ...], opens_weights: bool, shared: bool) -> None:
     plan = SMALL.remade(shared_weights=shared)
     opened = ("x1", "w", "out") if opens_weights else ("x1", "out")
-    call = raised_call(opened, ("x1", "w"))
+    call = make_second_derivative_call(opened, ("x1", "w"))
     numel = plan.weight_numel
     shapes = {"x1": (NODES, 32), "x2": (ROWS, 4), "w": (numel,) if shared else (ROWS, numel), "out": (NODES, 32)}
     shapes["out"] = (NODES, plan.irreps_out.dim)
@@ -162,7 +162,7 @@ def test_a_batch_over_the_operator(batched: tuple[str, ...], opens_weights: bool
 
 
 def test_shapes_without_values_and_in_a_graph() -> None:
-    text, call = describe(SMALL), str(raised_call(("x1", "out"), ("x2", "w")))
+    text, call = describe(SMALL), str(make_second_derivative_call(("x1", "out"), ("x2", "w")))
     tensors = [torch.randn(ROWS, n) for n in (32, 4, SMALL.weight_numel, SMALL.irreps_out.dim, 4, SMALL.weight_numel)]
     inputs = (tensors, [], text, call)
     torch.library.opcheck(torch.ops.tpgen.form, inputs, test_utils=("test_schema", "test_faketensor"))

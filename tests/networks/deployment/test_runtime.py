@@ -15,12 +15,12 @@ from tests.kernels.plans import gradients, operands
 from tests.machine import needs_compiler
 from tests.networks.deployment.elsewhere import LIBRARY, run_without_tpgen
 from tpgen.kernels.rows import parse_row_rules
-from tpgen.kernels.runtime.call import opening_text
+from tpgen.kernels.runtime.call import product_call_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_conv, kernel_product
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.runtime import kernels_of as forms
-from tpgen.kernels.sweep.terms import SLOTS, raised_call
+from tpgen.kernels.sweep.terms import SLOTS, make_second_derivative_call
 from tpgen.networks.deployment import runtime
 from tpgen.networks.deployment.runtime import NeededKernel
 from tpgen.planner.contraction import make_contraction_plan
@@ -37,7 +37,7 @@ def listed(text: str, call: str, rows: str = "") -> list[NeededKernel]:
     return [NeededKernel(text, torch.float64, call, str(part), rows) for part in parts]
 
 
-FORWARD, BACKWARD = opening_text("out"), opening_text("x1", "x2", "w")
+FORWARD, BACKWARD = product_call_text("out"), product_call_text("x1", "x2", "w")
 
 
 UNKNOWN = (
@@ -182,7 +182,10 @@ def test_second_derivatives_of_a_convolution(tmp_path: Path) -> None:
     src, dst = torch.tensor([[0, 3, 1, 2, 2], [1, 0, 3, 3, 0]])
     nodes = [x1[:4], x2, w, g[:4]]
     tensors = nodes + [x.flip(0) for x in nodes[:3]]
-    right, wrong = ((tensors, [at, dst], TEXT, str(raised_call(SLOTS, SLOTS[:3])), "src dst") for at in (src, src + 9))
+    right, wrong = (
+        (tensors, [at, dst], TEXT, str(make_second_derivative_call(SLOTS, SLOTS[:3])), "src dst")
+        for at in (src, src + 9)
+    )
     said = check_calls(tmp_path, [right, contraction(weights_of_contraction(3), torch.tensor([2, 0, 1]))], [wrong])
     assert said == ["tpgen: edge_src holds an index out of range"]
 

@@ -27,8 +27,8 @@ from tpgen.base.progress import announce
 from tpgen.base.remember import Shelf, RegisteredCache, register_cache
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import Entry
-from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, openmp_runtime
-from tpgen.kernels.build.rehearsal import has_rehearsal, rehearse
+from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, find_openmp_runtime
+from tpgen.kernels.build.rehearsal import has_dry_run, start_dry_run
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.parts import translation_unit_flags
 
@@ -59,7 +59,7 @@ _single_threaded = True  # whether this process had a single thread when it was 
 
 @dataclass(frozen=True)
 class LibraryRequest:
-    """A library to load: source, entry function, links, kind of file."""
+    """A library to load: C++ source, entry function, linked libraries, kind of file."""
 
     text: str
     entry: str = ENTRY
@@ -78,79 +78,79 @@ def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[...
     Raises `BackendError` without a compiler, `KernelError` if compilation fails or failed before.
     """
     wanted = LibraryRequest(text)
-    if has_rehearsal() and not _is_built(wanted):
-        rehearse()
+    if has_dry_run() and not _is_built(wanted):
+        start_dry_run()
     function = getattr(load_library(wanted), ENTRY)
     function.argtypes = [*[ctypes.c_void_p] * addresses, *[ctypes.c_int64] * numbers]
     function.restype = ctypes.c_int
     return function
 
 
-def _is_built(wanted: LibraryRequest) -> bool:
-    key = wanted.key(need_compiler())
-    return key in _loaded or cache.finished_entry(key, wanted.kind) is not None
+def _is_built(request: LibraryRequest) -> bool:
+    key = request.key(need_compiler())
+    return key in _loaded or cache.find_intact_entry(key, request.kind) is not None
 
 
-def address_of(function: Any) -> int | None:
+def get_function_address(function: Any) -> int | None:
     """Address of a compiled function; None for a Python function."""
     with suppress(ctypes.ArgumentError):
         return ctypes.cast(function, ctypes.c_void_p).value
     return None
 
 
-def load_library(wanted: LibraryRequest) -> ctypes.CDLL:
+def load_library(request: LibraryRequest) -> ctypes.CDLL:
     """Load a library; compile if not cached.  Raises as `load_kernel`."""
     compiler = need_compiler()
-    key = wanted.key(compiler)
+    key = request.key(compiler)
     with _guard.lock:
         lock = _key_locks.setdefault(key, threading.Lock())
     with lock:
         if key not in _loaded:
-            _loaded[key] = _load_unless_compiler_refused(key, wanted, compiler)
+            _loaded[key] = _load_unless_compiler_refused(key, request, compiler)
         return _loaded[key]
 
 
-def _load_unless_compiler_refused(key: str, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
+def _load_unless_compiler_refused(key: str, request: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
     tried = f"{compiler} {key}"  # two compilers of one version may be two programs
     if before := _refused.get(tried):
         raise KernelError(str(before), before.reason)
     try:
-        return _load_or_build(key, wanted, compiler)
+        return _load_or_build(key, request, compiler)
     except KernelError as error:
         _refused[tried] = error.with_traceback(None)
         raise
 
 
-def _load_or_build(key: str, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
-    found = cache.finished_entry(key, wanted.kind)
+def _load_or_build(key: str, request: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
+    found = cache.find_intact_entry(key, request.kind)
     if found:
         with suppress(BackendError):  # removed in between, or broken: seen to under the lock
-            return _open_library(found.library, wanted)
-    return cache.with_fallback_directory(lambda directory: _build_and_publish_entry(Entry(directory, key, wanted.kind), wanted, compiler))
+            return _open_library(found.library, request)
+    return cache.call_with_cache_directory(lambda directory: _build_and_publish_entry(Entry(directory, key, request.kind), request, compiler))
 
 
-def _build_and_publish_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
+def _build_and_publish_entry(entry: Entry, request: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
     # compile, test and publish a library, unless another process was faster
-    with entry.hold_lock():
+    with entry.hold_file_lock():
         if entry.is_intact():
             with suppress(BackendError):  # whole and yet not to be loaded: once more
-                return _open_library(entry.library, wanted)
-        if refusal := entry.read_refusal():
+                return _open_library(entry.library, request)
+        if refusal := entry.read_compiler_refusal():
             raise KernelError(*refusal)
         _announce_first_compilation()
-        cache.write_atomically(entry.source, wanted.text)
-        built = entry.new_file(entry.library.suffix)
+        cache.write_atomically(entry.source, request.text)
+        built = entry.create_temporary_file(entry.library.suffix)
         try:
-            _compile_library(compiler, entry, built, wanted.links)
-            _test_library_in_subprocess(compiler, built, wanted)
-            entry.publish(built)
+            _compile_library(compiler, entry, built, request.links)
+            _test_library_in_subprocess(compiler, built, request)
+            entry.publish_library(built)
         except KernelError as error:
             if error.reason.startswith(f"{entry.source}:"):  # of the text: nothing else about this machine can mend it
-                entry.record_refusal(str(error), error.reason)
+                entry.record_compiler_refusal(str(error), error.reason)
             raise
         finally:
             built.unlink(missing_ok=True)
-        return _open_library(entry.library, wanted)
+        return _open_library(entry.library, request)
 
 
 _announced = threading.Event()
@@ -170,22 +170,22 @@ def _note_whether_process_has_one_thread() -> None:
         _single_threaded = False
 
 
-def _forget_threads_of_parent() -> None:
+def _reset_threads_after_fork() -> None:
     # the child has no threads, but copies of locks that threads held
     _key_locks.clear()
     # GNU's OpenMP runtime would wait for ever for the pool of threads that the parent had started
-    if not _single_threaded and Path(openmp_runtime()).name.startswith("libgomp"):
+    if not _single_threaded and Path(find_openmp_runtime()).name.startswith("libgomp"):
         torch.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_note_whether_process_has_one_thread, after_in_child=_forget_threads_of_parent)
+    os.register_at_fork(before=_note_whether_process_has_one_thread, after_in_child=_reset_threads_after_fork)
 
 
-def _open_library(library: Path, wanted: LibraryRequest) -> ctypes.CDLL:
+def _open_library(library: Path, request: LibraryRequest) -> ctypes.CDLL:
     try:
         opened = ctypes.CDLL(str(library))
-        getattr(opened, wanted.entry)
+        getattr(opened, request.entry)
         return opened
     except (OSError, AttributeError) as error:
         raise KernelError(
@@ -194,7 +194,7 @@ def _open_library(library: Path, wanted: LibraryRequest) -> ctypes.CDLL:
         ) from error
 
 
-def load_all(texts: Sequence[str]) -> None:
+def load_kernels_in_parallel(texts: Sequence[str]) -> None:
     """Compile and load several kernel sources in parallel."""
     with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), count_cores())) as pool:
         for future in [pool.submit(load_kernel, text) for text in texts]:
@@ -214,14 +214,14 @@ getattr(ctypes.CDLL(library), entry)
 """
 
 
-def _test_library_in_subprocess(compiler: Compiler, library: Path, wanted: LibraryRequest) -> None:
+def _test_library_in_subprocess(compiler: Compiler, library: Path, request: LibraryRequest) -> None:
     # a broken library may end the process that loads the library
     python = get_executable()
     if not python:  # an embedded interpreter that names none
-        _open_library(library, wanted)
+        _open_library(library, request)
         return
-    before = [*([compiler.runtime] if compiler.runtime else []), *wanted.links]
-    command = [os.fsdecode(python), "-I", "-S", "-c", _TRIAL, wanted.entry, str(library), *before]
+    before = [*([compiler.runtime] if compiler.runtime else []), *request.links]
+    command = [os.fsdecode(python), "-I", "-S", "-c", _TRIAL, request.entry, str(library), *before]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     if done.returncode != 0:
         reason = (done.stderr.splitlines() or [f"loading it ends a process with {done.returncode}"])[-1]
@@ -236,24 +236,20 @@ def _test_library_in_subprocess(compiler: Compiler, library: Path, wanted: Libra
 
 
 def _compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequence[str] = ()) -> None:
-    """Compile an entry's source into the file ``library``, parts in parallel.
-
-    Raises `KernelError` if the compiler fails, `OSError` if the disk is full.
-    """
     units = translation_unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * count_cores(), _MOST_UNITS) if count_cores() > 1 else 1)
     if len(units) == 1:
-        _run_compiler(compiler.command([entry.source], library, links, *units), entry)
+        _run_compiler(compiler.make_command([entry.source], library, links, *units), entry)
         return
     made: list[Path] = []
     try:
-        made += (entry.new_file(".o") for _ in units)
+        made += (entry.create_temporary_file(".o") for _ in units)
         compiled = [["-c", str(entry.source), "-o", str(file)] for file in made]
-        commands = [[*compiler.always, *flags, *unit] for flags, unit in zip(units, compiled, strict=True)]
+        commands = [[*compiler.base_command, *flags, *unit] for flags, unit in zip(units, compiled, strict=True)]
         with ThreadPoolExecutor(len(units)) as pool:
             # the last first: they take longest
             for done in [pool.submit(_run_compiler, command, entry) for command in reversed(commands)]:
                 done.result()
-        _run_compiler(compiler.command(made, library, links), entry)
+        _run_compiler(compiler.make_command(made, library, links), entry)
     finally:
         for file in made:
             file.unlink(missing_ok=True)

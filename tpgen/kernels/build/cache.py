@@ -1,7 +1,4 @@
-"""Cache of compiled kernels: files in a private directory, named by a hash of source, flags, compiler and processor.
-
-Loaders rebuild a library with a wrong checksum or owner, and refuse a directory that another user can change.
-"""
+"""Cache of compiled kernels: files in a private directory, named by a hash of source, flags, compiler and processor."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from tpgen.base.errors import BackendError
 from tpgen.base.text import quantity
-from tpgen.kernels.build.trust import check_private, resolve_parents, make_private, read_own
+from tpgen.kernels.build.trust import check_private, resolve_parents, make_private, read_private_file
 
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
 KERNEL, RUNTIME, CUBIN, PROGRAM = ".so", ".runtime", ".cubin", ".pt2"
@@ -40,7 +37,7 @@ _CACHE_FILE = re.compile(rf"({re.escape(_NEW)})?([0-9a-f]{{32}})({'|'.join(map(r
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """Directory, kernels and bytes of the cache."""
+    """Directory, number of kernels and bytes of the cache."""
 
     path: str
     entries: int
@@ -72,44 +69,40 @@ class Entry:
     def is_intact(self) -> bool:
         """Whether the library matches its checksum."""
         try:
-            return read_own(self.file_with_suffix(".sha256")) == _checksum(read_own(self.library))
+            return read_private_file(self.file_with_suffix(".sha256")) == _checksum(read_private_file(self.library))
         except OSError:
             return False
 
-    def new_file(self, suffix: str) -> Path:
+    def create_temporary_file(self, suffix: str) -> Path:
         """Create an empty temporary file beside the library."""
         handle, name = tempfile.mkstemp(dir=self.directory, prefix=f"{_NEW}{self.key}{suffix}-")
         os.close(handle)
         return Path(name)
 
-    def publish(self, built: Path) -> None:
+    def publish_library(self, built_library: Path) -> None:
         """Move a built library into place, with its checksum."""
-        built.chmod(0o700)  # a linker gives what the umask leaves
-        checksum = _checksum(built.read_bytes())
-        os.replace(built, self.library)
+        built_library.chmod(0o700)  # a linker gives what the umask leaves
+        checksum = _checksum(built_library.read_bytes())
+        os.replace(built_library, self.library)
         write_atomically(self.file_with_suffix(".sha256"), checksum.decode())
 
-    def record_refusal(self, message: str, reason: str) -> None:
-        """Record that the compiler refuses the source."""
+    def record_compiler_refusal(self, message: str, reason: str) -> None:
         write_atomically(self.file_with_suffix(_REFUSAL), f"{reason}\n{message}")
 
-    def read_refusal(self) -> tuple[str, str] | None:
-        """Message and reason recorded by `record_refusal`, or None."""
+    def read_compiler_refusal(self) -> tuple[str, str] | None:
+        """Message and reason of the compiler's recorded failure, or None."""
         with suppress(OSError):
-            reason, _, message = read_own(self.file_with_suffix(_REFUSAL)).decode("utf-8", "replace").partition("\n")
+            reason, _, message = read_private_file(self.file_with_suffix(_REFUSAL)).decode("utf-8", "replace").partition("\n")
             return message, reason
         return None
 
-    def hold_lock(self, wait: bool = True) -> AbstractContextManager[bool]:
-        return hold_lock(self.file_with_suffix(_LOCK), wait)
+    def hold_file_lock(self, wait: bool = True) -> AbstractContextManager[bool]:
+        return hold_file_lock(self.file_with_suffix(_LOCK), wait)
 
 
 @contextmanager
-def hold_lock(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file; yield whether the lock is held.
-
-    Without ``wait``, yield False if another process holds the lock.
-    """
+def hold_file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file; without ``wait``, yield False if another process does."""
     file = FileLock(path, mode=0o600)
     try:
         file.acquire(blocking=wait)
@@ -123,7 +116,7 @@ def hold_lock(path: Path, wait: bool = True) -> Iterator[bool]:
 
 
 def key_of(*parts: str | int) -> str:
-    """Name of an entry: a hash of all that determines the entry."""
+    """Name of a cache entry: a hash of ``parts``."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -143,20 +136,19 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def default_directory() -> Path:
+def default_cache_directory() -> Path:
     """Return ``$TPGEN_CACHE_DIR/kernels``, else ``tpgen/kernels`` in the user's cache directory."""
     named = os.environ.get("TPGEN_CACHE_DIR")
     if named:
         return resolve_parents(Path(named) / "kernels")
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # a user without a home: no place of their own, see `current_directory`
+    except RuntimeError:  # a user without a home: no place of their own, see `open_cache_directory`
         base = os.devnull
     return resolve_parents(Path(base) / "tpgen" / "kernels")
 
 
-def _why_unwritable(wanted: Path) -> str:
-    """Create a private directory; return why files cannot be written, or an empty text."""
+def _why_directory_is_unwritable(wanted: Path) -> str:
     try:
         make_private(wanted)
         check_private(wanted)
@@ -169,22 +161,22 @@ def _why_unwritable(wanted: Path) -> str:
 
 @cache
 def _create_and_check_directory(wanted: Path) -> Path:
-    reason = _why_unwritable(wanted)
+    reason = _why_directory_is_unwritable(wanted)
     return make_temporary_cache(str(wanted), reason) if reason else wanted
 
 
-def current_directory() -> Path:
+def open_cache_directory() -> Path:
     """Return the cache directory, created and checked; a temporary one if not writable.
 
     Raises `BackendError` if another user can change the directory.
     """
-    return _create_and_check_directory(default_directory())
+    return _create_and_check_directory(default_cache_directory())
 
 
-def check_lasting() -> None:
+def check_cache_is_lasting() -> None:
     """Raise `BackendError` if the cache cannot outlive this process."""
-    wanted = default_directory()
-    if reason := _why_unwritable(wanted):
+    wanted = default_cache_directory()
+    if reason := _why_directory_is_unwritable(wanted):
         raise BackendError(
             f"nothing can be kept in the kernel cache {wanted} ({reason}): set TPGEN_CACHE_DIR to a directory that can "
             "be written"
@@ -214,28 +206,28 @@ def make_temporary_cache(wanted: str, reason: str) -> Path:
     return Path(made)
 
 
-def with_fallback_directory(make: Callable[[Path], Made]) -> Made:
-    """Return ``make`` of the cache directory, or after `OSError` of a temporary one.
+def call_with_cache_directory(function: Callable[[Path], Made]) -> Made:
+    """Return ``function`` of the cache directory, or after `OSError` of a temporary one.
 
     Raises `BackendError` if both fail.
     """
-    directory = current_directory()
+    directory = open_cache_directory()
     try:
-        return make(directory)
+        return function(directory)
     except OSError as error:  # the directory went away, became read-only or filled up
         forget_directory()
         instead = make_temporary_cache(str(directory), error.strerror or str(error))
     try:
-        return make(instead)
+        return function(instead)
     except OSError as again:
         raise BackendError(
             f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room"
         ) from again
 
 
-def finished_entry(key: str, kind: str = KERNEL) -> Entry | None:
-    """Entry of an intact cached library, or None.  Raises as `current_directory`."""
-    wanted = Entry(default_directory(), key, kind)
+def find_intact_entry(key: str, kind: str = KERNEL) -> Entry | None:
+    """Entry of an intact cached library, or None.  Raises as `open_cache_directory`."""
+    wanted = Entry(default_cache_directory(), key, kind)
     try:
         check_private(wanted.directory)
     except OSError:
@@ -253,7 +245,7 @@ def _cache_files_by_key(path: Path) -> Iterator[tuple[str, Path]]:
 
 def info() -> CacheInfo:
     """Count kernels and bytes in the cache directory."""
-    path, size, kernels = current_directory(), 0, 0
+    path, size, kernels = open_cache_directory(), 0, 0
     for key, file in _cache_files_by_key(path):
         with suppress(FileNotFoundError):  # another process clears the cache
             size += file.lstat().st_size
@@ -266,7 +258,7 @@ def clear() -> int:
 
     Loaded kernels stay usable; entries under construction and foreign files remain.
     """
-    path = current_directory()
+    path = open_cache_directory()
     entries: dict[str, list[Path]] = {}
     for key, file in _cache_files_by_key(path):
         entries.setdefault(key, []).append(file)
@@ -275,7 +267,7 @@ def clear() -> int:
 
 def _remove_entry(entry: Entry, files: list[Path]) -> bool:
     # whether the entry had a library
-    with entry.hold_lock(wait=False) as held:
+    with entry.hold_file_lock(wait=False) as held:
         if not held:
             return False
         found = entry.library.exists() or entry.file_with_suffix(CUBIN).exists()

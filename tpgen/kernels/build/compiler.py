@@ -65,17 +65,17 @@ class Compiler:
     def __str__(self) -> str:
         return shlex.join(self.program)
 
-    def command(
+    def make_command(
         self, sources: Sequence[Path], library: Path, links: Sequence[str] = (), flags: Sequence[str] = ()
     ) -> list[str]:
         """Command line that compiles and links ``sources`` into ``library``."""
         # The runtime's file, without default libraries: a second OpenMP runtime would start a second pool of threads.
         libraries = [self.runtime, "-lc", *_HELPERS] if self.runtime else []
-        return [*self.always, *flags, *map(str, sources), "-o", str(library), *libraries, *links]
+        return [*self.base_command, *flags, *map(str, sources), "-o", str(library), *libraries, *links]
 
     @property
-    def always(self) -> list[str]:
-        """Program and flags of every command."""
+    def base_command(self) -> list[str]:
+        """Program and flags that every command begins with."""
         threads = ["-DTPGEN_THREADS", "-nostdlib"] if self.runtime else []
         return [*self.program, *FLAGS, *self.instructions.flags, *self._old_gcc_flags, *threads]
 
@@ -85,7 +85,7 @@ class Compiler:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """All that determines the binary besides the source."""
+        """Texts that determine the binary, besides the source: for cache keys."""
         flags = (*self.program[1:], *FLAGS, *self.instructions.flags)
         texts = (_OLD_GCC.read_text(encoding="utf-8"),) if self._old_gcc_flags else ()
         return (self.version, *flags, *texts, Path(self.runtime).name, self.instructions.identity)
@@ -97,7 +97,7 @@ def find_compiler() -> Compiler | None:
     Raises `BackendError` if this machine cannot run ``TPGEN_TARGET``.
     """
     found = _first_usable_compiler(os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", ""), os.environ.get("PATH", ""))
-    return found and Compiler(*found, openmp_runtime(), instruction_set())
+    return found and Compiler(*found, find_openmp_runtime(), instruction_set())
 
 
 def list_compilers() -> tuple[tuple[str, str], ...]:
@@ -191,7 +191,7 @@ def _version_line_or_why_unknown(program: Sequence[str]) -> str:
 
 
 @lru_cache(maxsize=1)
-def openmp_runtime() -> str:
+def find_openmp_runtime() -> str:
     """Path of the OpenMP runtime that torch loaded, or empty."""
     names = ("libgomp", "libomp", "libiomp5")
     try:
@@ -205,7 +205,7 @@ def openmp_runtime() -> str:
     return next(iter(ours + fitting), "")
 
 
-def target(dtype: torch.dtype) -> Target:
+def cpu_target(dtype: torch.dtype) -> Target:
     """CPU target of kernels in a dtype; raises `BackendError` if unsupported."""
     if dtype not in DTYPES:
         raise BackendError(unknown("kernel dtype", str(dtype), map(str, DTYPES)))

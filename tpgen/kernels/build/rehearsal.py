@@ -1,7 +1,4 @@
-"""Compile all missing kernels of a computation in parallel.
-
-Another thread *rehearses* the computation: starts each compilation, takes zeros for results.
-"""
+"""Compile all missing kernels of a computation in parallel."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from threading import Lock, Thread
 _Computation = Callable[[], object]
 
 
-class _Rehearsal:
-    """A computation that `run` runs on zeros once, to begin all compilations."""
+class _DryRun:
+    """A computation to run once on zeros, so that all compilations begin."""
 
     def __init__(self, compute: _Computation, threads: int) -> None:
         self._compute: _Computation | None = compute
@@ -54,34 +51,33 @@ class _TaskPool:
             self.pool.submit(task)
 
 
-_rehearsal: ContextVar[_Rehearsal | None] = ContextVar("rehearsal of what this thread computes", default=None)
+_rehearsal: ContextVar[_DryRun | None] = ContextVar("rehearsal of what this thread computes", default=None)
 _tasks: ContextVar[_TaskPool | None] = ContextVar("what this thread's rehearsal has begun", default=None)
 
 
 @contextmanager
-def rehearsed_by(compute: _Computation, threads: int) -> Iterator[None]:
+def dry_run_before_compiling(compute: _Computation, threads: int) -> Iterator[None]:
     """Context: the first missing kernel runs ``compute`` on zeros, to compile all kernels by ``threads``."""
-    token = _rehearsal.set(_Rehearsal(compute, threads))
+    token = _rehearsal.set(_DryRun(compute, threads))
     try:
         yield
     finally:
         _rehearsal.reset(token)
 
 
-def has_rehearsal() -> bool:
-    """Whether this thread is inside `rehearsed_by`."""
+def has_dry_run() -> bool:
     return _rehearsal.get() is not None
 
 
-def rehearse() -> None:
-    """Run this thread's computation of `rehearsed_by` on zeros, once."""
+def start_dry_run() -> None:
+    """Run the computation of `dry_run_before_compiling` on zeros, once."""
     rehearsal = _rehearsal.get()
     if rehearsal is not None:
         rehearsal.run()
 
 
-def begin_if_rehearsing(tasks: Sequence[partial]) -> bool:
-    """Start tasks on other threads if this thread rehearses; False without rehearsal or tasks."""
+def start_tasks_if_in_dry_run(tasks: Sequence[partial]) -> bool:
+    """Start tasks on other threads during a dry run; False otherwise, or without tasks."""
     rehearsed = _tasks.get()
     if rehearsed is None:
         return False
@@ -90,8 +86,8 @@ def begin_if_rehearsing(tasks: Sequence[partial]) -> bool:
     return bool(tasks)
 
 
-def need_no_rehearsal() -> None:
-    """Raise `RuntimeError` on a rehearsing thread."""
+def check_outside_dry_run() -> None:
+    """Raise `RuntimeError` on a thread in a dry run."""
     # the thread that waits for the rehearsal may hold the lock of the kernel
     if _tasks.get() is not None:
         raise RuntimeError("a rehearsal waits for no kernel")

@@ -81,7 +81,7 @@ def _is_private_group(group: int, user: int) -> bool:
     return same and set(members.gr_mem) <= {person.pw_name}
 
 
-def read_own(path: Path) -> bytes:
+def read_private_file(path: Path) -> bytes:
     """Read a regular file that only the user can write; raises `OSError` for others."""
     with open(os.open(path, _NO_FOLLOW), "rb") as file:
         status = os.fstat(file.fileno())

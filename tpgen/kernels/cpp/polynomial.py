@@ -16,7 +16,7 @@ from tpgen.kernels.cpp.text import (
     write_allocation,
 )
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, polynomial_slot_name
-from tpgen.kernels.sweep.monomials import merge_by_component
+from tpgen.kernels.sweep.monomials import merge_sums_by_component
 from tpgen.kernels.sweep.statements import Component, Computation, Local
 from tpgen.planner.polynomial_plan import format_terms
 
@@ -151,14 +151,14 @@ class _PolynomialKernelWriter:
             "num*", "", self.at.coefficients
         )
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
-            for target, terms in merge_by_component(self.sweep.prologue).items():
+            for target, terms in merge_sums_by_component(self.sweep.prologue).items():
                 value = self.row.expressions.sum_expression(terms)
                 self.w.line(f"store({polynomial_slot_name(target.operand)} + {target.index} * W, {value});")
 
     def _write_function_that_computes_weight_gradients(self) -> None:
         arguments = _argument_declarations("const num*", "", [*self.at.weights, *self.at.adjoints])
         arguments += _argument_declarations("real*", "o_", self.at.open_weights)
-        sums = merge_by_component(self.sweep.epilogue)
+        sums = merge_sums_by_component(self.sweep.epilogue)
         with self.w.block(f"static void epilogue({', '.join([*arguments, 'i64 C', 'int n'])})"):
             for slot, i in ((s, i) for s in self.at.open_weights for i in range(self.dim[s])):
                 text = self.row.expressions.sum_expression(sums.get(Component(slot, 0, i), ())) or "vec{}"

@@ -226,7 +226,7 @@ def count_workspace_bytes(placement: AnyPlacement | CudaPolynomialPlacement, siz
     parts = sum(x.nbytes for x in plan_launches(placement, sizes).allocate_scratch("meta").values())
     grouped = [x.size for x in sizes.indices if x.rule.way == GROUPED and x.tensor is not None]
     narrow = sum(x.flags & NARROW > 0 for x in sizes.indices)
-    owners = [*map(sizes.count_rows_summed_into, placement.sorted_by), *grouped]
+    owners = [*map(sizes.count_summed_rows, placement.sorted_by), *grouped]
     return count_peak_sort_bytes(sizes.rows, owners, parts) + narrow * sizes.rows * _INDEX
 
 

@@ -17,8 +17,15 @@ from typing import NamedTuple
 
 from tpgen.base.errors import BackendError, KernelError
 from tpgen.base.locks import cached_property
-from tpgen.kernels.build.cache import CUBIN, Entry, finished_entry, key_of, with_fallback_directory, write_atomically
-from tpgen.kernels.build.trust import read_own
+from tpgen.kernels.build.cache import (
+    CUBIN,
+    Entry,
+    call_with_cache_directory,
+    find_intact_entry,
+    key_of,
+    write_atomically,
+)
+from tpgen.kernels.build.trust import read_private_file
 from tpgen.kernels.cuda.driver import driver_cuda_version
 
 OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
@@ -218,23 +225,23 @@ def compile_machine_code(text: str, arch: int) -> bytes:
     """
     compiler = need_nvrtc(arch, driver_cuda_version())
     key = key_of(text, arch, *compiler.identity)
-    found = finished_entry(key, CUBIN)
+    found = find_intact_entry(key, CUBIN)
     if found:
-        return read_own(found.library)
-    return with_fallback_directory(
+        return read_private_file(found.library)
+    return call_with_cache_directory(
         lambda directory: _compile_into_cache_entry(Entry(directory, key, CUBIN), text, arch, compiler)
     )
 
 
 def _compile_into_cache_entry(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
     # another process may have published the entry meanwhile
-    with entry.hold_lock():
+    with entry.hold_file_lock():
         if not entry.is_intact():
             write_atomically(entry.file_with_suffix(".cu"), text)
-            built = entry.new_file(CUBIN)
+            built = entry.create_temporary_file(CUBIN)
             try:
                 built.write_bytes(compiler.compile(text, arch).code)
-                entry.publish(built)
+                entry.publish_library(built)
             finally:
                 built.unlink(missing_ok=True)
-        return read_own(entry.library)
+        return read_private_file(entry.library)

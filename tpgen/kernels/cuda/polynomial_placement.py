@@ -10,7 +10,7 @@ from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import LANES, Chip, KernelOnChip
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs
-from tpgen.kernels.sweep.monomials import merge_by_component
+from tpgen.kernels.sweep.monomials import merge_sums_by_component
 from tpgen.kernels.sweep.statements import Component, Product
 
 _WARPS = 4
@@ -86,13 +86,13 @@ class CudaPolynomialPlacement(PolynomialPlacement, KernelOnChip):
     @cached_property
     def coefficient_sums_by_warp(self) -> list[list[ComponentSum]]:
         """Coefficients, as sums of products, that each warp computes."""
-        made = list(merge_by_component(self.sweep.prologue).items())
+        made = list(merge_sums_by_component(self.sweep.prologue).items())
         return split_by_size(made, [len(terms) for _, terms in made], self.warps)
 
     @cached_property
     def weight_gradient_sums_by_warp(self) -> list[list[ComponentSum]]:
         """Gradients of weights, as sums of products, that each warp computes; zeros included."""
-        sums = merge_by_component(self.sweep.epilogue)
+        sums = merge_sums_by_component(self.sweep.epilogue)
         places = [Component(s, 0, i) for s in self.open_weights for i in range(self.operands[s].dim)]
         found = [(place, sums.get(place, ())) for place in places]
         return split_by_size(found, [len(terms) + 1 for _, terms in found], self.warps)

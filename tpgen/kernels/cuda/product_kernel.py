@@ -37,7 +37,11 @@ class ProductKernel(CudaKernel):
         """Choose rows and warps of a call's kernel."""
         description = spec.description
         return place_form(
-            description.form, DTYPES[spec.dtype], description.opened_and_raised(spec.call)[0], chip, bool(spec.rules)
+            description.form,
+            DTYPES[spec.dtype],
+            description.computed_and_cotangent_operands(spec.call)[0],
+            chip,
+            bool(spec.rules),
         )
 
     def launch_fields(self, loaded: LoadedKernels) -> list[int]:

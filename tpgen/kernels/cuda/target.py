@@ -78,7 +78,7 @@ def _cuda_text_of_product(spec: KernelSpec, chip: Chip) -> str:
     # empty for a call that is expanded into other calls
     form = spec.description.form
     there = {o.name for o in form.operands if o.dim}
-    opened = tuple(name for name in spec.description.opened_and_raised(spec.call)[0] if name in there)
+    opened = tuple(name for name in spec.description.computed_and_cotangent_operands(spec.call)[0] if name in there)
     if spec.call.levels or not opened:
         return ""
     return generate_cuda(place_form(form, DTYPES[spec.dtype], opened, chip, bool(spec.rules))).text

@@ -10,7 +10,7 @@ from tpgen.form.form import Term
 from tpgen.kernels.placement.slots import PlacementBase
 from tpgen.kernels.placement.values import BatchSchedule, RowBlockSizes, areas_text
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
-from tpgen.kernels.sweep.terms import Sides, find_sides
+from tpgen.kernels.sweep.terms import MixingSides, find_sides
 
 _BLOCK = 48 * 1024  # numbers in a block of P
 _OF_SCALARS = 12  # copies of a scalar input from which on a row's own weights are computed of them first
@@ -116,7 +116,7 @@ class BatchPlacement(PlacementBase):
     def _is_uvw(self, term: Term) -> bool:
         return term.weighted and (term.mode.in1, term.mode.in2, term.mode.out) == ("u", "v", "w")
 
-    def sides_of_weight_matrix(self, term: Term) -> Sides:
+    def sides_of_weight_matrix(self, term: Term) -> MixingSides:
         return find_sides(term, self.mixes_first(term))
 
     def needs_coupled_inputs(self, term: Term) -> bool:

@@ -14,7 +14,7 @@ from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, RowBloc
 from tpgen.kernels.rows import EDGE_PAIRS
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, cotangents_text, make_sweep
-from tpgen.kernels.sweep.terms import INDEX, SLOTS, given_slots, operand_of
+from tpgen.kernels.sweep.terms import INDEX, SLOTS, list_given_slots, operand_of
 
 _TOGETHER = 4  # paths in one function, where there are many: compilers need more than twice the time for twice as many
 _MANY = 32
@@ -36,7 +36,7 @@ class ChannelPlacement(PlacementBase):
     def given(self) -> tuple[str, ...]:
         """Names of tensors that the kernel reads."""
         if not self.raised:
-            return given_slots(self.opened)
+            return list_given_slots(self.opened)
         read = {s.target.operand for s in self.sweep.statements if isinstance(s, Load)}
         return tuple(slot for slot in self.call_slots if slot in read or self.has_coupling_tables(slot))
 

@@ -9,7 +9,7 @@ from typing import Any
 from tpgen.base.locks import cached_property
 from tpgen.kernels.rows import SOURCES, RowRule, RowRules
 from tpgen.kernels.sweep.statements import TextOfPaths
-from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_call
+from tpgen.kernels.sweep.terms import SLOTS, list_given_slots, make_second_derivative_call, operand_of
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class PlacementBase(TextOfPaths):
         """Names of tensors in the order of a call."""
         if not self.raised:
             return SLOTS
-        return tuple(str(slot) for slot in raised_call(self.opened, self.raised).given)
+        return tuple(str(slot) for slot in make_second_derivative_call(self.opened, self.raised).given)
 
     @cached_property
     def given(self) -> tuple[str, ...]:
         """Slots that the kernel reads."""
-        return given_slots(self.opened)
+        return list_given_slots(self.opened)
 
     @property
     def by_element(self) -> bool:

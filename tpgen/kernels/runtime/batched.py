@@ -13,7 +13,7 @@ from tpgen.kernels.runtime.ops import kernel_polynomial
 def run_product(
     x1: Tensor, x2: Tensor, w: Tensor, indices: list[Tensor], description: str, rows: str = "", nodes: int = 0
 ) -> Tensor:
-    """Product of rows by the operator ``tpgen::form``."""
+    """Compute a tensor product by the operator ``tpgen::form``; ``rows`` names the row rule of each index."""
     return torch.ops.tpgen.form([x1, x2, w], indices, description, "x1 x2 w -> out", rows, nodes)[0]
 
 
@@ -36,7 +36,7 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
 
 
 def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: str, call: str) -> Tensor:  # noqa: UP045
-    """`kernel_polynomial` of tensors of one dtype, for scripts and compiled programs."""
+    """`kernel_polynomial` for TorchScript and compiled programs; tensors have one dtype."""
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
             return kernel_polynomial(tensors, index, description, call)

@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from tpgen.base.errors import InputError
-from tpgen.form.call import Call as Slots
-from tpgen.form.call import Slot
+from tpgen.form.call import Call, Slot
 from tpgen.kernels.rows import ROWS, RowIndex, RowRules, join_rule_names, parse_row_rules
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import OUT
 
 
 class OperandShape(NamedTuple):
-    """Tensor shape of an operand; ``counts`` names the first axis.
+    """Expected tensor shape ``(rows, dim)`` of an operand; ``counts`` says rows of what.
 
-    With ``channels`` a row holds channels of ``dim`` numbers.  A ``flat`` row has one axis, others any.
+    With ``channels`` a row holds ``dim`` numbers per channel.  A row that is not ``flat`` may have several axes.
     """
 
     dim: int
@@ -30,9 +29,9 @@ class OperandShape(NamedTuple):
 
 
 class FormCall(NamedTuple):
-    """A form's call for the operator: tensors by slot, and row rules.
+    """Arguments of one call of the operator ``tpgen::form``.
 
-    ``at`` holds indices of ``rules`` that take one, then orders of ``ordered`` rules.  ``nodes`` counts rows of out.
+    ``at`` holds index tensors of ``rules``, then sort orders of ``ordered`` rules.  ``nodes`` counts output rows.
     """
 
     tensors: Sequence[Tensor]
@@ -44,13 +43,13 @@ class FormCall(NamedTuple):
     ordered: RowRules = ()
 
     @property
-    def slots(self) -> Slots:
+    def slots(self) -> Call:
         """Given and opened slots; `PlanError` for invalid text."""
-        return Slots.parse(self.call)
+        return Call.parse(self.call)
 
     @property
     def indices(self) -> tuple[RowIndex, ...]:
-        """The row index of each rule."""
+        """Index tensor and sort order of each row rule."""
         count = len(self.at) - len(self.ordered)
         own, orders = iter(self.at[:count]), dict(zip(self.ordered, self.at[count:], strict=True))
         return tuple(
@@ -64,7 +63,7 @@ class FormCall(NamedTuple):
         )
 
     def with_indices(self, indices: Sequence[RowIndex]) -> FormCall:
-        """The call with other row indices."""
+        """Copy the call with other row indices."""
         ordered = [index for index in indices if index.order is not None]
         at = [x for x in (*[index.tensor for index in indices], *[index.order for index in ordered]) if x is not None]
         nodes = next((index.size for index in indices if index.rule.operand == OUT), 0)
@@ -72,7 +71,7 @@ class FormCall(NamedTuple):
         return self._replace(at=at, rules=rules, nodes=nodes, ordered=tuple(index.rule for index in ordered))
 
     def to_arguments(self) -> tuple[Any, ...]:
-        """The operator's arguments, with rules by name."""
+        """Arguments of the operator ``tpgen::form``, row rules as text."""
         tensors, at, description, call, rules, nodes, ordered = self
         return list(tensors), list(at), description, call, join_rule_names(rules), nodes, join_rule_names(ordered)
 
@@ -86,41 +85,38 @@ class FormCall(NamedTuple):
         nodes: Any = 0,
         ordered: str = "",
     ) -> FormCall:
-        """Call from an operator's arguments.
+        """Make a call from arguments of the operator ``tpgen::form``.
 
         Raises `PlanError` for unknown rules, `InputError` for a wrong number of indices.
         """
-        at, rules, sorts = (
-            at or (),
-            parse_row_rules(rows),
-            parse_row_rules(ordered),
-        )  # packages of AOTInductor give None for no list
+        at = at or ()  # packages of AOTInductor give None for no list
+        rules, sorts = parse_row_rules(rows), parse_row_rules(ordered)
         more = len(at) - len(sorts) - sum(rule.takes_index for rule in rules)
         if more > 0 or len(at) < len(sorts):
             raise InputError(f"rows {rows!r}, ordered {ordered!r}: {len(at)} indices and orders are not one for each")
         return FormCall(tensors, at, description, call, rules, nodes, sorts)
 
 
-def call_of(opened: tuple[str, ...]) -> Slots:
-    """Call that opens operands of a product; gradients take the cotangent ``out``.
+def make_product_call(computed: tuple[str, ...]) -> Call:
+    """Call that computes a product (``out``), or gradients of operands from the cotangent ``out``.
 
-    >>> print(call_of(("out",)))
+    >>> print(make_product_call(("out",)))
     x1 x2 w -> out
-    >>> print(call_of(("x1", "out")))
+    >>> print(make_product_call(("x1", "out")))
     x1 x2 w out -> x1 out
     """
-    given = SLOTS[:3] if opened == (OUT,) else SLOTS
-    return Slots(tuple(map(Slot, given)), tuple(map(Slot, opened)))
+    given = SLOTS[:3] if computed == (OUT,) else SLOTS
+    return Call(tuple(map(Slot, given)), tuple(map(Slot, computed)))
 
 
 @cache
-def opening_text(*opened: str) -> str:
-    """Text of the call that opens product operands.
+def product_call_text(*computed: str) -> str:
+    """Text of a call that computes a product or gradients, such as ``x1 x2 w -> out``.
 
-    >>> opening_text("out")
+    >>> product_call_text("out")
     'x1 x2 w -> out'
     """
-    return str(call_of(opened))
+    return str(make_product_call(computed))
 
 
-FORWARD = opening_text(OUT)
+FORWARD = product_call_text(OUT)

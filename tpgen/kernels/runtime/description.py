@@ -14,16 +14,16 @@ from tpgen.base.locks import cached_property
 from tpgen.base.remember import Shelf, remembered
 from tpgen.form.call import Call
 from tpgen.form.form import Form, Layout, Term, expand_layout, form_of
-from tpgen.kernels.build.compiler import DTYPES, target
+from tpgen.kernels.build.compiler import DTYPES, cpu_target
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixSchedule, is_linear
 from tpgen.kernels.placement.planning import Placement, place, plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.rows import EDGE_PAIRS, ELEMENTS, ROWS, SHARED, RowRule, RowRules, select_summed_operands
-from tpgen.kernels.runtime.call import OperandShape, call_of
+from tpgen.kernels.runtime.call import OperandShape, make_product_call
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
-from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
+from tpgen.kernels.sweep.terms import SLOTS, make_second_derivative_call, row_lengths
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, OUT, Plan
 from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
@@ -47,12 +47,16 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 OPENED_BY_DIRECTION: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
 # Further calls of training on forces: the gradient of x2, the gradients of that, and those of all gradients together.
-_FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), raised_call(SLOTS, SLOTS[:3]))
+_FORCES = (
+    make_product_call(("x2",)),
+    make_product_call(("x1", "w", "out")),
+    make_second_derivative_call(SLOTS, SLOTS[:3]),
+)
 
 
 @dataclass(frozen=True)
-class Description:
-    """Plan, layout and paths of a product, for kernels of any dtype."""
+class ProductDescription:
+    """A product's plan, layout and choice of paths, from which kernels of any dtype are generated."""
 
     plan: Plan
     layout: tuple[str, ...]
@@ -64,7 +68,7 @@ class Description:
 
     @cached_property
     def form(self) -> Form:
-        """Form of the chosen paths."""
+        """Multilinear form of the product, with the chosen paths."""
         form = form_of(self.plan, self.layout)
         return replace(form, terms=tuple(t for t in form.terms if PATHS[self.paths](t)))
 
@@ -74,7 +78,7 @@ class Description:
         return row_lengths(self.form)
 
     def schedule(self, dtype: torch.dtype) -> AnySchedule:
-        """Lay the form out for this machine's vectors.
+        """Choose how kernels of a dtype vectorize the product on this CPU.
 
         Raises `EmitError` for too long code, or a coefficient beyond the dtype.
         """
@@ -82,32 +86,33 @@ class Description:
         if beyond is not None:
             raise EmitError(
                 f"instruction {beyond.path} has the coefficient {beyond.coefficient:.3g}, beyond "
-                f"{target(dtype).dtype}: choose other path weights or variances, or convert the product with .double()"
+                f"{cpu_target(dtype).dtype}: choose other path weights or variances, or convert the product with "
+                ".double()"
             )
-        return plan_schedule(self.form, target(dtype))
+        return plan_schedule(self.form, cpu_target(dtype))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> Placement:
-        """Place a call's values in registers, scratch and memory."""
-        opened, raised = self.opened_and_raised(call)
+        """Assign a call's values to registers, scratch and tensors of one kernel."""
+        opened, raised = self.computed_and_cotangent_operands(call)
         return place(self.schedule(dtype), opened, rules, raised)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
         """Forward call and gradients; ``forces`` adds calls of training on input gradients."""
-        return (*map(call_of, OPENED_BY_DIRECTION.values()), *(_FORCES if forces else ()))
+        return (*map(make_product_call, OPENED_BY_DIRECTION.values()), *(_FORCES if forces else ()))
 
     def source(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> GeneratedSource:
         """C++ of a call."""
         return generate(self.placement(call, dtype, rules))
 
-    def opened_and_raised(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Operands that a call opens, and operands with cotangents at level 1.
+    def computed_and_cotangent_operands(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Operands that a call computes, and operands whose gradients have given cotangents.
 
         Raises `InputError` unless the call is a first or second derivative of a product.
         """
         opened = tuple(slot.operand for slot in call.opened)
         raised = tuple(slot.operand for slot in call.given if slot.levels)
         known = set(raised) <= set(SLOTS) and opened == tuple(slot for slot in SLOTS if slot in opened)
-        if not known or call not in (call_of(opened), raised_call(opened, raised)):
+        if not known or call not in (make_product_call(opened), make_second_derivative_call(opened, raised)):
             raise InputError(
                 f"call {str(call)[:60]!r}: a product is given x1 x2 w, then out where gradients are opened, then "
                 "cotangents at level 1, and opens slots in this order, as in 'x1 x2 w -> out' or "
@@ -120,17 +125,19 @@ class Description:
         return 0 if call.levels else sum(1 << SLOTS.index(slot.operand) for slot in call.opened)
 
     def split_call(self, call: Call, rules: RowRules) -> tuple[Call, ...]:
-        """Split a call into calls of one kernel each."""
-        opened, raised = self.opened_and_raised(call)
+        """Split a call into calls that one kernel each computes."""
+        opened, raised = self.computed_and_cotangent_operands(call)
         groups: list[tuple[str, ...]] = [()]
         for slot in opened:
             if len(select_summed_operands((*groups[-1], slot), rules)) > 1:
                 groups.append(())
             groups[-1] += (slot,)
-        return tuple(raised_call(group, raised) if raised else call_of(group) for group in groups)
+        return tuple(
+            make_second_derivative_call(group, raised) if raised else make_product_call(group) for group in groups
+        )
 
     def operand_shapes(self, rules: RowRules) -> dict[str, OperandShape]:
-        """Tensor shape of each operand.
+        """Expected tensor shape of each operand, by name.
 
         Raises `InputError` for weights by element without rule, or shared weights with one.
         """
@@ -148,10 +155,10 @@ class Description:
     @cached_property
     def groups(self) -> bool:
         """Whether kernels group rows by element, without index."""
-        return is_linear(self.form) and target(torch.float32).lanes > 1
+        return is_linear(self.form) and cpu_target(torch.float32).lanes > 1
 
-    def supports_rule(self, rule: RowRule, dtype: torch.dtype) -> bool:
-        """Whether CPU kernels support a row rule in a dtype."""
+    def supports_row_rule(self, rule: RowRule, dtype: torch.dtype) -> bool:
+        """Whether CPU kernels gather or sum an operand's rows by a rule, in a dtype."""
         if rule is ELEMENTS:
             return True
         try:
@@ -166,19 +173,19 @@ class Description:
         """Whether any path contributes."""
         return bool(self.form.live_terms)
 
-    def rounds_parts_of_sums(self, call: Call, rules: RowRules) -> bool:
-        """Whether bfloat16 rounds each part of a sum over rows."""
+    def rounds_partial_sums(self, call: Call, rules: RowRules) -> bool:
+        """Whether a bfloat16 kernel rounds each partial sum over rows."""
         sums = select_summed_operands(tuple(slot.operand for slot in call.opened), rules)
         return bool(sums) and self.schedule(torch.bfloat16).name == "batch"
 
     @cached_property
-    def per_row(self) -> str:
-        """Description with weights for every row."""
+    def text_with_row_weights(self) -> str:
+        """Description text with weights for every row."""
         return describe(self.plan.remade(shared_weights=False), self.layout, self.paths, self.check_index)
 
     @cached_property
-    def weighted(self) -> str:
-        """Description of the weighted paths alone."""
+    def text_with_weighted_paths(self) -> str:
+        """Description text with the weighted paths alone."""
         everything = all(term.leg("w") for term in form_of(self.plan, self.layout).terms)
         return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
 
@@ -186,9 +193,9 @@ class Description:
     other_devices = "strategy='unrolled'"
 
 
-AnyDescription = Description | PolynomialDescription
+AnyDescription = ProductDescription | PolynomialDescription
 _DESCRIBED: dict[str, Callable[[Plan, Layout], AnyDescription]] = {
-    OF_PATHS: lambda plan, layout: Description(plan, expand_layout(plan, layout)),
+    OF_PATHS: lambda plan, layout: ProductDescription(plan, expand_layout(plan, layout)),
     OF_MONOMIALS: lambda plan, _layout: describe_polynomial(plan),
 }
 
@@ -205,7 +212,7 @@ def describe(
     paths: str = "all",
     check_index: bool = True,
 ) -> str:
-    """Description of a product for `kernel_product`, with ``all`` or ``weighted`` paths.
+    """Write a product's plan, layout and paths (``all`` or ``weighted``) as JSON text for `kernel_product`.
 
     Without ``check_index`` convolutions trust edges: an index out of range is undefined behaviour.
 
@@ -222,16 +229,16 @@ def describe(
         "plan": json.loads(plan.to_json()),
     }
     text = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    _made[text] = Description(plan, expand_layout(plan, layout), paths, check_index)
+    _made[text] = ProductDescription(plan, expand_layout(plan, layout), paths, check_index)
     return text
 
 
-_made: Shelf[str, Description] = Shelf("descriptions that were made here")  # they need no reading
+_made: Shelf[str, ProductDescription] = Shelf("descriptions that were made here")  # they need no reading
 
 
 @remembered("descriptions that were read")
 def read_description(text: str) -> AnyDescription:
-    """Parse and check a description; cached.
+    """Parse and check the text of `describe`, or of a polynomial's plan; cached.
 
     Raises `PlanError` with the field that is missing, unknown or out of range.
     """
@@ -253,28 +260,28 @@ def read_description(text: str) -> AnyDescription:
         if name in fields and not keeps(fields[name]):
             raise PlanError(f"kernel description: {name} must {rule}, got {str(fields[name])[:40]!r}")
     try:
-        plan = _read_plan(fields["plan"])
+        plan = _parse_product_plan(fields["plan"])
         layout = expand_layout(plan, tuple(fields["layout"]))
-        return Description(plan, layout, fields["paths"], fields["check_index"])
+        return ProductDescription(plan, layout, fields["paths"], fields["check_index"])
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
 
 
-def _read_plan(fields: Any) -> Plan:
+def _parse_product_plan(fields: Any) -> Plan:
     plan = read_plan(json.dumps(fields))
     if description_of_plan(plan).format != _FORMAT:
         raise PlanError("kernel description: the plan must be one of a product or a linear layer, not of a polynomial")
     return plan
 
 
-def takes_pairs(plan: Plan, layout: Layout, dtype: torch.dtype) -> bool:
-    """Whether kernels let two edges share a row of weights."""
+def can_share_weights_of_edge_pairs(plan: Plan, layout: Layout, dtype: torch.dtype) -> bool:
+    """Whether kernels can read one row of weights for two edges."""
     if plan.shared_weights or not plan.weight_numel or dtype not in DTYPES:
         return False
-    own = Description(plan, expand_layout(plan, layout))
+    own = ProductDescription(plan, expand_layout(plan, layout))
     return all(
-        d.supports_rule(EDGE_PAIRS, dtype)
-        for d in (own, Description(own.plan, own.layout, "weighted"))
+        d.supports_row_rule(EDGE_PAIRS, dtype)
+        for d in (own, ProductDescription(own.plan, own.layout, "weighted"))
         if d.has_live_paths
     )
 
@@ -285,7 +292,7 @@ def kernel_source(
     direction: str = "forward",
     dtype: torch.dtype = torch.float32,
 ) -> GeneratedSource:
-    """C++ of one direction, with the paths of each line.
+    """Generate the C++ of a product's ``forward`` or ``backward`` kernel.
 
     Raises `EmitError` for an unknown direction or a too large product.
 
@@ -296,5 +303,5 @@ def kernel_source(
     """
     if direction not in OPENED_BY_DIRECTION:
         raise EmitError(unknown("direction", direction, OPENED_BY_DIRECTION))
-    call, rules = call_of(OPENED_BY_DIRECTION[direction]), (ELEMENTS,) if plan.by_element else ()
-    return Description(plan, expand_layout(plan, layout)).source(call, dtype, rules)
+    call, rules = make_product_call(OPENED_BY_DIRECTION[direction]), (ELEMENTS,) if plan.by_element else ()
+    return ProductDescription(plan, expand_layout(plan, layout)).source(call, dtype, rules)

@@ -22,19 +22,19 @@ def failures_seen() -> int:
     return len(_seen)
 
 
-def failure_of(description: Any, dtype: torch.dtype, device: str) -> str | None:
-    """Why a form's kernel failed to build, or None."""
+def find_build_failure(description: Any, dtype: torch.dtype, device: str) -> str | None:
+    """Reason of a kernel's failed build in this process, or None."""
     dtypes = (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,)
     found = (_reasons.get(_failure_key(description, one, device)) for one in dtypes)
     return next((reason for reason in found if reason), None)
 
 
-def note_failure(spec: KernelSpec, device: str, error: KernelError) -> None:
-    """Remember a build failure; warn at a form's first."""
+def record_build_failure(spec: KernelSpec, device: str, error: KernelError) -> None:
+    """Record a failed build of a kernel; warn at a product's first."""
     key = _failure_key(spec.description, spec.dtype, device)
     if key in _reasons:
         return
-    name = name_of(spec.description.plan)
+    name = summarize_plan(spec.description.plan)
     _reasons[key] = f"it cannot be built: {error.reason}"
     _seen.append(name)
     dtype = str(spec.dtype).removeprefix("torch.")
@@ -49,8 +49,8 @@ def _failure_key(description: Any, dtype: torch.dtype, device: str) -> _Key:
     return description.plan, getattr(description, "layout", ()), dtype, device
 
 
-def name_of(plan: Plan) -> str:
-    """Describe a product, layer or polynomial in one line."""
+def summarize_plan(plan: Plan) -> str:
+    """Summarize a plan in one line: irreps, number of paths, digest."""
     ends = " x ".join(str(o.irreps.simplify()) for o in plan.inputs)
     text = f"{ends} -> {plan.out.irreps.simplify()}"
     return f"{text if len(text) <= 100 else text[:97] + '...'} ({len(plan.paths)} paths, {plan.digest})"

@@ -10,12 +10,12 @@ from torch import Tensor
 from tpgen.base.errors import InputError
 
 
-def given_numbers(name: str, x: Any, dtype: torch.dtype) -> Tensor:
-    """Return a call's tensor, with integers and booleans converted to ``dtype``.
+def as_floating_tensor(name: str, x: Any, dtype: torch.dtype) -> Tensor:
+    """Return a tensor argument, with integers and booleans converted to ``dtype``.
 
     Other dtypes and fx proxies stay.  Raises `InputError` for values that are no tensors.
 
-    >>> given_numbers("x", torch.tensor([True, False]), torch.float64)
+    >>> as_floating_tensor("x", torch.tensor([True, False]), torch.float64)
     tensor([1., 0.], dtype=torch.float64)
     """
     if hasattr(x, "tracer"):

@@ -14,27 +14,27 @@ import torch
 from torch import Tensor
 
 from tpgen.base.remember import RegisteredCache, register_cache
-from tpgen.kernels.runtime.native.runtime import built_runtime, runtime
+from tpgen.kernels.runtime.native.runtime import get_loaded_cpp_runtime, load_cpp_runtime
 
 LARGE = 2**20  # bytes, as in native/memory.h
 
 
 def kept_bytes() -> int:
-    """Free bytes kept for later results."""
-    made = built_runtime()
+    """Bytes of freed results kept for reuse."""
+    made = get_loaded_cpp_runtime()
     return made.kept_bytes() if made else 0
 
 
 def release() -> None:
-    """Give `kept_bytes` back to the system."""
-    if made := built_runtime():
+    """Return freed memory kept for reuse to the system."""
+    if made := get_loaded_cpp_runtime():
         made.release()
 
 
 @contextmanager
-def turn_reuse_off() -> Iterator[None]:
-    """Turn reuse off in the context."""
-    made = runtime()
+def disable_memory_reuse() -> Iterator[None]:
+    """Context without reuse of freed results' memory."""
+    made = load_cpp_runtime()
     before = made.limit(0) if made else 0
     try:
         yield
@@ -44,8 +44,8 @@ def turn_reuse_off() -> Iterator[None]:
 
 
 def _free_lock_of_kept_memory() -> None:
-    if made := built_runtime():
-        made.after_fork()
+    if made := get_loaded_cpp_runtime():
+        made.free_memory_lock_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
@@ -54,11 +54,11 @@ register_cache(RegisteredCache("free pages for large results", kept_bytes, None,
 
 
 def empty_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Uninitialised tensor, on reused pages if large.
+    """Uninitialised CPU tensor, on reused memory if large.
 
     >>> empty_tensor((3, 2), torch.float32).shape
     torch.Size([3, 2])
     """
-    made = runtime() if prod(shape) * dtype.itemsize >= LARGE else None
-    found = made.empty(shape, dtype) if made else None
+    made = load_cpp_runtime() if prod(shape) * dtype.itemsize >= LARGE else None
+    found = made.allocate_tensor(shape, dtype) if made else None
     return torch.empty(shape, dtype=dtype) if found is None else found

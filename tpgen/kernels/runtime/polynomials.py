@@ -11,7 +11,7 @@ from tpgen.base.locks import cached_property
 from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.polynomial import PolynomialForm, make_scalar_form
-from tpgen.kernels.build.compiler import target
+from tpgen.kernels.build.compiler import cpu_target
 from tpgen.kernels.cpp.polynomial import generate_polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
@@ -26,7 +26,7 @@ LARGEST = 100_000  # operations of a row: what takes g++ minutes is refused
 
 @dataclass(frozen=True)
 class PolynomialDescription:
-    """A polynomial, for kernels of any dtype."""
+    """A polynomial's plan, from which kernels of any dtype are generated."""
 
     plan: Plan
     check_index: bool = True
@@ -45,14 +45,15 @@ class PolynomialDescription:
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
         """Forward call and gradients; ``forces`` adds second derivatives."""
-        return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
+        return tuple(
+            parse_polynomial_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2])
+        )
 
     def opened_bits(self, _call: Call) -> int:
-        """Always 0: products alone have places."""
         return 0
 
     def sweep(self, call: Call) -> PolynomialSweep:
-        """A call's statements.  Raises `KernelError` above `LARGEST` operations per row."""
+        """Straight-line program of a call.  Raises `KernelError` above `LARGEST` operations per row."""
         sweep = self.statements(call)
         if sweep.operations > LARGEST:
             raise KernelError(
@@ -63,19 +64,17 @@ class PolynomialDescription:
         return sweep
 
     def statements(self, call: Call) -> PolynomialSweep:
-        """A call's statements, of any number."""
+        """Straight-line program of a call, of any length."""
         return make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> PolynomialPlacement:
-        """Place a call's values."""
-        return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
+        return PolynomialPlacement(self.plan, self.sweep(call), cpu_target(dtype))
 
     def source(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> GeneratedSource:
-        """C++ of a call."""
         return generate_polynomial(self.placement(call, dtype))
 
-    def opened_and_raised(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Opened slots, and given slots (with levels only), as text; `PlanError` for unknown slots."""
+    def computed_and_cotangent_operands(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Slots that a call computes, and given slots with levels, as text; `PlanError` for unknown slots."""
         names = [o.name for o in self.plan.operands]
         for slot in (*call.given, *call.opened):
             if slot.operand not in names or slot.levels & ~call.levels:
@@ -85,12 +84,12 @@ class PolynomialDescription:
         return tuple(map(str, call.opened)), tuple(str(slot) for slot in call.given if slot.levels)
 
     def split_call(self, call: Call, rules: RowRules) -> tuple[Call, ...]:
-        """The call alone: one kernel computes a call."""
-        self.opened_and_raised(call)
+        """Return the call alone: one kernel computes a call."""
+        self.computed_and_cotangent_operands(call)
         return (call,)
 
     def operand_shapes(self, rules: RowRules) -> dict[str, OperandShape]:
-        """Tensor shape of each operand.  Raises `InputError` for rules other than elements."""
+        """Expected tensor shape of each operand, by name.  Raises `InputError` for rules other than elements."""
         if rules != (ELEMENTS,):
             raise InputError("edge_src and edge_dst are of convolutions: a polynomial takes an index of elements alone")
         return {
@@ -98,18 +97,15 @@ class PolynomialDescription:
             for o in self.plan.operands
         }
 
-    def supports_rule(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
-        """True: kernels support the rule."""
+    def supports_row_rule(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
         return True
 
-    def rounds_parts_of_sums(self, call: Call, rules: RowRules) -> bool:
-        """False: sums of bfloat16 are float32."""
+    def rounds_partial_sums(self, call: Call, rules: RowRules) -> bool:
         return False
 
 
 @remembered("polynomials as kernels compute them")
 def describe_polynomial(plan: Plan) -> PolynomialDescription:
-    """Kernel description of a polynomial, cached."""
     return PolynomialDescription(plan)
 
 
@@ -121,7 +117,7 @@ def forward_call(plan: Plan) -> Call:
 POLYNOMIAL_CALLS = ("forward", "backward", "second")
 
 
-def named_call(plan: Plan, name: str) -> Call:
+def parse_polynomial_call(plan: Plan, name: str) -> Call:
     """The ``forward`` call, its ``backward`` (all gradients), the ``second`` (their gradients), or a parsed call.
 
     >>> from e3nn.o3 import Irreps
@@ -129,7 +125,7 @@ def named_call(plan: Plan, name: str) -> Call:
     >>> from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
     >>> plan = make_polynomial_plan([Operand("x", Irreps("1o")), Operand("out", Irreps("0e"))],
     ...                             [PolynomialTerm(("x", "x"), 0)])
-    >>> print(named_call(plan, "backward"))
+    >>> print(parse_polynomial_call(plan, "backward"))
     x out.1 -> x
     """
     if name not in POLYNOMIAL_CALLS:
@@ -138,7 +134,7 @@ def named_call(plan: Plan, name: str) -> Call:
                 f"not a call: {name[:60]!r}; calls are {', '.join(POLYNOMIAL_CALLS)}, or one in full like 'x w -> out'"
             )
         call = Call.parse(name)
-        PolynomialDescription(plan).opened_and_raised(call)
+        PolynomialDescription(plan).computed_and_cotangent_operands(call)
         return call
     call = forward_call(plan)
     for _ in range(POLYNOMIAL_CALLS.index(name)):

@@ -20,7 +20,7 @@ from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.rows import RowRules
 from tpgen.kernels.runtime import load, memory
 from tpgen.kernels.runtime.description import description_of_plan
-from tpgen.kernels.runtime.failures import failure_of
+from tpgen.kernels.runtime.failures import find_build_failure
 from tpgen.planner.plan import Plan
 
 NO_PATHS = "nothing to compute: the product has no paths that contribute, so its result is zero"
@@ -32,7 +32,7 @@ _COMFORTABLE = 8_000
 
 @dataclass(frozen=True)
 class KernelTarget:
-    """Kernels of a device type."""
+    """How kernels of a device type are generated, loaded and refused."""
 
     device: str  # the type of the tensors that it is taken for
     about: str
@@ -60,7 +60,6 @@ class KernelTarget:
 
 @cache
 def target_of(device: str) -> KernelTarget | None:
-    """Target of a device type, or None."""
     return next((t for t in KERNEL_TARGETS.values() if t.device == device), None)
 
 
@@ -82,21 +81,21 @@ def why_kernel_unsupported(
     >>> why_kernel_unsupported(plan, dtype=torch.float16)
     'kernels compute in float32, float64 or bfloat16, not in float16'
     """
-    target = kernel_target(dtype, device)
+    target = find_kernel_target(dtype, device)
     if isinstance(target, str):
         return target
     spec = _make_spec_of_forward_call(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
     if not spec.description.has_live_paths:
         return NO_PATHS
     where = torch.device(device)
-    failed = failure_of(spec.description, dtype, where.type)
+    failed = find_build_failure(spec.description, dtype, where.type)
     return failed or target.missing(where) or _why_no_kernel_on_chip(target.obstacle, spec, target.chip(where))
 
 
 def why_auto_takes_no_kernel(
     plan: Plan, layout: str | tuple[str, ...], dtype: torch.dtype, device: torch.device | str
 ) -> str | None:
-    """Why ``auto`` takes no kernel (unsupported, or slower), or None."""
+    """Why strategy ``auto`` takes no kernel (unsupported, or slower), or None."""
     reason = why_kernel_unsupported(plan, layout, dtype, device)
     target = target_of(torch.device(device).type)
     if reason or target is None:
@@ -104,8 +103,8 @@ def why_auto_takes_no_kernel(
     return target.slower(_make_spec_of_forward_call(plan, layout, dtype), target.chip(torch.device(device)))
 
 
-def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
-    """Target of a dtype and device, or why none exists."""
+def find_kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
+    """Kernel target of a dtype and device, or why none exists."""
     kind = torch.device(device).type
     target = target_of(kind)
     if target is None:
@@ -124,12 +123,12 @@ def _make_spec_of_forward_call(plan: Plan, layout: Layout, dtype: torch.dtype) -
 
 @remembered("obstacles to kernels")
 def _why_no_kernel_on_chip(
-    obstacle: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any
+    find_obstacle: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any
 ) -> str | None:
-    return _TOO_LARGE(spec) or obstacle(spec, chip)
+    return _TOO_LARGE(spec) or find_obstacle(spec, chip)
 
 
-def _why_too_large(spec: KernelSpec) -> str | None:
+def _why_polynomial_too_large(spec: KernelSpec) -> str | None:
     try:
         operations = spec.description.sweep(spec.call).operations
     except BackendError as error:
@@ -139,7 +138,7 @@ def _why_too_large(spec: KernelSpec) -> str | None:
     return f"a row takes {operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
 
 
-_TOO_LARGE = dispatch_by_form(lambda _spec: None, _why_too_large)
+_TOO_LARGE = dispatch_by_form(lambda _spec: None, _why_polynomial_too_large)
 
 
 # -- C++ on the CPU ----------------------------------------------------------------------------------------------------
@@ -151,7 +150,7 @@ def _why_no_compiler(_device: torch.device) -> str | None:
     return None
 
 
-def _why_no_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
+def _why_no_cpu_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
     try:
         planned = spec.description.schedule(spec.dtype)
     except TpgenError as error:
@@ -165,11 +164,11 @@ def _why_no_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
     return None
 
 
-_cpp_obstacle = dispatch_by_form(_why_no_product_kernel, lambda *_: None)
+_cpp_obstacle = dispatch_by_form(_why_no_cpu_product_kernel, lambda *_: None)
 
 
 def _cpp_text_of_kernel(spec: KernelSpec, _chip: None) -> str:
-    return "" if spec.call.levels and _cpp_obstacle(spec, None) else load.source_of(spec).text
+    return "" if spec.call.levels and _cpp_obstacle(spec, None) else load.generate_kernel_source(spec).text
 
 
 KERNEL_TARGETS: dict[str, KernelTarget] = {
@@ -183,7 +182,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         remedy=f"Install {COMPILERS}, or 'pip install ziglang', or name one in TPGEN_CXX",
         language="C++",
         text=_cpp_text_of_kernel,
-        workspace=dispatch_by_form(load.product_bytes, load.polynomial_bytes),
+        workspace=dispatch_by_form(load.count_product_scratch_bytes, load.count_polynomial_scratch_bytes),
         rounds_sums=True,
     ),
     "cuda": KernelTarget(

@@ -12,7 +12,7 @@ import torch
 from tpgen.base.errors import BackendError, unknown
 from tpgen.form.form import Layout
 from tpgen.kernels.arguments import KernelSpec
-from tpgen.kernels.build.build import load_all
+from tpgen.kernels.build.build import load_kernels_in_parallel
 from tpgen.kernels.cuda.chips import OLDEST, chip_of
 from tpgen.kernels.cuda.driver import driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import compile_machine_code, list_supported_architectures, need_nvrtc
@@ -39,9 +39,9 @@ def warm(
         text
         for plan in plans
         for dtype in wanted
-        for text in _kernel_texts(target, plan, None, layout, dtype, convolution, forces)
+        for text in _generate_kernel_sources(target, plan, None, layout, dtype, convolution, forces)
     ]
-    load_all(texts)
+    load_kernels_in_parallel(texts)
     return len(texts)
 
 
@@ -62,7 +62,9 @@ def warm_cuda(
     texts = [
         (text, arch)
         for arch in dict.fromkeys(capabilities)
-        for text in _kernel_texts(KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces)
+        for text in _generate_kernel_sources(
+            KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces
+        )
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda one: compile_machine_code(*one), texts))
@@ -81,7 +83,7 @@ def check_capabilities(capabilities: Iterable[int]) -> None:
             raise BackendError(unknown("compute capability", f"sm_{arch}", [f"sm_{one}" for one in known]))
 
 
-def _kernel_texts(
+def _generate_kernel_sources(
     target: KernelTarget, plan: Plan, chip: Any, layout: Layout, dtype: torch.dtype, convolution: bool, forces: bool
 ) -> list[str]:
     description = description_of_plan(plan, layout)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from tpgen.form.call import Call as Slots
+from tpgen.form.call import Call
 from tpgen.kernels.arguments import CallSizes, KernelSpec
 from tpgen.kernels.rows import ROWS
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
-from tpgen.kernels.runtime.signature import CallSignature, Counts
+from tpgen.kernels.runtime.signature import AxisSizes, CallSignature
 from tpgen.kernels.runtime.targets import target_of
 
 
@@ -27,31 +27,37 @@ def count_call_workspace(call: FormCall) -> int:
     if not kernels.description.has_live_paths:
         return 0
     signature = kernels.signature(call.call, call.rules)
-    counts = signature.count_axes(call)
+    counts = signature.measure_axes(call)
     device, dtype = call.tensors[0].device, call.tensors[0].dtype
     read = (*call.tensors, *(index.tensor for index in call.indices if index.tensor is not None))
     copies = sum(x.numel() * x.itemsize for x in read if not x.is_contiguous())  # kernels read dense rows
     if not kernels.computes_in_float32(signature.call, dtype, call.rules, device.type):
-        return copies + _largest_kernel_bytes(kernels, signature, call, counts, dtype)
+        return copies + _count_scratch_of_largest_kernel(kernels, signature, call, counts, dtype)
     results = sum(torch.Size(shape).numel() for shape in signature.result_shapes(call.tensors, counts))
     wide = sum(2 * x.nbytes for x in call.tensors) + 2 * results * dtype.itemsize
-    return copies + wide + _largest_kernel_bytes(kernels, signature, call, counts, torch.float32)
+    return copies + wide + _count_scratch_of_largest_kernel(kernels, signature, call, counts, torch.float32)
 
 
-def _largest_kernel_bytes(
-    kernels: Kernels, signature: CallSignature, call: FormCall, counts: Counts, dtype: torch.dtype
+def _count_scratch_of_largest_kernel(
+    kernels: Kernels, signature: CallSignature, call: FormCall, axis_sizes: AxisSizes, dtype: torch.dtype
 ) -> int:
     device = call.tensors[0].device
     target = target_of(device.type)
     if target is None:
         return 0
-    indices, unsupported = kernels.indices(call, counts), kernels.unsupported_rules(call.rules, dtype, device.type)
+    indices, unsupported = (
+        kernels.prepare_row_indices(call, axis_sizes),
+        kernels.unsupported_rules(call.rules, dtype, device.type),
+    )
     if unsupported:
         kernels = kernels_of(kernels.text_with_weights_by_row(unsupported))
         indices = tuple(index for index in indices if index.rule not in unsupported)
-    measured, rules = CallSizes(device, counts[ROWS], counts["channels"], indices), tuple(x.rule for x in indices)
+    measured, rules = (
+        CallSizes(device, axis_sizes[ROWS], axis_sizes["channels"], indices),
+        tuple(x.rule for x in indices),
+    )
 
-    def bytes_of(part: Slots) -> int:
+    def bytes_of(part: Call) -> int:
         return target.workspace(KernelSpec(kernels.description, part, dtype, rules), measured)
 
     return max(map(bytes_of, signature.parts))

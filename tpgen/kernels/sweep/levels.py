@@ -25,30 +25,32 @@ from tpgen.kernels.sweep.statements import (
     Tabulate,
     Value,
 )
-from tpgen.kernels.sweep.tables import Table, tabulated_gradient
-from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, S, Sides, operand_of
+from tpgen.kernels.sweep.tables import Table, make_tabulated_gradient
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, MixingSides, P, S, operand_of
 
 _TABLE = "T"  # the operand that stands for a table's entries; no operand of a product has this name
 
 
-def path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
-    """Stages of a path: one for every channel, one that folds sums over channels."""
+def make_path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
+    """Statements of a path: for every channel, then for sums over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
-    statements = Naming(term, table).rename_statements(_make_program_of_path(term, call, table))
+    statements = VariableRenamer(term, table).rename_statements(_make_path_statements(term, call, table))
     inside = SweepStage(outside + channel, statements)
     # one sum for each entry of the table, or none
     summed = any(isinstance(s, Accumulate) and s.target.operand == S for s in statements)
-    return (inside, SweepStage(outside, tabulated_gradient(term, table))) if table and summed else (inside,)
+    return (inside, SweepStage(outside, make_tabulated_gradient(term, table))) if table and summed else (inside,)
 
 
-def table_statements(table: Table, call: Call, stages: Iterable[SweepStage]) -> tuple[Tabulate, ...]:
-    """Statements of a table, at every level that ``stages`` read."""
+def make_table_statements(table: Table, call: Call, stages: Iterable[SweepStage]) -> tuple[Tabulate, ...]:
+    """Statements that compute a table's entries, at every level that ``stages`` read."""
     read = {v.levels for s in stages for one in s.statements for v in one.factors if isinstance(v, TableEntry)}
     slots = [slot for slot in call.given if slot.operand == table.operand and slot.levels in read]
-    return tuple(_table_statement_at_slot(s, slot) if slot.levels else s for slot in slots for s in table.statements)
+    return tuple(
+        _move_table_statement_to_slot(s, slot) if slot.levels else s for slot in slots for s in table.statements
+    )
 
 
-def _table_statement_at_slot(statement: Tabulate, slot: Slot) -> Tabulate:
+def _move_table_statement_to_slot(statement: Tabulate, slot: Slot) -> Tabulate:
     # an entry of a table of another slot of its operand
 
     def value_at_slot(value: Value) -> Value:
@@ -58,27 +60,27 @@ def _table_statement_at_slot(statement: Tabulate, slot: Slot) -> Tabulate:
     return replace(statement, target=replace(statement.target, levels=slot.levels), terms=terms)
 
 
-def _make_program_of_path(term: Term, call: Call, table: Table | None) -> tuple[Computation, ...]:
+def _make_path_statements(term: Term, call: Call, table: Table | None) -> tuple[Computation, ...]:
     operands = {leg.operand for leg in term.legs}
     renamed = {table.operand: _TABLE} if table else {}
 
     def slots_of_term(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
         return tuple(replace(s, operand=renamed.get(s.operand, s.operand)) for s in slots if s.operand in operands)
 
-    form = _polynomial_of_couplings(term) if table is None else _polynomial_of_table(term, table)
-    return _make_program_of_one_channel(form, Call(slots_of_term(call.given), slots_of_term(call.opened)))
+    form = _make_coupling_polynomial(term) if table is None else _make_table_polynomial(term, table)
+    return _make_channel_statements(form, Call(slots_of_term(call.given), slots_of_term(call.opened)))
 
 
 @remembered("programs of paths by levels")
-def _make_program_of_one_channel(form: PolynomialForm, call: Call) -> tuple[Computation, ...]:
+def _make_channel_statements(form: PolynomialForm, call: Call) -> tuple[Computation, ...]:
     sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
     first = [name for name in form.tensors if name == "w"]
     orders = [(*first, side, *middle, *(s for s in sides if s != side)) for side in sides]
-    return _renumber_locals(_join_sums(make_polynomial_sweep(form, call, orders=orders).rows))
+    return _renumber_locals(_merge_chained_sums(make_polynomial_sweep(form, call, orders=orders).rows))
 
 
-def _join_sums(statements: tuple[Computation, ...]) -> list[Computation]:
+def _merge_chained_sums(statements: tuple[Computation, ...]) -> list[Computation]:
     # join a sum with the statement behind it, which goes on with the sum, if nothing else reads the sum
     made: list[Computation] = []
     uses = Counter(value for s in statements for value in s.factors)
@@ -104,7 +106,7 @@ def _renumber_locals(statements: Iterable[Computation]) -> tuple[Computation, ..
     return tuple(made)
 
 
-def _polynomial_of_couplings(term: Term) -> PolynomialForm:
+def _make_coupling_polynomial(term: Term) -> PolynomialForm:
     # the path as a polynomial of what one channel has
     weight = (("w", 0),) if term.weighted else ()
     second = [(("x2", e.j),) if term.leg("x2") else () for e in term.entries]
@@ -112,7 +114,7 @@ def _polynomial_of_couplings(term: Term) -> PolynomialForm:
     return make_polynomial({factors: e.value for e, factors in zip(term.entries, products, strict=True)})
 
 
-def _polynomial_of_table(term: Term, table: Table) -> PolynomialForm:
+def _make_table_polynomial(term: Term, table: Table) -> PolynomialForm:
     weight = (("w", 0),) if term.weighted else ()
     return make_polynomial(
         {((table.vector, a), (_TABLE, n), *weight, ("out", k)): 1.0 for (a, k), n in table.places.items()}
@@ -120,36 +122,38 @@ def _polynomial_of_table(term: Term, table: Table) -> PolynomialForm:
 
 
 @dataclass(frozen=True)
-class Naming:
-    """Renames values of a polynomial to operands, tables and locals of a path."""
+class VariableRenamer:
+    """Renames a polynomial's variables to operands, table entries and locals of a path."""
 
     term: Term
     table: Table | None = None
     local: str = "v"  # how the names of values begin
     written: tuple[str, str] = ("", "")  # what the gradient of an operand is called: P is that of D, and D that of P
 
-    def rename_statements(self, rows: tuple[Computation, ...]) -> tuple[Statement, ...]:
+    def rename_statements(self, statements: tuple[Computation, ...]) -> tuple[Statement, ...]:
         """Return renamed statements, after loads of components."""
-        made = [self._renamed_statement(s) for s in rows]
-        read = [self._renamed_value(v) for v in values_read(rows) if isinstance(v, Component)]
+        made = [self._rename_statement(s) for s in statements]
+        read = [self._rename_value(v) for v in values_read(statements) if isinstance(v, Component)]
         components = [v for v in read if isinstance(v, Component)]
-        return (*self._ordered_loads(components), *made)
+        return (*self._make_sorted_loads(components), *made)
 
-    def _ordered_loads(self, read: list[Component]) -> Iterable[Load]:
+    def _make_sorted_loads(self, components: list[Component]) -> Iterable[Load]:
         order = [*INDEX, "w", *BETWEEN]
-        ranked = sorted(read, key=lambda c: (c.operand.partition(".")[2], order.index(operand_of(c.operand)), c.index))
+        ranked = sorted(
+            components, key=lambda c: (c.operand.partition(".")[2], order.index(operand_of(c.operand)), c.index)
+        )
         return (Load(c, (self.term.path,)) for c in ranked)
 
-    def _renamed_statement(self, statement: Computation) -> Computation:
-        terms = tuple(Product(p.coefficient, tuple(map(self._renamed_value, p.factors))) for p in statement.terms)
-        target = self._renamed_value(statement.target)
+    def _rename_statement(self, statement: Computation) -> Computation:
+        terms = tuple(Product(p.coefficient, tuple(map(self._rename_value, p.factors))) for p in statement.terms)
+        target = self._rename_value(statement.target)
         if isinstance(target, TableEntry):
             target = Component(S, self.term.path, target.index)
         elif isinstance(target, Component) and target.operand == self.written[0]:
             target = replace(target, operand=self.written[1])
         return replace(statement, target=target, terms=terms, paths=(self.term.path,))
 
-    def _renamed_value(self, value: Value) -> Value:
+    def _rename_value(self, value: Value) -> Value:
         if isinstance(value, Local):
             return Local(self.local + value.name[1:])
         assert isinstance(value, Component)
@@ -161,8 +165,8 @@ class Naming:
         return replace(value, segment=segment)
 
 
-def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[SweepStage, ...]:
-    """Stages of a path that mixes copies, through P and D.
+def make_mixing_stages(term: Term, opened: tuple[str, ...], sides: MixingSides) -> tuple[SweepStage, ...]:
+    """Statements of a path that mixes copies, in stages, through P and D.
 
     P[q, k]   += sum_ij C x1 x2
     out[w, k] += sum_q W[q, w] P[q, k]
@@ -182,18 +186,18 @@ def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[Sw
     results = tuple(o for o in (far, "w") if o in opened and term.leg(o))
     copies = "".join(a for a, _ in term.copies if a in sides.copies)
 
-    def make_stage(letters: str, naming: Naming, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
+    def make_stage(letters: str, naming: VariableRenamer, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
         call = Call(tuple(map(Slot, form.tensors)), tuple(map(Slot, opens)))
-        return SweepStage(letters, naming.rename_statements(_make_program_of_one_channel(form, call)))
+        return SweepStage(letters, naming.rename_statements(_make_channel_statements(form, call)))
 
     stages = [
-        make_stage(copies, Naming(term, written=(D, P)), coupling, (D,) if results else ()),
+        make_stage(copies, VariableRenamer(term, written=(D, P)), coupling, (D,) if results else ()),
         make_stage(
             copies + sides.mixed,
-            Naming(term, local="q", written=(P, D)),
+            VariableRenamer(term, local="q", written=(P, D)),
             weights,
             (*results, *(P for _ in gradients[:1])),
         ),
-        make_stage(copies, Naming(term, local="h"), coupling, gradients),
+        make_stage(copies, VariableRenamer(term, local="h"), coupling, gradients),
     ]
     return tuple(made for made in stages if made.statements)

@@ -18,7 +18,7 @@ from tpgen.form.call import Slot
 
 @dataclass(frozen=True)
 class Component:
-    """A component of an operand's segment."""
+    """Value: a component of an operand's segment."""
 
     operand: str
     segment: int
@@ -30,7 +30,7 @@ class Component:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """An entry of an input's table, at some levels."""
+    """Value: an entry of a precomputed table, at derivative levels."""
 
     table: int
     index: int
@@ -42,7 +42,7 @@ class TableEntry:
 
 # a tuple, as products are: a sweep creates and compares tens of thousands
 class Local(NamedTuple):
-    """A value named by a statement."""
+    """Value: a local variable."""
 
     name: str
 
@@ -78,7 +78,7 @@ def _text_of_sum(terms: Sum) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """Load a component of a given operand."""
+    """Statement that loads a component of a given operand."""
 
     target: Component
     paths: tuple[int, ...] = ()
@@ -90,7 +90,9 @@ class Load:
 
 
 @dataclass(frozen=True)
-class _Computed:
+class _ComputingStatement:
+    """Base of statements that compute a sum of products."""
+
     target: Value
     terms: Sum
     paths: tuple[int, ...] = ()
@@ -101,8 +103,8 @@ class _Computed:
         return (value for term in self.terms for value in term.factors)
 
 
-class Define(_Computed):
-    """Name a sum of products."""
+class Define(_ComputingStatement):
+    """Statement that names a sum of products."""
 
     target: Local
 
@@ -111,13 +113,13 @@ class Define(_Computed):
 
 
 class Tabulate(Define):
-    """Compute an entry of a table."""
+    """Statement that computes an entry of a table."""
 
     target: TableEntry  # type: ignore[assignment]
 
 
-class Accumulate(_Computed):
-    """Add a sum of products to a component, summed over the copies that the component lacks."""
+class Accumulate(_ComputingStatement):
+    """Statement that adds products to a component, summed over the copies that the component lacks."""
 
     target: Component
 
@@ -130,11 +132,10 @@ Statement = Load | Computation
 
 
 class TextOfPaths:
-    """Base of values printed line by line, with each line's paths."""
+    """Base of objects printed line by line, with path numbers of each line."""
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Lines of text, and paths of each line (none: shared)."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -157,19 +158,19 @@ ValueMemory = MutableMapping[Value, Any]
 
 
 def run_statements(statements: Iterable[Statement], memory: ValueMemory) -> dict[Component, Any]:
-    """Run statements; return the sums of opened components, and store other values in ``memory``."""
+    """Interpret statements; return sums of computed components, and store other values in ``memory``."""
     opened: dict[Component, Any] = {}
     for statement in statements:
         if not isinstance(statement, Load):  # what is read is at hand
             target = statement.target
             inner = isinstance(target, Local) or (isinstance(target, Component) and target.operand.startswith("@"))
             place: Any = memory if inner else opened
-            place[target] = add_products(statement.terms, memory, place.get(target))
+            place[target] = evaluate_sum(statement.terms, memory, place.get(target))
     return opened
 
 
-def add_products(terms: Sum, memory: ValueMemory, start: Any = None) -> Any:
-    """Add a sum of products to ``start``, in order."""
+def evaluate_sum(terms: Sum, memory: ValueMemory, start: Any = None) -> Any:
+    """Evaluate a sum of products, added to ``start`` in order."""
     for term in terms:
         value = _compute_product(term, memory)
         start = value if start is None else start + value

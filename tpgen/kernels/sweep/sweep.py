@@ -1,6 +1,6 @@
 r"""Computations of kernels: statements of every path, for some open slots.
 
-A path is ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated.  A table replaces an input without channels.
+A path is ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated.
 
 >>> from tpgen.form.form import form_of
 >>> from tpgen.planner.product import make_plan
@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tpgen.form.form import Term
-from tpgen.kernels.sweep.levels import mixing_stages, path_stages, table_statements
+from tpgen.kernels.sweep.levels import make_mixing_stages, make_path_stages, make_table_statements
 from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate, TextOfPaths
 from tpgen.kernels.sweep.tables import make_tables
-from tpgen.kernels.sweep.terms import find_sides, path_terms, raised_call
+from tpgen.kernels.sweep.terms import find_sides, make_second_derivative_call, path_terms
 
 __all__ = ["PathSweep", "Sweep", "make_sweep", "path_terms"]
 
@@ -61,6 +61,7 @@ class Sweep(TextOfPaths):
 
     @property
     def statements(self) -> Iterator[Statement]:
+        """Statements of tables, then of paths."""
         for table in self.tables:
             yield from table
         for path in self.paths:
@@ -69,6 +70,7 @@ class Sweep(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Lines of text, and paths of each line (none: shared)."""
         yield f"sweep: opens {', '.join(self.opened)}{cotangents_text(self.raised)}", ()
         for table in self.tables:
             yield from ((f"  {entry}", entry.paths) for entry in table)
@@ -83,25 +85,28 @@ def make_sweep(
     raised: tuple[str, ...] = (),
     mixes_first: Callable[[Term], bool] = lambda _: False,
 ) -> Sweep:
-    """Write the statements that compute open slots; ``channels``: the vectorised letter of each path.
+    """Write the statements that compute slots ``opened``.
 
-    Without ``channels``, vectors run over rows, without tables.  ``raised`` operands also come as cotangents
-    (`raised_call`).  Paths that ``mixes_first`` accepts mix copies before the coupling.
+    ``channels``: the vectorised letter of each path; else vectors run over rows, without tables.  ``raised`` operands
+    also come as cotangents (`make_second_derivative_call`).  Paths that ``mixes_first`` accepts mix copies before the
+    coupling.
     """
-    call, mixes = raised_call(opened, raised), channels is None and not raised
+    call, mixes = make_second_derivative_call(opened, raised), channels is None and not raised
     tables = make_tables(terms, channels) if channels else ()
     table = {term.path: t for t in tables for term in t.terms}
     letters = channels or ("",) * len(terms)
     paths = tuple(
         PathSweep(
             t,
-            mixing_stages(t, opened, find_sides(t, mixes_first(t)))
+            make_mixing_stages(t, opened, find_sides(t, mixes_first(t)))
             if mixes and t.mixes
-            else path_stages(t, call, table.get(t.path), a),
+            else make_path_stages(t, call, table.get(t.path), a),
         )
         for t, a in zip(terms, letters, strict=True)
         if t.reaches(opened)
     )
     stages = {path.term.path: path.stages for path in paths}
-    needed = tuple(table_statements(t, call, (s for path in t.paths for s in stages.get(path, ()))) for t in tables)
+    needed = tuple(
+        make_table_statements(t, call, (s for path in t.paths for s in stages.get(path, ()))) for t in tables
+    )
     return Sweep(opened, needed, paths, raised)

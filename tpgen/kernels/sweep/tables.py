@@ -15,7 +15,7 @@ from tpgen.kernels.sweep.terms import INDEX, S
 
 @dataclass(frozen=True)
 class Table:
-    """Sums of one coupling with one segment of an input, shared by paths."""
+    """One coupling contracted with one segment of an input, shared by paths."""
 
     number: int
     operand: str  # the tabulated input
@@ -37,12 +37,13 @@ class Table:
 
     @cached_property
     def places(self) -> dict[tuple[int, int], int]:
-        """Position of each (a, k): component a of the other input, component k of the output."""
+        """Index of table entry (a, k): component a of the other input, k of the output."""
         pairs = {(e.at(self.letter), e.k) for e in self.terms[0].entries}
         return {pair: n for n, pair in enumerate(sorted(pairs))}
 
     @property
     def statements(self) -> tuple[Tabulate, ...]:
+        """Statements that compute the table's entries."""
         term, index, letter = self.terms[0], INDEX[self.operand], self.letter
         segment, sums = term.segment(self.operand), [list[Product]() for _ in self.places]
         for e in term.entries:
@@ -52,7 +53,7 @@ class Table:
 
 
 def make_tables(terms: tuple[Term, ...], channels: tuple[str, ...]) -> tuple[Table, ...]:
-    """Tables of a form; none for paths with channels in both inputs."""
+    """Tables of a form's paths; none for paths with channels in both inputs."""
     shared: dict[tuple, list[Term]] = {}
     for term, channel in zip(terms, channels, strict=True):
         for leg in [leg for leg in term.legs if leg.operand in ("x1", "x2") and channel not in leg.letters][:1]:
@@ -60,7 +61,7 @@ def make_tables(terms: tuple[Term, ...], channels: tuple[str, ...]) -> tuple[Tab
     return tuple(Table(n, key[0], tuple(users)) for n, (key, users) in enumerate(shared.items()))
 
 
-def tabulated_gradient(term: Term, table: Table) -> tuple[Accumulate, ...]:
+def make_tabulated_gradient(term: Term, table: Table) -> tuple[Accumulate, ...]:
     """Statements of the tabulated input's gradient, from sums over channels."""
     operand, index = table.operand, INDEX[table.operand]
 

@@ -14,7 +14,7 @@ INDEX = {"x1": "i", "x2": "j", "out": "k"}  # the letter of each operand's irrep
 
 
 @dataclass(frozen=True)
-class Sides:
+class MixingSides:
     """Operands on both sides of the weight matrix W of a path that mixes copies.
 
     The path is ``sum_qm W[q, m] <P[q], far[m]>``.  P couples ``near`` with input 2 and has the components of ``far``.
@@ -31,9 +31,11 @@ class Sides:
         return INDEX[self.far]
 
 
-def find_sides(term: Term, mixes_first: bool = False) -> Sides:
-    """Sides of a path whose copies mix after the coupling, or before."""
-    return Sides("out", "x1", "vw", "u") if mixes_first else Sides("x1", "out", term.inputs, term.mode.mixing)
+def find_sides(term: Term, mixes_first: bool = False) -> MixingSides:
+    """Operands on both sides of a path's weight matrix."""
+    return (
+        MixingSides("out", "x1", "vw", "u") if mixes_first else MixingSides("x1", "out", term.inputs, term.mode.mixing)
+    )
 
 
 def row_lengths(form: Form) -> tuple[int, int, int, int]:
@@ -43,17 +45,17 @@ def row_lengths(form: Form) -> tuple[int, int, int, int]:
     return d1, d2, dw, dout
 
 
-def given_slots(opened: tuple[str, ...]) -> tuple[str, ...]:
-    """Slots that a kernel reads: all, but a single opened slot is left out.
+def list_given_slots(computed: tuple[str, ...]) -> tuple[str, ...]:
+    """Operand slots that a kernel reads: all, but a single computed slot is left out.
 
-    >>> given_slots(("out",)), given_slots(("x1", "w"))
+    >>> list_given_slots(("out",)), list_given_slots(("x1", "w"))
     (('x1', 'x2', 'w'), ('x1', 'x2', 'w', 'out'))
     """
-    return tuple(slot for slot in SLOTS if slot not in opened or len(opened) > 1)
+    return tuple(slot for slot in SLOTS if slot not in computed or len(computed) > 1)
 
 
 def operand_of(slot: str) -> str:
-    """Operand of a slot.
+    """Operand of a slot, such as x1 of ``x1.1``.
 
     >>> operand_of("x1.1"), operand_of("out")
     ('x1', 'out')
@@ -61,10 +63,10 @@ def operand_of(slot: str) -> str:
     return slot.partition(".")[0]
 
 
-def raised_call(opened: tuple[str, ...], raised: tuple[str, ...]) -> Call:
-    """Call that differentiates a form's gradients; cotangents of ``raised`` are at level 1.
+def make_second_derivative_call(opened: tuple[str, ...], raised: tuple[str, ...]) -> Call:
+    """Call that differentiates gradients of ``raised`` operands, given their cotangents, by ``opened`` operands.
 
-    >>> print(raised_call(("x1", "out"), ("x2", "w")))
+    >>> print(make_second_derivative_call(("x1", "out"), ("x2", "w")))
     x1 x2 w out x2.1 w.1 -> x1 out
     """
     given = (*(Slot(name) for name in SLOTS), *(Slot(name, 1) for name in raised))

@@ -13,7 +13,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
-from tpgen.kernels.runtime.given import given_numbers
+from tpgen.kernels.runtime.given import as_floating_tensor
 from tpgen.networks.conversion.notices import can_gpu_program_kernels_take
 from tpgen.networks.conversion.obstacles import (
     copy_method_under_name,
@@ -52,7 +52,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
         """Spherical harmonics of ``x (..., 3)``, by a polynomial kernel if possible."""
         on_gpu = False
         if not torch.jit.is_scripting():
-            x = given_numbers("x", x, torch.get_default_dtype())
+            x = as_floating_tensor("x", x, torch.get_default_dtype())
             on_gpu = can_gpu_program_kernels_take(x)  # a program takes no scripted functions
         if not (x.is_cpu or on_gpu) or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
             return self.stock(x)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tpgen.base.remember import remembered
 from tpgen.kernels.runtime.description import describe
-from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.native.one_hot import find_one_hot_columns
 from tpgen.kernels.runtime.ops import kernel_layer
-from tpgen.kernels.runtime.registration import apply_of
+from tpgen.kernels.runtime.registration import get_unchecked_apply
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.species import SpeciesProduct, pull_back_gradients
 from tpgen.nn.autocast import is_autocasting
@@ -42,7 +42,7 @@ class JoinedLayers:
             return None
         if x.dim() != 2 or one_hot.shape != (len(x), self.product.species_count) or not len(x):
             return None
-        if (species := find_ones(one_hot)) is None:
+        if (species := find_one_hot_columns(one_hot)) is None:
             return None
         chosen, made = self._get_seen_species_and_cached_matrices(first_weight, second_weight, species, factor)
         if torch.is_grad_enabled() and (first_weight.requires_grad or second_weight.requires_grad):
@@ -156,4 +156,4 @@ class _MatricesWithWeightGradients(torch.autograd.Function):
         )
 
 
-_with_gradients_of_layers = apply_of(_MatricesWithWeightGradients)
+_with_gradients_of_layers = get_unchecked_apply(_MatricesWithWeightGradients)

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 from tpgen.base.remember import remembered
 from tpgen.kernels.rows import ELEMENTS
-from tpgen.kernels.runtime.call import FormCall, opening_text
+from tpgen.kernels.runtime.call import FormCall, product_call_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.ops import kernel_product
@@ -83,7 +83,7 @@ class LateWeights:
         return kernel_product(sums, sums.detach()[:, :0], mixing_weights, describe(self.mixing))
 
 
-_OUTER = opening_text("w")
+_OUTER = product_call_text("w")
 
 
 def is_uvw_with_row_weights(plan: Plan) -> bool:

@@ -11,7 +11,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.base.errors import TpgenError
-from tpgen.kernels.runtime.given import given_numbers
+from tpgen.kernels.runtime.given import as_floating_tensor
 from tpgen.networks.conversion.gathers import Gatherable
 from tpgen.networks.conversion.obstacles import copy_method_under_name, why_module_unconvertible
 from tpgen.networks.conversion.products import PROGRAM, describe_product
@@ -37,7 +37,7 @@ class ConvertedLinear(o3.Linear):
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """Linear layer as e3nn's; integers are cast; an unscripted result is `Gatherable`."""
         if not torch.jit.is_scripting():
-            features = given_numbers("features", features, self.output_mask.dtype)
+            features = as_floating_tensor("features", features, self.output_mask.dtype)
         alone = features.dim() == 1 and not self.shared_weights  # a row without a batch, and weights of it
         if alone or (features.dim() > 0 and features.size(-1) == 0):
             return self.stock(features, weight, bias)

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.targets import kernel_target
+from tpgen.kernels.runtime.targets import find_kernel_target
 from tpgen.networks.recording import recorded_program
 
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
@@ -41,7 +41,7 @@ def can_gpu_program_kernels_take(x: Tensor) -> bool:
     """Whether a program is being recorded whose GPU kernels take a tensor."""
     if not x.is_cuda or recorded_program() is None:
         return False
-    target = kernel_target(x.dtype, x.device)
+    target = find_kernel_target(x.dtype, x.device)
     return not isinstance(target, str) and target.missing(x.device) is None
 
 

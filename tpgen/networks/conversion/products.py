@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tpgen.base._e3nn import default_dtype
 from tpgen.base.errors import TpgenError
-from tpgen.kernels.runtime.given import given_numbers
+from tpgen.kernels.runtime.given import as_floating_tensor
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.gathers import Gatherable
 from tpgen.networks.conversion.obstacles import find_stock_class, why_module_unconvertible
@@ -32,7 +32,7 @@ STOCK_PROGRAM = "_compiled_main_left_right"
 
 def _cast_integers_to_dtype_of(name: str, x: Tensor, like: Tensor) -> Tensor:
     if not torch.jit.is_scripting():
-        return given_numbers(name, x, like.dtype)
+        return as_floating_tensor(name, x, like.dtype)
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
 
 

@@ -17,7 +17,7 @@ from tpgen.base.clock import ROUGH, find_device, time_in_turns
 from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration, ratio, table
 from tpgen.kernels.build.build import count_cores
-from tpgen.kernels.build.rehearsal import rehearsed_by
+from tpgen.kernels.build.rehearsal import dry_run_before_compiling
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.conversion.adapters import cast_project_modules_to_float64
 from tpgen.networks.conversion.calls import (
@@ -149,7 +149,7 @@ def prove_equal(
 
 
 def _compile_kernels_ahead(compute: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
-    return rehearsed_by(bypassing_programs()(lambda: compute(copy_of(network), inputs)), count_cores() + 1)
+    return dry_run_before_compiling(bypassing_programs()(lambda: compute(copy_of(network), inputs)), count_cores() + 1)
 
 
 def _compute_stock_derivatives_and_remarks(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tpgen.base.locks import cached_property
 from tpgen.kernels.runtime.description import describe
-from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.native.one_hot import find_one_hot_columns
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.notices import warn_of_slow_path
@@ -102,7 +102,7 @@ class SpeciesProduct:
             return None
         if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or not self.is_worth_selecting_matrices(len(x)):
             return None
-        if (ones := find_ones(y)) is None:
+        if (ones := find_one_hot_columns(y)) is None:
             return None
         if y.requires_grad:
             warn_of_slow_path(_TRACKED)

@@ -25,10 +25,10 @@ from tpgen.kernels.rows import RULES, join_rule_names, parse_row_rules
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.failures import failures_seen
-from tpgen.kernels.runtime.load import source_of
-from tpgen.kernels.runtime.native.source import deployed_text, libtorch
+from tpgen.kernels.runtime.load import generate_kernel_source
+from tpgen.kernels.runtime.native.source import libtorch, write_deployed_runtime_source
 from tpgen.kernels.runtime.runtime import kernels_of
-from tpgen.kernels.runtime.signature import native_fields
+from tpgen.kernels.runtime.signature import encode_signature_for_cpp
 from tpgen.networks.deployment.example import run_command
 
 LIBRARY = "libtpgen.so"
@@ -53,14 +53,14 @@ class NeededKernel:
 
     def build(self) -> None:
         """Build the kernel unless cached.  Raises `KernelError` on failure."""
-        kernels_of(self.description).build_or_raise(self.part, self.dtype, parse_row_rules(self.rows))
+        kernels_of(self.description).build_kernels_or_raise(self.part, self.dtype, parse_row_rules(self.rows))
 
     def library_file(self) -> Path:
         """Path of the compiled kernel."""
         spec = KernelSpec(
             kernels_of(self.description).description, Call.parse(self.part), self.dtype, parse_row_rules(self.rows)
         )
-        return Path(load_library(LibraryRequest(source_of(spec).text))._name)
+        return Path(load_library(LibraryRequest(generate_kernel_source(spec).text))._name)
 
 
 def list_kernels_in(program: ExportedProgram) -> list[NeededKernel]:
@@ -98,7 +98,7 @@ def _list_kernels_that_call_needs(call: FormCall) -> Iterator[NeededKernel]:
     if (
         not description.has_live_paths
         or in_float32
-        or kernels.is_sum_of_calls(call)
+        or kernels.lacks_own_kernel(call)
         or kernels.unsupported_rules(rules, dtype, "cpu")
     ):
         raise DeployError(
@@ -117,9 +117,11 @@ def write_runtime(kernels: Sequence[NeededKernel], folder: Path) -> None:
         shutil.copyfile(needed.library_file(), folder / "kernels" / file)
     source = folder / "libtpgen.cpp"
     sums = [(file, zlib.crc32((folder / "kernels" / file).read_bytes())) for file in files]
-    source.write_text(deployed_text(kernel_table_as_cpp(kernels, sums, list_processor_features())), encoding="utf-8")
+    source.write_text(
+        write_deployed_runtime_source(kernel_table_as_cpp(kernels, sums, list_processor_features())), encoding="utf-8"
+    )
     compiler = need_compiler()
-    command = compiler.command([source], folder / LIBRARY, [libtorch()])
+    command = compiler.make_command([source], folder / LIBRARY, [libtorch()])
     # without the flags of any instruction set: the library itself says what kernels need
     run_command([flag for flag in command if flag not in compiler.instructions.flags])
     source.unlink()
@@ -134,7 +136,7 @@ def list_processor_features() -> list[str]:
 # -- the table, as C++ -------------------------------------------------------------------------------------------------
 
 File = tuple[str, int]  # name and checksum
-_STRUCTS = ("Given", "Opened", "Rule")  # in the order of `native_fields`
+_STRUCTS = ("Given", "Opened", "Rule")  # in the order of `encode_signature_for_cpp`
 
 
 def kernel_table_as_cpp(kernels: Sequence[NeededKernel], files: Sequence[File], features: Sequence[str]) -> str:
@@ -158,7 +160,7 @@ def _kernel_entries_as_cpp(kernels: Sequence[NeededKernel], files: Sequence[File
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)
         signature = form.signature(needed.part, parse_row_rules(needed.rows))
-        fields = native_fields(signature, form.description.check_index)
+        fields = encode_signature_for_cpp(signature, form.description.check_index)
         for name, parts in zip(_STRUCTS, fields, strict=True):
             # a list of none has room for one that nobody reads
             listed = ", ".join(map(_write_int_list, parts)) or "{}"

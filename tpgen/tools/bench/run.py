@@ -18,7 +18,7 @@ from tpgen.base.clock import TimedCall, now, time_calls, time_in_turns, with_thr
 from tpgen.base.errors import BackendError, EmitError, check_known
 from tpgen.base.locks import without_garbage_collection
 from tpgen.base.progress import Progress, progress_bar
-from tpgen.kernels.runtime.memory import turn_reuse_off
+from tpgen.kernels.runtime.memory import disable_memory_reuse
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
 from tpgen.tools.bench.contenders import Contender
 from tpgen.tools.bench.records import Record, Report, Settings, read_environment
@@ -223,7 +223,7 @@ def _profile_allocated_and_freed_bytes(call: TimedCall) -> list[int]:
     with (
         without_garbage_collection(),
         _silence_stderr(),
-        turn_reuse_off(),
+        disable_memory_reuse(),
         torch.autograd.profiler.profile(profile_memory=True, use_kineto=True) as profiled,
     ):
         kept = call()

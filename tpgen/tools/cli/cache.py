@@ -14,7 +14,7 @@ import tpgen.nn.symmetric_contraction  # noqa: F401
 from tpgen.base.errors import TpgenError
 from tpgen.base.remember import caches
 from tpgen.kernels.build.build import cache_clear, cache_info
-from tpgen.kernels.build.cache import check_lasting
+from tpgen.kernels.build.cache import check_cache_is_lasting
 from tpgen.kernels.runtime.warm import check_capabilities, warm, warm_cuda
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.problems import Problem
@@ -87,7 +87,7 @@ def warm_command(
     Builds forward and backward kernels of a product or polynomial; with --arch, which networks need, for GPUs.
     """
     name = problem.name if problem else str(network)
-    check_lasting()
+    check_cache_is_lasting()
     with show_progress(f"compile {name}"):
         if capabilities:
             found = _build_kernels_for_gpus(problem, network, capabilities, convolution, forces, options)

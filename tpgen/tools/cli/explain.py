@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tpgen.kernels.build.cache import check_lasting
+from tpgen.kernels.build.cache import check_cache_is_lasting
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli.networks import find_network, refuse_options
 from tpgen.tools.cli.options import (
@@ -85,7 +85,7 @@ def tune_command(problem: Problem, rows: int | None, seconds: float, as_json: bo
 
     NAME is a problem, polynomial or linear layer.  The choice holds on this machine until `tpgen cache clear`.
     """
-    check_lasting()
+    check_cache_is_lasting()
     request = make_request(problem.plan, rows=rows or problem.rows, **collect_inspection_options(problem, options))
     with show_progress("tune") as say:
         tuning = tune_plan(request, seconds, say)

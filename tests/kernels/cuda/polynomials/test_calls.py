@@ -20,7 +20,7 @@ from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.rows import ELEMENTS as OF_ELEMENTS
 from tpgen.kernels.rows import RowIndex
-from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.kernels.runtime.polynomials import describe_polynomial, parse_polynomial_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.problems import POLYNOMIALS
@@ -44,7 +44,7 @@ class Case:
 
     @cached_property
     def sweep(self) -> PolynomialSweep:
-        return describe_polynomial(self.plan).sweep(named_call(self.plan, self.call))
+        return describe_polynomial(self.plan).sweep(parse_polynomial_call(self.plan, self.call))
 
     @property
     def source(self) -> CudaSource:

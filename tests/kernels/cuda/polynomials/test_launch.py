@@ -14,7 +14,7 @@ from tpgen.kernels.cuda.launch import PolynomialLaunches, plan_launches
 from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.cuda.prelude import ENTRY
 from tpgen.kernels.rows import ELEMENTS, RowIndex
-from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, parse_polynomial_call
 from tpgen.planner.problems import POLYNOMIALS
 
 MACE = POLYNOMIALS["mace-contraction"]
@@ -25,7 +25,7 @@ def sizes_of(rows: int, elements: int, channels: int) -> CallSizes:
 
 
 def launches(call: str, rows: int, elements: int = MACE.elements) -> PolynomialLaunches:
-    sweep = describe_polynomial(MACE.plan).sweep(named_call(MACE.plan, call))
+    sweep = describe_polynomial(MACE.plan).sweep(parse_polynomial_call(MACE.plan, call))
     placement = place_polynomial(MACE.plan, sweep, "float32", chip_of(90))
     return plan_launches(placement, sizes_of(rows, elements, MACE.channels))
 
@@ -48,7 +48,7 @@ def test_tasks_hold_all_rows_whatever_their_elements(rows: int, elements: int) -
 def test_a_tensor_may_have_the_name_of_a_room() -> None:
     """Each operand that is summed over channels has a room beside that of the tasks, whatever it is called."""
     square = tpgen.Polynomial({"v": "4x1o", "sums": "1o"}, "4x0e+4x2e", [("v", "sums")])
-    sweep = describe_polynomial(square.plan).sweep(named_call(square.plan, "backward"))
+    sweep = describe_polynomial(square.plan).sweep(parse_polynomial_call(square.plan, "backward"))
     placement = place_polynomial(square.plan, sweep, "float32", chip_of(90))
     assert list(placement.channel_sums) == ["sums"]
     assert len(plan_launches(placement, sizes_of(50, 1, 4)).scratch_shapes()) == 2

@@ -18,7 +18,7 @@ from tests.polynomials import mixed, operands_of, symmetric
 from tpgen.kernels.cuda.orders import sort_by_owner
 from tpgen.kernels.rows import ELEMENTS, RowIndex
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.polynomials import named_call
+from tpgen.kernels.runtime.polynomials import parse_polynomial_call
 from tpgen.kernels.runtime.runtime import kernels_of
 
 pytestmark = needs_compiler
@@ -28,7 +28,7 @@ INDEX = torch.tensor([0, 2, 2, 0, 0, 2, 0])
 def call_of(name: str, indexed: bool = True, channels: int = 5) -> FormCall:
     """Rows of three elements, or of one."""
     plan = symmetric(degree=2) if indexed else mixed("ir_mul")
-    slots = named_call(plan, name)
+    slots = parse_polynomial_call(plan, name)
     there, out = operands_of(plan, 7, 3 if indexed else 1, channels, grad=False), plan.operand("out")
     cotangent = torch.randn(7, out.dim * (channels if out.channels else 1), dtype=torch.float64)
     by_name = dict(zip([o.name for o in plan.operands], [*there, cotangent], strict=True))

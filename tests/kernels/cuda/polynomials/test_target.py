@@ -20,7 +20,7 @@ from tpgen.kernels.cuda import driver, orders
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.placement import place_polynomial, why_derivatives_do_not_fit
 from tpgen.kernels.runtime.ops import kernel_polynomial
-from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call, named_call
+from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call, parse_polynomial_call
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import POLYNOMIALS
@@ -102,7 +102,7 @@ def test_no_rows_launch_nothing(gpu: FakeDriver) -> None:
 def test_what_a_small_chip_has_no_room_for() -> None:
     plan = POLYNOMIALS["mace-contraction"].plan
     kernels = describe_polynomial(plan)
-    forward, second = (kernels.sweep(named_call(plan, name)) for name in ("forward", "second"))
+    forward, second = (kernels.sweep(parse_polynomial_call(plan, name)) for name in ("forward", "second"))
     assert why_derivatives_do_not_fit(plan, forward, "float32", chip_of(75)) is None
     refused = "with 130 coefficients, needs .* bytes of shared memory, and a block of sm_75 has 65536: use strategy="
     with pytest.raises(EmitError, match=refused):

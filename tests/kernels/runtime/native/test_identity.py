@@ -16,9 +16,9 @@ from tpgen.kernels.runtime.native.identity import (
     WatchedNames,
     group_names_by_dict,
     make_identity_test,
-    read_names,
+    read_watched_names,
 )
-from tpgen.kernels.runtime.native.words import MemoryWord, list_words
+from tpgen.kernels.runtime.native.words import MemoryWord, read_list_words
 
 pytestmark = needs_compiler
 
@@ -55,7 +55,7 @@ ONE = float("1.25")
 @pytest.mark.parametrize("change", CHANGES)
 def test_names_of_a_dict(change: str) -> None:
     table = {"a": ONE, "c": "text"}
-    some = make_identity_test((), read_names(group_names_by_dict([(table, "a"), (table, "b")])))
+    some = make_identity_test((), read_watched_names(group_names_by_dict([(table, "a"), (table, "b")])))
     every = make_identity_test((), [WatchedNames(table, list(table), list(table.values()), whole=True)])
     assert some is not None
     assert every is not None
@@ -71,10 +71,10 @@ def test_names_of_a_dict(change: str) -> None:
 def test_names_of_many_dicts_and_words() -> None:
     tables = [{str(n): n for n in range(m)} for m in range(5)]
     items = [1.0, 2.0]
-    words = list_words(items)
+    words = read_list_words(items)
     assert words is not None
     names = [
-        *read_names(group_names_by_dict((table, name) for table in tables for name in ("0", "3"))),
+        *read_watched_names(group_names_by_dict((table, name) for table in tables for name in ("0", "3"))),
         WatchedNames({}, [], [], True),
     ]
     stands = make_identity_test(words, names)
@@ -120,7 +120,7 @@ def test_writes_of_code_that_python_has_made_faster(kind: str, monkeypatch: pyte
     table = {"an object": lambda: vars(x), "a class": lambda: gc.get_referents(vars(x))[0], "a file": globals}[kind]()
     name = "ONE" if kind == "a file" else "scale"
     for n in range(200):
-        stands = make_identity_test((), read_names(group_names_by_dict([(table, name)])))
+        stands = make_identity_test((), read_watched_names(group_names_by_dict([(table, name)])))
         assert stands is not None
         assert stands()
         value = float(f"{n}.5")
@@ -135,7 +135,7 @@ def test_attributes_that_come_and_go() -> None:
     x: Any = Plain()
     x.beside, x.again = 2.0, 3.0
     stands = make_identity_test((), [WatchedNames(vars(x), list(vars(x)), list(vars(x).values()), whole=True)])
-    some = make_identity_test((), read_names(group_names_by_dict([(vars(x), "scale"), (vars(x), "later")])))
+    some = make_identity_test((), read_watched_names(group_names_by_dict([(vars(x), "scale"), (vars(x), "later")])))
     assert stands is not None
     assert some is not None
     assert stands()
@@ -169,5 +169,5 @@ def test_what_is_watched_is_kept_as_long_as_the_function() -> None:
 
 
 def test_nothing_is_said_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_make_method_of_identity_test", lambda: None)
+    monkeypatch.setattr(identity, "_make_identity_test_method", lambda: None)
     assert make_identity_test((), ()) is None

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen.kernels.runtime.native import one_hot as module
-from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.native.one_hot import find_one_hot_columns
 
 KINDS = [
     pytest.param(torch.float32, marks=needs_compiler),
@@ -21,10 +21,10 @@ KINDS = [
 def test_the_columns_of_ones(dtype: torch.dtype) -> None:
     places = torch.tensor([4, 0, 3, 3, 1])
     rows = torch.eye(5)[places].to(dtype)
-    assert torch.equal(find_ones(rows), places)
-    assert torch.equal(find_ones(rows.T.contiguous().T), places)
-    assert torch.equal(find_ones(rows[:, :1].new_ones(3, 1)), torch.zeros(3, dtype=torch.int64))
-    assert find_ones(rows[:0]).shape == (0,)
+    assert torch.equal(find_one_hot_columns(rows), places)
+    assert torch.equal(find_one_hot_columns(rows.T.contiguous().T), places)
+    assert torch.equal(find_one_hot_columns(rows[:, :1].new_ones(3, 1)), torch.zeros(3, dtype=torch.int64))
+    assert find_one_hot_columns(rows[:0]).shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,17 @@ def test_the_columns_of_ones(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", KINDS[:2])
 def test_one_row_that_is_none_is_enough(dtype: torch.dtype, row: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.eye(3, dtype=dtype)
-    assert find_ones(torch.cat([rows, torch.tensor([row], dtype=dtype)])) is None
-    monkeypatch.setattr(module, "native_function", lambda *_: None)
-    assert find_ones(torch.cat([rows, torch.tensor([row], dtype=dtype)])) is None
+    assert find_one_hot_columns(torch.cat([rows, torch.tensor([row], dtype=dtype)])) is None
+    monkeypatch.setattr(module, "compile_header_function", lambda *_: None)
+    assert find_one_hot_columns(torch.cat([rows, torch.tensor([row], dtype=dtype)])) is None
 
 
 @needs_compiler
 def test_rows_that_are_written_to_are_asked_anew() -> None:
     rows: Tensor = torch.eye(3)
     shared = rows.numpy()  # whose writes torch does not count
-    assert find_ones(rows) is not None
+    assert find_one_hot_columns(rows) is not None
     shared[0] = shared[1]
-    assert find_ones(rows).tolist() == [1, 1, 2]
+    assert find_one_hot_columns(rows).tolist() == [1, 1, 2]
     shared[0, 0] = 1
-    assert find_ones(rows) is None
+    assert find_one_hot_columns(rows) is None

@@ -27,7 +27,7 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native import runtime as native
-from tpgen.kernels.runtime.polynomials import named_call
+from tpgen.kernels.runtime.polynomials import parse_polynomial_call
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
@@ -46,7 +46,7 @@ CHANNELS = 16
 def in_python(call: FormCall, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The open slots by kernels that the runtime does not know."""
     with monkeypatch.context() as patch:
-        patch.setattr(runtime_of_forms, "runtime", lambda: None)
+        patch.setattr(runtime_of_forms, "load_cpp_runtime", lambda: None)
         return Kernels(call.description).run(call)
 
 
@@ -74,7 +74,7 @@ def polynomial_call(plan: Plan, name: str, dtype: torch.dtype = torch.float32) -
     tensors = [x.detach().to(dtype) for x in operands_of(plan, ROWS, 3, CHANNELS)]
     out = torch.randn(ROWS, plan.out.dim * CHANNELS, dtype=dtype)
     likes = {o.name: x for o, x in zip((o for o in plan.operands if o.name != "out"), tensors, strict=True)}
-    slots = named_call(plan, name)
+    slots = parse_polynomial_call(plan, name)
     given = [*tensors, *(torch.randn_like(likes.get(slot.operand, out)) for slot in slots.given[len(tensors) :])]
     return FormCall(given, [INDEX] if plan.weights else [], plan.to_json(), str(slots), (ELEMENTS,))
 
@@ -166,7 +166,9 @@ def test_calls_and_both_their_derivatives_go_without_python(kind: str, monkeypat
         return list(torch.autograd.grad(sum(x.cos().sum() for x in first), leaves))
 
     wanted = second()
-    monkeypatch.setattr(Kernels, "_run", lambda _, call: pytest.fail(f"a usual call went through Python: {call}"))
+    monkeypatch.setattr(
+        Kernels, "_check_and_run", lambda _, call: pytest.fail(f"a usual call went through Python: {call}")
+    )
     assert same(second(), wanted)
 
 
@@ -231,7 +233,7 @@ def test_what_does_not_fit_is_left_to_python() -> None:
     for one in changed:
         assert not product.compute_in_cpp(one), one
     for number in (-1, 2**40):
-        assert not native.runtime().form([*call.tensors, src, dst], number)
+        assert not native.load_cpp_runtime().form([*call.tensors, src, dst], number)
 
 
 def test_what_does_not_fit_a_polynomial_is_left_to_python() -> None:
@@ -257,7 +259,7 @@ def test_what_does_not_fit_a_polynomial_is_left_to_python() -> None:
 @pytest.mark.parametrize("edges", [False, True])
 def test_few_tensors_need_no_list(edges: bool) -> None:
     """What the overload without lists computes is the same to the bit, and it leaves the same to Python."""
-    call, runtime = call_of("per row", "out", edges=edges), native.runtime()
+    call, runtime = call_of("per row", "out", edges=edges), native.load_cpp_runtime()
     (wanted,) = by_runtime(call)
     ((number, _),) = kernels_of(call.description)._entered[call.call, torch.float32, call.rules]
     x1, *rest = call.tensors
@@ -341,20 +343,20 @@ def test_a_trace_leaves_the_number_of_nodes_open() -> None:
 
 def test_a_torch_that_lacks_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = 'extern "C" int torch_does_all(); extern "C" int tpgen_register() { return torch_does_all(); }'
-    monkeypatch.setattr(native, "process_text", lambda: needs)
+    monkeypatch.setattr(native, "write_process_runtime_source", lambda: needs)
     with pytest.warns(UserWarning, match="(?s)kernels are called from Python.*torch_does_all.*TPGEN_NATIVE=0"):
-        assert native._build_runtime_or_none.__wrapped__() is None
+        assert native._build_cpp_runtime_or_none.__wrapped__() is None
 
 
 def test_it_may_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_NATIVE", "0")
-    assert native._build_runtime_or_none.__wrapped__() is None
+    assert native._build_cpp_runtime_or_none.__wrapped__() is None
 
 
 def test_products_without_it_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     call = call_of("shared", "out")
     wanted = by_runtime(call)
-    monkeypatch.setattr(runtime_of_forms, "runtime", lambda: None)
+    monkeypatch.setattr(runtime_of_forms, "load_cpp_runtime", lambda: None)
     kernels_of.cache_clear()
     assert same([ops.kernel_product(*call.tensors, call.description)], wanted)
     assert not kernels_of(call.description).compute_in_cpp(call)
@@ -390,5 +392,5 @@ def test_a_call_and_its_gradients_take_few_steps() -> None:
 def test_without_the_function_behind_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(_torch, "operation", raising=False)
     monkeypatch.setitem(_torch.NAMES, "operation", _torch.Private("torch._C", "_gone", "nothing", "slower"))
-    assert native._find_operator_function("form") is torch.ops.tpgen_native.form.default
-    assert native._find_operator_function("form", "few") is torch.ops.tpgen_native.form.few
+    assert native._get_native_operator("form") is torch.ops.tpgen_native.form.default
+    assert native._get_native_operator("form", "few") is torch.ops.tpgen_native.form.few

@@ -13,14 +13,14 @@ from torch import nn
 
 from tpgen.kernels.runtime.native.words import (
     MemoryWord,
-    bases_word,
-    cell_words,
-    class_word,
-    dict_word,
-    function_words,
-    list_words,
-    order_words,
-    slot_words,
+    read_cell_pointer,
+    read_class_pointer,
+    read_dict_order_words,
+    read_dict_pointer,
+    read_function_pointers,
+    read_list_words,
+    read_mro_pointer,
+    read_slot_words,
     version_address,
 )
 
@@ -73,45 +73,61 @@ def of_class(*bases: type) -> Any:
 
 
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Sequence[MemoryWord | None]], Callable[[Any], object]]] = {
-    "the class": (Plain, lambda x: [class_word(x)], lambda x: setattr(x, "__class__", Other)),
-    "the class of a module": (nn.Tanh, lambda x: [class_word(x)], lambda x: setattr(x, "__class__", nn.ReLU)),
-    "the dict": (Plain, lambda x: [dict_word(x)], lambda x: setattr(x, "__dict__", {})),
-    "the dict of a module": (nn.Tanh, lambda x: [dict_word(x)], lambda x: setattr(x, "__dict__", dict(vars(x)))),
-    "the dict of a tuple": (lambda: Irreps((1, 2)), lambda x: [dict_word(x)], lambda x: setattr(x, "__dict__", {})),
+    "the class": (Plain, lambda x: [read_class_pointer(x)], lambda x: setattr(x, "__class__", Other)),
+    "the class of a module": (nn.Tanh, lambda x: [read_class_pointer(x)], lambda x: setattr(x, "__class__", nn.ReLU)),
+    "the dict": (Plain, lambda x: [read_dict_pointer(x)], lambda x: setattr(x, "__dict__", {})),
+    "the dict of a module": (
+        nn.Tanh,
+        lambda x: [read_dict_pointer(x)],
+        lambda x: setattr(x, "__dict__", dict(vars(x))),
+    ),
+    "the dict of a tuple": (
+        lambda: Irreps((1, 2)),
+        lambda x: [read_dict_pointer(x)],
+        lambda x: setattr(x, "__dict__", {}),
+    ),
     "the dict of a function": (
         lambda: closed()[0],
-        lambda x: [dict_word(x)],
+        lambda x: [read_dict_pointer(x)],
         lambda x: setattr(x, "__dict__", {"a": 1}),
     ),
-    "bases": (lambda: of_class(Plain), lambda x: [bases_word(x)], lambda x: setattr(x, "__bases__", (Other,))),
+    "bases": (lambda: of_class(Plain), lambda x: [read_mro_pointer(x)], lambda x: setattr(x, "__bases__", (Other,))),
     "bases of a base": (
         lambda: (lambda base: (base, of_class(base)))(of_class(Plain)),
-        lambda x: [bases_word(x[1])],
+        lambda x: [read_mro_pointer(x[1])],
         lambda x: setattr(x[0], "__bases__", (Other,)),
     ),
-    "code": (lambda: function, function_words, lambda x: setattr(x, "__code__", (lambda x, *, more: 2).__code__)),
-    "defaults": (lambda: function, function_words, lambda x: setattr(x, "__defaults__", (2.0,))),
-    "no defaults": (lambda: function, function_words, lambda x: setattr(x, "__defaults__", None)),
-    "defaults where none were": (lambda: bare, function_words, lambda x: setattr(x, "__defaults__", (2.0,))),
-    "defaults of keywords": (lambda: function, function_words, lambda x: setattr(x, "__kwdefaults__", {"more": 2.0})),
-    "a cell": (closed, lambda x: cell_words(x[0].__closure__[0]), lambda x: x[1](2.0)),
+    "code": (
+        lambda: function,
+        read_function_pointers,
+        lambda x: setattr(x, "__code__", (lambda x, *, more: 2).__code__),
+    ),
+    "defaults": (lambda: function, read_function_pointers, lambda x: setattr(x, "__defaults__", (2.0,))),
+    "no defaults": (lambda: function, read_function_pointers, lambda x: setattr(x, "__defaults__", None)),
+    "defaults where none were": (lambda: bare, read_function_pointers, lambda x: setattr(x, "__defaults__", (2.0,))),
+    "defaults of keywords": (
+        lambda: function,
+        read_function_pointers,
+        lambda x: setattr(x, "__kwdefaults__", {"more": 2.0}),
+    ),
+    "a cell": (closed, lambda x: read_cell_pointer(x[0].__closure__[0]), lambda x: x[1](2.0)),
     "an emptied cell": (
         lambda: closed()[0].__closure__[0],
-        cell_words,
+        read_cell_pointer,
         lambda x: delattr(x, "cell_contents"),
     ),
-    "an item": (lambda: [1.0, 2.0], list_words, lambda x: x.__setitem__(1, 3.0)),
-    "an item more": (lambda: [1.0, 2.0], list_words, lambda x: x.append(3.0)),
-    "an item less": (lambda: [1.0, 2.0], list_words, lambda x: x.pop()),
-    "an item of an empty list": (list, list_words, lambda x: x.append(3.0)),
-    "an order": (lambda: OrderedDict(a=1, b=2), order_words, lambda x: x.move_to_end("a")),
+    "an item": (lambda: [1.0, 2.0], read_list_words, lambda x: x.__setitem__(1, 3.0)),
+    "an item more": (lambda: [1.0, 2.0], read_list_words, lambda x: x.append(3.0)),
+    "an item less": (lambda: [1.0, 2.0], read_list_words, lambda x: x.pop()),
+    "an item of an empty list": (list, read_list_words, lambda x: x.append(3.0)),
+    "an order": (lambda: OrderedDict(a=1, b=2), read_dict_order_words, lambda x: x.move_to_end("a")),
     "an order, and back": (
         lambda: OrderedDict(a=1, b=2),
-        order_words,
+        read_dict_order_words,
         lambda x: (x.move_to_end("a"), x.move_to_end("b")),
     ),
-    "a slot": (Slots, lambda x: slot_words(x, ()), lambda x: setattr(x, "first", 3.0)),
-    "a last slot": (Slots, lambda x: slot_words(x, ()), lambda x: setattr(x, "last", 3.0)),
+    "a slot": (Slots, lambda x: read_slot_words(x, ()), lambda x: setattr(x, "first", 3.0)),
+    "a last slot": (Slots, lambda x: read_slot_words(x, ()), lambda x: setattr(x, "last", 3.0)),
 }
 
 
@@ -138,8 +154,8 @@ def test_what_is_not_where_it_is_looked_for_has_no_word() -> None:
     class Pretending:
         __class__ = Other  # type: ignore[assignment]
 
-    assert class_word(Pretending()) is not None, "its true class"
-    assert slot_words(SimpleNamespace(), ()) is None, "of a class in C, whose words are unknown"
+    assert read_class_pointer(Pretending()) is not None, "its true class"
+    assert read_slot_words(SimpleNamespace(), ()) is None, "of a class in C, whose words are unknown"
 
 
 def test_each_change_of_a_dict_moves_its_number_where_it_has_one() -> None:

@@ -11,15 +11,15 @@ from functools import cache
 from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
-from tpgen.kernels.runtime.native.source import native_function
-from tpgen.kernels.runtime.native.words import MemoryWord, shared_words, version_address
+from tpgen.kernels.runtime.native.source import compile_header_function
+from tpgen.kernels.runtime.native.words import MemoryWord, read_inline_value_words, version_address
 
 _FUNCTIONS = ("PyDict_GetItemWithError", "PyDict_Next", "PyLong_AsVoidPtr", "PyBool_FromLong")
 _WITHOUT_ARGUMENTS = 4  # METH_NOARGS
 
 
 class Absent(Enum):
-    """Value of a name that a dict lacks."""
+    """Type of the marker of a key that a dict lacks."""
 
     ABSENT = 0
 
@@ -28,7 +28,7 @@ ABSENT = Absent.ABSENT
 
 
 class WatchedNames(NamedTuple):
-    """A dict with names and values; ``whole``: no other names, same order."""
+    """Keys of a dict and values expected there; ``whole``: no other keys, same order."""
 
     table: dict[Any, Any]
     names: Sequence[Any]
@@ -37,25 +37,23 @@ class WatchedNames(NamedTuple):
 
 
 def can_test_identity() -> bool:
-    """Whether a compiler makes `make_identity_test` work."""
-    return _make_method_of_identity_test() is not None
+    return _make_identity_test_method() is not None
 
 
-def group_names_by_dict(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
-    """Group (dict, name) pairs by dict."""
+def group_names_by_dict(pairs: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
+    """Group (dict, key) pairs by dict."""
     found: dict[int, tuple[dict[Any, Any], list[Any]]] = {}
-    for table, name in places:
+    for table, name in pairs:
         found.setdefault(id(table), (table, []))[1].append(name)
     return list(found.values())
 
 
-def read_names(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
-    """Read the present values of names in dicts."""
+def read_watched_names(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
     return [WatchedNames(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
 
 
 def make_identity_test(words: Sequence[MemoryWord], tables: Sequence[WatchedNames]) -> Callable[[], bool] | None:
-    """Return a function that tells whether words and names hold the same objects; None without a compiler.
+    """Return a function that tells whether words and dicts hold the same objects; None without a compiler.
 
     The function may return False after a change of order, or of equal names.
 
@@ -64,11 +62,11 @@ def make_identity_test(words: Sequence[MemoryWord], tables: Sequence[WatchedName
     >>> stands(), table.update(a=2), stands(), table.update(a=1), stands()
     (True, None, False, None, True)
     """
-    method = _make_method_of_identity_test()
+    method = _make_identity_test_method()
     if method is None:
         return None
     dicts, told = [of.table for of in tables], False
-    shared = [shared_words(of.table, of.values) for of in tables]
+    shared = [read_inline_value_words(of.table, of.values) for of in tables]
     if None not in shared:
         told, words = _watch_dicts(dicts), [*words, *chain.from_iterable(filter(None, shared))]
     objects = [[*of.names, *of.values] for of in tables]
@@ -85,12 +83,12 @@ def make_identity_test(words: Sequence[MemoryWord], tables: Sequence[WatchedName
     }
     arrays = {name: (ctypes.c_int64 * len(of))(*of) for name, of in columns.items() if None not in of}
     addresses = {name: ctypes.addressof(array) for name, array in arrays.items()}
-    watched = _Watched(count=len(words), tables=len(tables), told=told, last=-1, **addresses)
+    watched = _WatchedStruct(count=len(words), tables=len(tables), told=told, last=-1, **addresses)
     return _NEW(ctypes.addressof(method), ctypes.addressof(watched), (watched, arrays, words, dicts, objects))
 
 
-class _Watched(ctypes.Structure):
-    """``struct Watched`` of the header."""
+class _WatchedStruct(ctypes.Structure):
+    """ctypes mirror of the header's ``struct Watched``."""
 
     _fields_ = (
         *(("count", ctypes.c_int64), ("places", ctypes.c_void_p), ("values", ctypes.c_void_p)),
@@ -100,8 +98,8 @@ class _Watched(ctypes.Structure):
     )
 
 
-class _Method(ctypes.Structure):
-    """Python's PyMethodDef."""
+class _PyMethodDef(ctypes.Structure):
+    """ctypes mirror of Python's ``PyMethodDef``."""
 
     _fields_ = (
         *(("name", ctypes.c_char_p), ("function", ctypes.c_void_p)),
@@ -115,15 +113,15 @@ _NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 
 @cache
-def _make_method_of_identity_test() -> _Method | None:
+def _make_identity_test_method() -> _PyMethodDef | None:
     stands, use = (
-        native_function("identity", "tpgen_stands", "pp"),
-        native_function("identity", "tpgen_use_python", "pppp"),
+        compile_header_function("identity", "tpgen_stands", "pp"),
+        compile_header_function("identity", "tpgen_use_python", "pppp"),
     )
     if stands is None or use is None:
         return None
     use(*map(_function_address, (getattr(ctypes.pythonapi, name) for name in _FUNCTIONS)))
-    return _Method(b"stands", _function_address(stands), _WITHOUT_ARGUMENTS, None)
+    return _PyMethodDef(b"stands", _function_address(stands), _WITHOUT_ARGUMENTS, None)
 
 
 def _function_address(function: Any) -> int | None:
@@ -142,7 +140,7 @@ def _register_dict_watcher() -> int:
     # -1 where Python gives no watcher
     if sys.version_info < (3, 12):
         return -1
-    told = native_function("identity", "tpgen_dict_changes", "ippp")
+    told = compile_header_function("identity", "tpgen_dict_changes", "ippp")
     with suppress(RuntimeError):  # all eight are taken
         return ctypes.pythonapi.PyDict_AddWatcher(ctypes.c_void_p(_function_address(told)))
     return -1

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.native.source import native_function
+from tpgen.kernels.runtime.native.source import compile_header_function
 
 _ENTRIES = {torch.float32: "tpgen_pairs_float32", torch.float64: "tpgen_pairs_float64"}
 
 
 @dataclass(frozen=True, eq=False)
 class EdgePairs:
-    """A number for each edge, equal for both edges of a pair; pairs come first.
+    """Pairs of opposite edges: both edges of a pair have one number, other edges their own.
 
-    ``order`` holds one edge of each number, then the pairs' other edges; ``place`` is an edge's position in ``order``.
+    ``order`` holds one edge of each number, then the pairs' second edges; ``place`` is the inverse permutation.
     """
 
     order: Tensor
@@ -33,7 +33,7 @@ class EdgePairs:
 
 
 def find_pairs(edge_index: Tensor, vectors: Tensor, rows: Tensor) -> EdgePairs | None:
-    """Find pairs of edges; None without a compiler.
+    """Pair edges with opposite edges; None without a compiler.
 
     A pair joins the same nodes in both directions, with ``vectors (edges, 3)`` that are exact negatives and ``rows``
     equal to the last bit.  An edge is in one pair at most.  Tensors are on the CPU.
@@ -46,7 +46,7 @@ def find_pairs(edge_index: Tensor, vectors: Tensor, rows: Tensor) -> EdgePairs |
     >>> found.first.tolist(), found.second.tolist(), found.number.tolist()
     ([0, 1], [2], [0, 1, 0])
     """
-    find = native_function("pairs", _ENTRIES[vectors.dtype], "ppppiippp")
+    find = compile_header_function("pairs", _ENTRIES[vectors.dtype], "ppppiippp")
     if find is None:
         return None
     edges = edge_index.shape[1]

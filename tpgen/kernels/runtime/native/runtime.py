@@ -25,7 +25,7 @@ from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.driver import EntryPoints, find_entry_points
-from tpgen.kernels.runtime.native.source import libtorch, process_text
+from tpgen.kernels.runtime.native.source import libtorch, write_process_runtime_source
 
 FEW = 3  # tensors of calls without a list, and less indices
 NO_NUMBER = -1  # the number of a call that is not in the table
@@ -40,10 +40,11 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 )
 
 
-class Runtime:
-    """Operators and tables of the C++ runtime."""
+class CppRuntime:
+    """The C++ runtime library: operators, and tables of built kernels."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        """Declare functions of a loaded library; register operators."""
         library.tpgen_set_kernel.argtypes = [ctypes.c_int64, ctypes.c_void_p]
         library.tpgen_name.argtypes = [ctypes.c_int64] * 2
         library.tpgen_use_driver.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * len(EntryPoints._fields)]
@@ -62,47 +63,49 @@ class Runtime:
         self._numbers: dict[str, int] = {}
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
-        self._registered = _register_empty_results_for_unusual_keys()
-        self.form, self.few = _find_operator_function("form"), _find_operator_function("form", "few")
+        self._registered = _register_empty_fallbacks_for_unusual_keys()
+        self.form, self.few = _get_native_operator("form"), _get_native_operator("form", "few")
 
-    def use_driver(self, device: str, driver: EntryPoints | None) -> None:
-        """Launch kernels on a device type by these functions; None leaves launches to Python."""
-        kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if driver else NO_NUMBER
-        self._library.tpgen_use_driver(kind, *(driver or [None] * len(EntryPoints._fields)))
-        self._launches = driver is not None
+    def set_driver_functions(self, device: str, functions: EntryPoints | None) -> None:
+        """Let C++ launch kernels on a device type by driver functions; None leaves launches to Python."""
+        kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if functions else NO_NUMBER
+        self._library.tpgen_use_driver(kind, *(functions or [None] * len(EntryPoints._fields)))
+        self._launches = functions is not None
 
-    def launches(self) -> bool:
+    def can_launch_gpu_kernels(self) -> bool:
         """Whether C++ launches kernels on GPUs."""
         if self._launches is None:
-            self.use_driver("cuda", find_entry_points())
+            self.set_driver_functions("cuda", find_entry_points())
         return bool(self._launches)
 
-    def name(self, text: str, number: int) -> int:
-        """Register call ``number`` for compiled programs; return a hash of ``text``."""
+    def register_call_hash(self, text: str, number: int) -> int:
+        """Register call ``number`` for compiled programs by a hash of ``text``; return the hash."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
         with self._guard.lock:
             self._library.tpgen_name(name, number)
         return name
 
-    def add_form(
+    def register_call(
         self,
         text: str,
         dtype: torch.dtype,
-        places: int,
-        fields: Sequence[Sequence[Sequence[int]]],
+        computed_bits: int,
+        signature_fields: Sequence[Sequence[Sequence[int]]],
     ) -> int:
-        """Number of a call, entered at first, or `NO_NUMBER`.
-
-        ``text`` identifies the call; ``fields`` are `native_fields`; ``places`` are opened operands as bits.
-        """
-        numbers = [_DTYPES[dtype], places, *map(len, fields), *(n for part in fields for x in part for n in x)]
+        """Register a call by ``text`` once; return the number, or `NO_NUMBER` if refused."""
+        numbers = [
+            _DTYPES[dtype],
+            computed_bits,
+            *map(len, signature_fields),
+            *(n for part in signature_fields for x in part for n in x),
+        ]
         with self._guard.lock:
             if text not in self._numbers:
                 self._numbers[text] = self._library.tpgen_add_form((ctypes.c_int64 * len(numbers))(*numbers))
             return self._numbers[text]
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Uninitialised tensor on reused pages, or None without memory."""
+    def allocate_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+        """Uninitialised CPU tensor on reused pages, or None without memory."""
         if not _TAKE or dtype not in _DTYPES:
             return None
         sizes = (ctypes.c_int64 * len(shape))(*shape)
@@ -110,49 +113,43 @@ class Runtime:
         return _TAKE([_new_capsule(handle, None, None)])[0] if handle else None
 
     def kept_bytes(self) -> int:
-        """Free bytes kept for later results."""
         return int(self._library.tpgen_memory_kept())
 
     def release(self) -> None:
-        """Give kept bytes back to the system."""
         self._library.tpgen_memory_release()
 
     def limit(self, size: int) -> int:
         """Set the most bytes to keep (negative: default); return the previous limit."""
         return int(self._library.tpgen_memory_limit(size))
 
-    def after_fork(self) -> None:
-        """Free the lock of kept memory in a forked process."""
+    def free_memory_lock_after_fork(self) -> None:
         self._library.tpgen_memory_after_fork()
 
-    def set_kernel(self, form: int, address: int) -> None:
-        """Enter the address of a call's kernel."""
+    def set_kernel_address(self, form: int, address: int) -> None:
         self._library.tpgen_set_kernel(form, address)
 
-    def set_launch(self, form: int, device: int, launch: Sequence[int]) -> None:
-        """Enter a call's launch parameters on a device."""
+    def set_launch_parameters(self, form: int, device: int, launch: Sequence[int]) -> None:
         self._library.tpgen_set_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
 
 
-def _find_operator_function(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
+def _get_native_operator(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
     # the operator's object would be another Python frame
     find = getattr(_torch, "operation", None)
     operators = getattr(torch.ops.tpgen_native, name)
     return find(f"tpgen_native::{name}", overload)[0] if find else getattr(operators, overload or "default")
 
 
-def memory_limit() -> int | None:
-    """Bytes that ``TPGEN_REUSE_MB`` allows to keep, or None."""
+def read_memory_limit() -> int | None:
+    """Most bytes of freed results to keep, from ``TPGEN_REUSE_MB``, or None."""
     asked = integer_setting("TPGEN_REUSE_MB", "MB")
     return None if asked is None else asked * 2**20
 
 
-def built_runtime() -> Runtime | None:
-    """The runtime if built, else None."""
-    return _build_runtime_or_none() if _build_runtime_or_none.cache_info().currsize else None
+def get_loaded_cpp_runtime() -> CppRuntime | None:
+    return _build_cpp_runtime_or_none() if _build_cpp_runtime_or_none.cache_info().currsize else None
 
 
-def _register_empty_results_for_unusual_keys() -> torch.library.Library:
+def _register_empty_fallbacks_for_unusual_keys() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
     for key in _UNUSUAL:
         for name in ("form.few", "form"):
@@ -165,19 +162,21 @@ def _register_empty_results_for_unusual_keys() -> torch.library.Library:
 _guard = ForkedLock()  # kernels are built side by side, and the first of them asks for the runtime
 
 
-def runtime() -> Runtime | None:
-    """The runtime, built at first; None with TPGEN_NATIVE=0, or after a failure, which warns."""
+def load_cpp_runtime() -> CppRuntime | None:
+    """The C++ runtime, compiled and loaded at first; None with TPGEN_NATIVE=0, or after a failure, which warns."""
     with _guard.lock:
-        return _build_runtime_or_none()
+        return _build_cpp_runtime_or_none()
 
 
 @cache
-def _build_runtime_or_none() -> Runtime | None:
+def _build_cpp_runtime_or_none() -> CppRuntime | None:
     if os.environ.get("TPGEN_NATIVE") == "0":
         return None
     try:
-        made = Runtime(load_library(LibraryRequest(process_text(), "tpgen_register", (libtorch(),), RUNTIME)))
-        if (most := memory_limit()) is not None:
+        made = CppRuntime(
+            load_library(LibraryRequest(write_process_runtime_source(), "tpgen_register", (libtorch(),), RUNTIME))
+        )
+        if (most := read_memory_limit()) is not None:
             made.limit(most)
         return made
     except BackendError as error:

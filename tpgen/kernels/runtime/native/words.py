@@ -24,13 +24,12 @@ class MemoryWord(NamedTuple):
     kept: Any = None
 
 
-def class_word(x: Any) -> MemoryWord | None:
-    """Pointer from an object to its class."""
-    return _word_that_points_to(x, _offset_of_class_pointer(), type(x))
+def read_class_pointer(x: Any) -> MemoryWord | None:
+    return _read_pointer_at_offset(x, _offset_of_class_pointer(), type(x))
 
 
-def dict_word(x: Any) -> MemoryWord | None:
-    """Pointer from an object to its dict."""
+def read_dict_pointer(x: Any) -> MemoryWord | None:
+    """Pointer from an object to the ``__dict__``."""
     held = object.__getattribute__(x, "__dict__")
     if _read_word(id(x) - _BEFORE) == id(held):  # where classes of Python's have it from 3.11 on
         return MemoryWord(id(x) - _BEFORE, id(held), held)
@@ -38,44 +37,47 @@ def dict_word(x: Any) -> MemoryWord | None:
     return MemoryWord(found[0], id(held), held) if len(found) == 1 else None
 
 
-def bases_word(kind: type) -> MemoryWord | None:
-    """Pointer from a class to its ``__mro__``."""
-    return _word_that_points_to(kind, _offset_of_mro_pointer(), kind.__mro__)
+def read_mro_pointer(kind: type) -> MemoryWord | None:
+    return _read_pointer_at_offset(kind, _offset_of_mro_pointer(), kind.__mro__)
 
 
-def function_words(function: FunctionType) -> list[MemoryWord] | None:
+def read_function_pointers(function: FunctionType) -> list[MemoryWord] | None:
     """Pointers from a function to code and defaults."""
     found = [
-        _word_that_points_to(function, at, getattr(function, name))
-        for name, at in zip(_FUNCTION, _offsets_of_function_parts(), strict=True)
+        _read_pointer_at_offset(function, at, getattr(function, name))
+        for name, at in zip(_FUNCTION, _find_offsets_of_function_fields(), strict=True)
     ]
     return _all_or_none(found)
 
 
-def cell_words(cell: CellType) -> list[MemoryWord] | None:
+def read_cell_pointer(cell: CellType) -> list[MemoryWord] | None:
     """Pointer from a closure's cell to the content."""
     try:
         content = cell.cell_contents
     except ValueError:  # nothing has been written into it yet
         content = None
-    return _all_or_none([_word_that_points_to(cell, _offset_of_cell_content(), content)])
+    return _all_or_none([_read_pointer_at_offset(cell, _offset_of_cell_content(), content)])
 
 
-def list_words(x: list[Any]) -> list[MemoryWord] | None:
+def read_list_words(x: list[Any]) -> list[MemoryWord] | None:
     """Words of a list's length and items; read an item only while earlier words are unchanged."""
-    if not _can_read_list_heads():
+    if not _is_list_layout_known():
         return None
     size, items = (MemoryWord(at, _read_word(at)) for at in _list_head_addresses(x))
     return [size, items, *(MemoryWord(items.value + n * _SIZE, id(item), item) for n, item in enumerate(x))]
 
 
-def order_words(x: OrderedDict[Any, Any]) -> list[MemoryWord] | None:
+def read_dict_order_words(x: OrderedDict[Any, Any]) -> list[MemoryWord] | None:
     """Words of an ordered dict that change with the order."""
-    return [MemoryWord(at, _read_word(at)) for at in _addresses_of_order_fields(x)] if _can_read_dict_order() else None
+    return (
+        [MemoryWord(at, _read_word(at)) for at in _addresses_of_order_fields(x)]
+        if _is_dict_order_layout_known()
+        else None
+    )
 
 
-def slot_words(x: Any, values: Sequence[Any]) -> list[MemoryWord] | None:
-    """Words of an object of plain Python classes, whose slots hold ``values``."""
+def read_slot_words(x: Any, values: Sequence[Any]) -> list[MemoryWord] | None:
+    """Words of all ``__slots__`` of an object of Python classes; keeps ``values`` alive."""
     begin, kept = _offset_of_class_pointer(), (type(x), *values)
     if begin is None or not all(kind.__flags__ & _OF_PYTHON for kind in type(x).__mro__[:-1]):
         return None
@@ -84,20 +86,20 @@ def slot_words(x: Any, values: Sequence[Any]) -> list[MemoryWord] | None:
 
 def version_address(table: dict[Any, Any]) -> int | None:
     """Address of a dict's version number, or None from Python 3.12 on."""
-    return id(table) + _offset_of_dict_version() if _can_read_dict_versions() else None
+    return id(table) + _offset_of_dict_version() if _is_dict_version_layout_known() else None
 
 
-def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[MemoryWord] | None:
-    """Words by which an object holds ``values`` of its dict, from Python 3.13 on.
+def read_inline_value_words(table: dict[Any, Any], values: Iterable[Any]) -> list[MemoryWord] | None:
+    """Words of an object's attribute values outside the dict, from Python 3.13 on.
 
     Empty for a dict with its own values; None for an unknown layout.
     """
     if not _can_objects_hold_values_inline():
         return []
-    return _inline_value_words(table, values) if _can_read_inline_values() else None
+    return _find_inline_value_words(table, values) if _is_inline_value_layout_known() else None
 
 
-def _inline_value_words(table: dict[Any, Any], values: Iterable[Any]) -> list[MemoryWord]:
+def _find_inline_value_words(table: dict[Any, Any], values: Iterable[Any]) -> list[MemoryWord]:
     # the place of the values, their number, and the words that point to wanted values
     place = MemoryWord(id(table) + 5 * _SIZE, _read_word(id(table) + 5 * _SIZE))
     if not place.value:
@@ -112,12 +114,12 @@ def _read_word(address: int) -> int:
     return ctypes.c_size_t.from_address(address).value
 
 
-def _word_that_points_to(x: Any, offset: int | None, value: Any) -> MemoryWord | None:
+def _read_pointer_at_offset(x: Any, offset: int | None, target: Any) -> MemoryWord | None:
     # None may be a null pointer
     if offset is None:
         return None
     found = _read_word(id(x) + offset)
-    return MemoryWord(id(x) + offset, found, value) if found == id(value) or (value is None and not found) else None
+    return MemoryWord(id(x) + offset, found, target) if found == id(target) or (target is None and not found) else None
 
 
 def _all_or_none(words: Sequence[MemoryWord | None]) -> list[MemoryWord] | None:
@@ -145,7 +147,7 @@ def _offset_of_mro_pointer() -> int | None:
 
 
 @cache
-def _offsets_of_function_parts() -> tuple[int | None, ...]:
+def _find_offsets_of_function_fields() -> tuple[int | None, ...]:
     def probe(_x: Any = object(), *, _y: Any = None) -> None:  # noqa: B008
         """Have each part that a function may have."""
 
@@ -163,7 +165,7 @@ def _list_head_addresses(x: list[Any]) -> tuple[int, int]:
 
 
 @cache
-def _can_read_list_heads() -> bool:
+def _is_list_layout_known() -> bool:
     for probe in ([object()] * 3, [object()] * 7):
         size, items = _list_head_addresses(probe)
         if _read_word(size) != len(probe) or any(
@@ -178,7 +180,7 @@ def _can_objects_hold_values_inline() -> bool:
 
 
 @cache
-def _can_read_inline_values() -> bool:
+def _is_inline_value_layout_known() -> bool:
     class Probe:
         def __init__(self) -> None:
             self.first, self.last = object(), object()
@@ -186,7 +188,7 @@ def _can_read_inline_values() -> bool:
     probes = [Probe() for _ in range(8)]
     for x in probes:
         values = [x.first, x.last]
-        words = _inline_value_words(vars(x), values)
+        words = _find_inline_value_words(vars(x), values)
         if [word.value for word in words[2:]] != list(map(id, values)):
             return False
         x.last = x.first
@@ -203,7 +205,7 @@ def _addresses_of_order_fields(x: OrderedDict[Any, Any]) -> range:
 
 
 @cache
-def _can_read_dict_order() -> bool:
+def _is_dict_order_layout_known() -> bool:
     table, seen = OrderedDict(a=1, b=2), set()
     for n in range(4):  # there and back, which is no order that was before
         seen.add(tuple(map(_read_word, _addresses_of_order_fields(table))))
@@ -216,7 +218,7 @@ def _offset_of_dict_version() -> int:
 
 
 @cache
-def _can_read_dict_versions() -> bool:
+def _is_dict_version_layout_known() -> bool:
     if sys.version_info >= (3, 12):  # other ways to write pass the number by
         return False
     table: dict[str, Any] = {"a": 1}

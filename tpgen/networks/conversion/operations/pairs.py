@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpgen.kernels.runtime.memory import empty_tensor
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
-from tpgen.kernels.runtime.registration import apply_of
+from tpgen.kernels.runtime.registration import get_unchecked_apply
 from tpgen.networks.recording import Recording, recorded_program
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.plain_tensors import are_plain, count_writes, is_plain_tensor, is_traced
@@ -299,4 +299,4 @@ class _LinearMap(torch.autograd.Function):
         return ctx.adjoint(cotangent), None, None
 
 
-_linear_map = apply_of(_LinearMap)
+_linear_map = get_unchecked_apply(_LinearMap)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import assert_async
 from tpgen.base.errors import PlanError, TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
-from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.native.one_hot import find_one_hot_columns
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
 from tpgen.networks.conversion.notices import (
     can_gpu_program_kernels_take,
@@ -158,7 +158,7 @@ def _find_one_hot_columns(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
         return None
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling() and is_plain_tensor(y):
-            return find_ones(y)
+            return find_one_hot_columns(y)
     one_hot = (y.amax(dim=1) == 1).all() & (y.count_nonzero() == y.size(0))
     if not torch.jit.is_scripting():  # noqa: SIM102 (as above)
         if torch.compiler.is_compiling() or is_traced(y):  # neither chooses by values: both ask for them at each run

@@ -21,7 +21,7 @@ from tpgen.form.call import Call
 from tpgen.form.polynomial import PolynomialForm, Variable, make_scalar_form
 from tpgen.form.sampling import find_operand_shape
 from tpgen.kernels.rows import ELEMENTS, RowRules
-from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, parse_polynomial_call
 from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep
 from tpgen.kernels.sweep.statements import Component, Computation, Value
 from tpgen.nn.modules import list_size_keywords
@@ -101,12 +101,12 @@ class PolynomialRequest(Request):
     def check_direction(self, stage: str, stage_kind: str) -> None:
         """Raise `EmitError` if a stage cannot show the call."""
         call = self.call  # or it is none
-        if call != named_call(self.plan, "forward") and stage_kind == GRAPHS:
+        if call != parse_polynomial_call(self.plan, "forward") and stage_kind == GRAPHS:
             self._check_stage_has_direction(stage, stage_kind)
 
     @cached_property
     def call(self) -> Call:
-        return named_call(self.plan, self.direction)
+        return parse_polynomial_call(self.plan, self.direction)
 
     @property
     def form(self) -> PolynomialForm:
@@ -176,7 +176,7 @@ class PolynomialRequest(Request):
 
     def _make_sweep(self, call: str) -> PolynomialSweep:
         return make_polynomial_sweep(
-            self.form, named_call(self.plan, call), frozenset(o.name for o in self.plan.weights)
+            self.form, parse_polynomial_call(self.plan, call), frozenset(o.name for o in self.plan.weights)
         )
 
     @property

@@ -20,7 +20,7 @@ from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.target import place_kernel as place_on_gpu
 from tpgen.kernels.rows import RULES, RowRules
-from tpgen.kernels.runtime.call import call_of
+from tpgen.kernels.runtime.call import make_product_call
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
 from tpgen.kernels.runtime.description import describe, description_of_plan
 from tpgen.kernels.runtime.targets import why_kernel_unsupported
@@ -165,7 +165,7 @@ class Request(Config):
 
     @property
     def call(self) -> Call:
-        return call_of(self.result_names)
+        return make_product_call(self.result_names)
 
     @property
     def placement(self) -> Any:
