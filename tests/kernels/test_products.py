@@ -218,7 +218,7 @@ def test_schedule_prints_what_it_does() -> None:
 )
 def test_narrower_vectors(dtype: torch.dtype, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Target(str(dtype).removeprefix("torch."), lanes, 16)
-    monkeypatch.setattr("tpgen.kernels.runtime.description.target", lambda _: machine)
+    monkeypatch.setattr("tpgen.kernels.runtime.description.cpu_target", lambda _: machine)
     kernels_of.cache_clear()
     tolerance = 1e-12 if dtype == torch.float64 else 2e-6
     for plan in (channelwise("9x0e+8x1o+3x2e", "0e+1o", "0e+1o"), fully_connected("9x0e+3x1o", "0e+1o", "5x0e+7x1o")):
