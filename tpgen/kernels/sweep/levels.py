@@ -166,16 +166,14 @@ class VariableRenamer:
 
 
 def make_mixing_stages(term: Term, opened: tuple[str, ...], sides: MixingSides) -> tuple[SweepStage, ...]:
-    """Statements of a path that mixes copies, in stages, through P and D.
-
-    P[q, k]   += sum_ij C x1 x2
-    out[w, k] += sum_q W[q, w] P[q, k]
-    dW[q, w]  += sum_k P[q, k] g[w, k]
-    D[q, k]   += sum_w W[q, w] g[w, k]
-    dx1, dx2   = the gradients of P at the cotangent D
-
-    Input 1 and the output change places if copies mix first.
-    """
+    """Statements of a path that mixes copies, in stages, through P and D."""
+    # P[q, k]   += sum_ij C x1 x2
+    # out[w, k] += sum_q W[q, w] P[q, k]
+    # dW[q, w]  += sum_k P[q, k] g[w, k]
+    # D[q, k]   += sum_w W[q, w] g[w, k]
+    # dx1, dx2   = the gradients of P at the cotangent D
+    #
+    # Input 1 and the output change places if copies mix first.
     near, far = sides.near, sides.far
     weight = (("w", 0),) if term.weighted else ()
     ends = [{"x1": e.i, "x2": e.j, "out": e.k} for e in term.entries]

@@ -1,12 +1,7 @@
-r"""Law of normalisation.
+"""Law of normalisation: mean squares of components of outputs, for random signs as inputs."""
 
-With random signs, components have mean square
-
-.. math:: \mathrm{var}_{out}\; \frac{\sum_p w_p n_p}{\sum_p n_p} \quad\text{(element)}, \qquad
-    \mathrm{var}_{out}\; \frac1P \sum_p w_p \quad\text{(path)}
-
-for :math:`n_p` summed elements and path weight :math:`w_p`.
-"""
+# var_out (sum_p w_p n_p) / (sum_p n_p) ("element"), var_out (sum_p w_p) / P ("path"),
+# for n_p summed elements and weight w_p of each of P paths
 
 from __future__ import annotations
 
