@@ -28,7 +28,8 @@ class Noisy(Field):
 
 class Writes(Field):
     def forward(self, data: dict[str, Tensor], **options: Any) -> dict[str, Any]:
-        data["species"].add_(1)
+        self.last.bias.data.zero_()
+        self.last.bias.detach().add_(1)
         return super().forward(data, **options)
 
 
@@ -43,7 +44,7 @@ class Indexes(Field):
 
 
 @pytest.mark.parametrize(
-    ("network", "why"), [(Noisy, "random numbers"), (Writes, "writes into a tensor"), (Decides, "asks for a number")]
+    ("network", "why"), [(Noisy, "random numbers"), (Writes, "writes into a parameter"), (Decides, "asks for a number")]
 )
 def test_what_is_no_program_is_the_networks(network: type[nn.Module], why: str, counted: list[int]) -> None:
     own, stock = network().double(), network().double()

@@ -110,8 +110,10 @@ def _call_and_compute_gradients(
             slopes.append([x.detach() for x in results] if cotangents is None else cotangents[n])
             wanted = [sources[k] for k in sorted(request.wanted)]
             asked, again = [x for x in wanted if x.requires_grad], n + 1 < len(requests)
+            # a first gradient may be constant, as one by a bias
+            ends, given = zip(*(of for of in zip(results, slopes[-1], strict=True) if of[0].requires_grad), strict=True)
             with _without_tensor_hooks(asked):
-                made = iter(torch.autograd.grad(results, asked, slopes[-1], create_graph=again, allow_unused=True))
+                made = iter(torch.autograd.grad(ends, asked, given, create_graph=again, allow_unused=True))
             found.append([next(made) if x.requires_grad else None for x in wanted])
     return outcome, slopes, found
 

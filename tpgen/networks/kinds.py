@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import inf
 from threading import Lock
@@ -48,6 +48,7 @@ class CallKind:
         self.program: Program | None = None
         self.requests: Requests = ()  # of backward passes so far
         self._misses = 0
+        self._written: set[int] = set()  # tensors that the network writes into
         self._behind: frozenset[int] = frozenset()  # leaves that others are computed from
         self._served: Requests = ()  # that the program serves
         self._graphs: LeavesWithGraphs | None = None
@@ -56,8 +57,15 @@ class CallKind:
 
     def example(self) -> tuple[tuple, dict[str, Any], list[Tensor]]:
         """Arguments, keywords and detached tensors of an example."""
-        tensors = [x.detach().requires_grad_(x.requires_grad) for x in self.tensors]
+        own = [x.clone() if n in self._written else x for n, x in enumerate(self.tensors)]
+        tensors = [x.detach().requires_grad_(x.requires_grad) for x in own]
         return *self.signature.arguments(tensors), tensors
+
+    def note_written_tensors(self, numbers: Collection[int]) -> None:
+        """Copy the example's tensors that the network writes into, from here on for each run."""
+        for n in {*numbers} - self._written:
+            self.tensors[n] = self.tensors[n].detach().clone().requires_grad_(self.tensors[n].requires_grad)
+        self._written |= {*numbers}
 
     def watch(self, network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> bool:
         """Note backward passes through an outcome; return whether a floating leaf requires no gradient."""
@@ -146,7 +154,7 @@ class CallKind:
                 return None
             before = {n: sources[n].clone() for n in program.written.updates} if graphs.led else {}
             known = {} if program.gradients is None or not graphs.led else program.gradients.kept(made, before)
-            program.update_buffers(made)
+            program.write_updates(made, list(tensors))
         leaves = [sources[x.place] if type(x) is Given else x for x in program.written.leaves(made.outputs)]
         for x in (*(leaves[n] for n in graphs.asking), *(tensors[n] for n in graphs.asked)):
             x.requires_grad_()

@@ -134,10 +134,12 @@ class Calls:
                 "that call is differentiated now: differentiate before you change it, or convert it with program=False"
             )
         kind.note_pass(found)
+        count = len(sources) - len(tensors)
+        sources = [call.before[n].clone() if n >= count and n in call.before else x for n, x in enumerate(sources)]
         if any(x.grad_fn is not None for x in tensors):  # a gradient by a source leaves out those computed from it
             sources = [x.view_as(x) if x.requires_grad else x for x in sources]
-            held = _hold_stand_ins(program.slots, sources[: len(sources) - len(tensors)])
-        args, options = kind.signature.arguments(sources[len(sources) - len(tensors) :])
+            held = _hold_stand_ins(program.slots, sources[:count])
+        args, options = kind.signature.arguments(sources[count:])
         with (
             bypassing_programs(),
             self._gate.calling(),
@@ -147,7 +149,8 @@ class Calls:
             held,
         ):
             for n, x in call.before.items():
-                call.sources[n].data.copy_(x)
+                if n < count:
+                    call.sources[n].data.copy_(x)
             return flatten(outcome_of(network, args, options)[1])[0], sources
 
     def _call_network_and_count(
@@ -156,14 +159,16 @@ class Calls:
         if kind.program is not None:  # it does not hold for this call
             with self._gate.calling(), bypassing_programs():
                 return network._call_impl(*args, **options)
-        given, written = StateBefore.copy_state(network, args, options), [*tensors, *network.parameters()]
-        versions, begun = list(map(count_writes, written)), perf_counter()
+        given, readable = StateBefore.copy_state(network, args, options), [*tensors, *network.parameters()]
+        versions, begun = list(map(count_writes, readable)), perf_counter()
         with self._gate.calling(), bypassing_programs(), self._compile_kernels_in_parallel(network, kind):
             result = network._call_impl(*args, **options)
         kind.count, kind.seconds = kind.count + 1, min(kind.seconds, perf_counter() - begun)
-        if versions != list(map(count_writes, written)):
-            kind.refuse("the network writes into a tensor that it is given, or a parameter")
+        written = [n for n, x in enumerate(readable) if count_writes(x) != versions[n]]
+        if any(n >= len(tensors) or tensors[n].requires_grad for n in written):
+            kind.refuse("the network writes into a parameter, or into a tensor that has a gradient")
         else:
+            kind.note_written_tensors(written)
             self._watch_and_build(network, kind, tensors, given, result)
         return result
 

@@ -163,6 +163,35 @@ def subgraph(graph: fx.GraphModule, outputs: Sequence[fx.Node], given: Sequence[
     return GraphPart(fx.GraphModule(graph, made), takes)  # with the constants of the graph
 
 
+def clone_results_that_view_inputs(graph: fx.Graph, result_count: int) -> None:
+    """Copy results that view inputs, as positions without a strain would: results are values."""
+    output: Any = graph.output_node()
+    results = list(output.args[0])
+    for n, root in enumerate(results[:result_count]):
+        while root.op == "call_function" and aliases(root):
+            root = root.args[0]
+        if root.op == "placeholder":
+            with graph.inserting_before(output):
+                copied = graph.call_function(torch.ops.aten.clone.default, (results[n],))
+            copied.meta["val"] = results[n].meta["val"]
+            results[n] = copied
+    output.args = (results,)
+
+
+def drop_group_sources_known_by_species(graph: fx.Graph, first_source: int, source_count: int) -> int:
+    """Drop sources of groups of atoms that follow from species; return how many stay."""
+    output: Any = graph.output_node()
+    if source_count != 3:
+        return source_count
+    results = list(output.args[0])
+    rows, table, numbers = results[first_source : first_source + 3]
+    if rows.target is not torch.ops.aten.embedding.default or rows.args != (table, numbers):
+        return source_count
+    results[first_source : first_source + 3] = [numbers]
+    output.args = (results,)
+    return 1
+
+
 def _remove_detach_and_dead_nodes(graph: fx.Graph, module: fx.GraphModule) -> None:
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         node.replace_all_uses_with(node.args[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from tpgen.networks.draws import set_generator
 from tpgen.networks.libraries import Library, RunLibrary, library_of
 from tpgen.networks.neutral_edges import EdgePadding
 from tpgen.networks.replays import CudaGraphs, ReplayedRun, on_gpu
-from tpgen.networks.results import are_equal_results
+from tpgen.networks.results import are_equal_results, memory_address
 from tpgen.networks.signature import ParameterSlots, Signature, tensors_by_name
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.stages import GraphPart
@@ -188,15 +189,18 @@ class Program:
         ran = self.run_call(tensors)
         if ran is None:
             return None
-        self.update_buffers(ran)
+        self.write_updates(ran, tensors)
         return self.written.results(ran.outputs)
 
-    def update_buffers(self, ran: ProgramRun) -> None:
-        """Write into the network's buffers what the network would."""
+    def write_updates(self, ran: ProgramRun, tensors: list[Tensor]) -> None:
+        """Write into the network's buffers, and tensors of the call, what the network would."""
         if self.written.updates:
-            buffers = self._parameters_and_tensors([])
+            inputs = self._parameters_and_tensors(tensors)
             for n, x in self.written.updated(ran.outputs).items():
-                buffers[n].data.copy_(x)  # a graph of an earlier call may hold the buffer
+                if n < len(inputs) - len(tensors):
+                    inputs[n].data.copy_(x)  # a graph of an earlier call may hold the buffer
+                else:
+                    inputs[n].copy_(x)
 
     def run_tensors(self, tensors: list[Tensor]) -> list[Tensor] | None:
         """Result tensors of a call; None if the program does not fit."""
@@ -224,7 +228,7 @@ class Program:
 
     def _run_and_confirm_findings(self, tensors: list[Tensor]) -> ProgramRun | None:
         inputs = self._parameters_and_tensors(tensors)
-        if not self._can_take_inputs(inputs):
+        if not self._can_take_inputs(inputs) or self._writes_into_shared_memory(inputs, len(tensors)):
             return None
         generator = torch.get_rng_state() if self.written.draws else None
         ran = self._complete_inputs_and_run_library(inputs, len(tensors), refresh=False)
@@ -242,6 +246,11 @@ class Program:
 
     def _can_take_inputs(self, inputs: list[Tensor]) -> bool:
         return not any(map(torch.is_autocast_enabled, _AUTOCASTS)) and self.before.hold(inputs)
+
+    def _writes_into_shared_memory(self, inputs: list[Tensor], count: int) -> bool:
+        written = [n for n in self.written.updates if n >= len(inputs) - count]
+        places = Counter(map(memory_address, inputs)) if written else {}
+        return any(places[memory_address(inputs[n])] > 1 for n in written)
 
     def _program_for_gradients(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
         if any(x.grad_fn is not None for x in tensors) or not signature.asks_otherwise(self.signature):

@@ -19,7 +19,7 @@ from tpgen.networks.array_findings import NumpyResultMode
 from tpgen.networks.arrays import OTHER_NUMBERS, record_lines_that_call_numpy, refuse_traced_arrays_in_attributes
 from tpgen.networks.dependent import ASKS_FOR_NUMBER, explain_data_dependent_errors
 from tpgen.networks.draws import DRAWS_UNFOLLOWED, kept_generators, python_and_numpy_random_states
-from tpgen.networks.functional import aliases, make_fake_mode, trace_without_writes
+from tpgen.networks.functional import make_fake_mode, trace_without_writes
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.neutral_edges import EdgePadding
 from tpgen.networks.objects import objects_with_dicts
@@ -29,10 +29,24 @@ from tpgen.networks.recording import ComputedInput, Recording, recording
 from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import are_equal_results, flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.simplify import expand_library_calls, fold_constants, read_sizes_of_inputs, simplify_graph
+from tpgen.networks.simplify import (
+    expand_library_calls,
+    fold_constants,
+    read_sizes_of_inputs,
+    simplify_graph,
+)
 from tpgen.networks.sizes import InputSizes
-from tpgen.networks.stages import GradientStage, GraphPart, returned_nodes, split, subgraph
+from tpgen.networks.stages import (
+    GradientStage,
+    GraphPart,
+    clone_results_that_view_inputs,
+    drop_group_sources_known_by_species,
+    returned_nodes,
+    split,
+    subgraph,
+)
 from tpgen.networks.user_functions import FunctionNotedError, UserFunctions
+from tpgen.nn.plain_tensors import count_writes
 
 _Finds = Callable[[Recording], AbstractContextManager[Any]]  # of operations that a program takes for findings
 _BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -74,7 +88,7 @@ class TracedEvaluation:
     padding: EdgePadding | None = None  # on a GPU
     saves: range = range(0)  # numbers of the outputs behind the results
     stages: tuple[GradientStage, ...] = ()
-    updates: tuple[int, ...] = ()  # buffers that the network writes into
+    updates: tuple[int, ...] = ()  # inputs that the network writes into: buffers, and tensors of a call
 
     def complete(self, inputs: list[Tensor], refresh: bool = True) -> list[Tensor] | None:
         """Append computed inputs, or, without ``refresh``, reused ones; None if one fails."""
@@ -100,7 +114,7 @@ class TracedEvaluation:
         return all(float(x) <= 0 for x in outputs[len(outputs) - self._count_checks_of_findings :])
 
     def updated(self, outputs: Sequence[Tensor]) -> dict[int, Tensor]:
-        """New values of written buffers, by number."""
+        """New values of written inputs, by number."""
         end = len(outputs) - self._count_checks_of_findings
         return dict(zip(self.updates, outputs[end - len(self.updates) : end], strict=True))
 
@@ -184,7 +198,7 @@ def _trace_with_computed_inputs(
     by_values = _reads_number_from_tensor if cotangents else _has_size_read_from_numbers
     if make_mode is nullcontext and any(map(by_values, graph.graph.nodes)):
         raise _SizeOfNumbersError
-    _clone_graph_results_that_view_inputs(graph.graph, call.results)
+    clone_results_that_view_inputs(graph.graph, call.results)
     inputs = inputs.without_unused_computed_inputs(graph.graph, [name in call.counts for name in call.known])
     searches, gpu = call.make_sourced_inputs(graph), on_gpu((*slots.tensors(), *tensors))
     results = [x.meta["val"] for x in returned_nodes(graph)[: call.results]]
@@ -194,11 +208,11 @@ def _trace_with_computed_inputs(
     if gpu:  # a CUDA graph records no copies from a CPU
         fold_constants(graph)
     parts = split(graph, call.spec, call.constants, call.results, list(map(len, cotangents)))
-    sizes, updates = InputSizes.read_from_trace(pytree.tree_leaves(inputs)), tuple(call.written)
+    sizes, count = InputSizes.read_from_trace(pytree.tree_leaves(inputs)), len(inputs.parameters)
     return TracedEvaluation(
         *(parts.program, sizes, call.reads, searches, parts.result, parts.constants, padding, parts.saves),
         stages=parts.stages,
-        updates=updates,
+        updates=(*call.written, *(count + n for n in call.written_tensors)),
     )
 
 
@@ -214,6 +228,7 @@ class _CallToTrace:
     known: dict[str, list[Tensor]] = field(default_factory=dict)  # in the order of the call: one may need another
     leaves: list[Any] = field(default_factory=list)
     written: Sequence[int] = ()  # buffers
+    written_tensors: Sequence[int] = ()  # of the call
     codes: Any = None
     ahead: Reads = field(default_factory=Reads)
     reach: Any = None
@@ -226,6 +241,7 @@ class _CallToTrace:
 
     def run_and_record_example(self, tensors: Sequence[Tensor], cotangents: Sequence[Sequence[Tensor]]) -> None:
         slots, signature = self.slots, self.signature
+        own = _detach_with_gradient_flags([x.detach().clone() for x in tensors], self.asks)
         # kernels are built for these
         held = slots.holding(_detach_with_gradient_flags(slots.tensors(), slots.gradient_flags()))
         evaluate = partial(self.evaluate, cotangents) if cotangents else self.evaluate
@@ -235,7 +251,12 @@ class _CallToTrace:
             reading(slots.modules, kept=True) as self.ahead,
             record_executed_code() as self.codes,
         ):
-            self.findings, self.known, self.leaves = _run_for_computed_inputs(evaluate, signature, tensors, self.finds)
+            self.findings, self.known, self.leaves = _run_for_computed_inputs(evaluate, signature, own, self.finds)
+        self.written_tensors = [n for n, pair in enumerate(zip(own, tensors, strict=True)) if _is_written_to(*pair)]
+        if any(own[n].requires_grad for n in self.written_tensors):
+            raise DeployError("the network writes numbers that have a gradient into a tensor that it is given")
+        if self.written_tensors and on_gpu(tensors):
+            raise DeployError("the network writes into a tensor that it is given")
         refuse_traced_arrays_in_attributes(slots.modules)
         self.reach = ReachableState(self.codes, slots.modules)
         for kind in {type(x) for x, _ in objects_with_dicts(*signature.arguments(tensors))} - {dict}:
@@ -250,13 +271,16 @@ class _CallToTrace:
         cotangents: list[list[Tensor]],
     ) -> list[Tensor]:
         slots, findings = self.slots, self.findings
-        args, options = self.signature.arguments(_detach_with_gradient_flags(tensors, self.asks))
+        tensors = [x.clone() if n in self.written_tensors else x for n, x in enumerate(tensors)]
+        given = _detach_with_gradient_flags(tensors, self.asks)
+        args, options = self.signature.arguments(given)
         parameters = [x.clone() if n in self.written else x for n, x in enumerate(parameters)]
         held = slots.holding(_detach_with_gradient_flags(parameters, slots.gradient_flags()))
         program = Recording(dict(zip(self.known, computed_inputs, strict=True)), findings)
         with held, recording(program), self.finds(program), reading(slots.modules) as self.reads, torch.enable_grad():
             leaves, self.spec = flatten(self.evaluate(*([cotangents] if cotangents else ()), *args, **options))
             updates = [x.detach() for n, x in enumerate(slots.tensors()) if n in self.written]
+            updates += [given[n].detach() for n in self.written_tensors]
         self.constants = leaf_constants(leaves)
         made = [*(x.detach() for x in leaves if isinstance(x, Tensor)), *updates]
         there = [name for name in self.known if name in program.sources]
@@ -268,7 +292,7 @@ class _CallToTrace:
     def make_sourced_inputs(self, graph: fx.GraphModule) -> dict[str, _SourcedInput]:
         found, begin = {}, self.results
         for name, count in self.counts.items():
-            few = _drop_group_sources_known_by_species(graph.graph, begin, count) if name == "groups" else count
+            few = drop_group_sources_known_by_species(graph.graph, begin, count) if name == "groups" else count
             outputs = returned_nodes(graph)
             first, sources = (subgraph(graph, outputs[begin : begin + n]) for n in (1, few))
             if self.findings[name].fixed and any(n >= len(self.slots.tensors()) for n in sources.takes):
@@ -370,30 +394,6 @@ def _detach_with_gradient_flags(tensors: Sequence[Tensor], asked: Sequence[bool]
     return [x.detach().requires_grad_(yes) for x, yes in zip(tensors, asked, strict=True)]
 
 
-def _clone_graph_results_that_view_inputs(graph: fx.Graph, result_count: int) -> None:
-    # copy results that are views of inputs, as positions without a strain would be: results are values
-    output: Any = graph.output_node()
-    results = list(output.args[0])
-    for n, root in enumerate(results[:result_count]):
-        while root.op == "call_function" and aliases(root):
-            root = root.args[0]
-        if root.op == "placeholder":
-            with graph.inserting_before(output):
-                copied = graph.call_function(torch.ops.aten.clone.default, (results[n],))
-            copied.meta["val"] = results[n].meta["val"]
-            results[n] = copied
-    output.args = (results,)
-
-
-def _drop_group_sources_known_by_species(graph: fx.Graph, first_source: int, source_count: int) -> int:
-    # how many sources stay
-    output: Any = graph.output_node()
-    if source_count != 3:
-        return source_count
-    results = list(output.args[0])
-    rows, table, numbers = results[first_source : first_source + 3]
-    if rows.target is not torch.ops.aten.embedding.default or rows.args != (table, numbers):
-        return source_count
-    results[first_source : first_source + 3] = [numbers]
-    output.args = (results,)
-    return 1
+def _is_written_to(copied: Tensor, original: Tensor) -> bool:
+    writes = count_writes(copied)
+    return writes > 0 or (writes < 0 and not torch.equal(copied, original))
