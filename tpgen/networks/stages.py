@@ -164,7 +164,7 @@ def subgraph(graph: fx.GraphModule, outputs: Sequence[fx.Node], given: Sequence[
 
 
 def clone_results_that_view_inputs(graph: fx.Graph, result_count: int) -> None:
-    """Copy results that view inputs, as positions without a strain would: results are values."""
+    """Copy results that view inputs."""
     output: Any = graph.output_node()
     results = list(output.args[0])
     for n, root in enumerate(results[:result_count]):

@@ -1,12 +1,7 @@
-r"""Equivariant multilinear maps, chained from real Wigner 3j symbols.
+"""Equivariant multilinear maps, chained from real Wigner 3j symbols."""
 
-A *path* couples an irrep of each further factor to an irrep of the first:
-
-.. math::
-    U^n_{k, i \ldots j} = \sqrt{2 l_k + 1} \sum_m C_{k, m, j}\, U^{n-1}_{m, i \ldots}
-
-from :math:`U^1 = 1`, in the order of MACE's ``U_matrix_nu``.
-"""
+# A path couples an irrep of each further factor to an irrep of the first, in the order of MACE's U_matrix_nu:
+# U^n[k, i ... j] = sqrt(2 l_k + 1) sum_m C[k, m, j] U^(n-1)[m, i ...], from U^1 = 1
 
 from __future__ import annotations
 
