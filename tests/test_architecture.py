@@ -228,7 +228,7 @@ FACTS = {
     },
     "tpgen.kernels.runtime.native.runtime": {"_build_cpp_runtime_or_none"},
     "tpgen.kernels.runtime.call": {"product_call_text"},
-    "tpgen.networks.named": {"_operator_that_calls_numbered_kernels"},
+    "tpgen.networks.named": {"_get_operator_that_calls_kernel_by_number"},
     "tpgen.kernels.runtime.targets": {"target_of"},
     "tpgen.networks.cse": {"_is_name_of_random_function"},
     "tpgen.networks.signature": {"_spec_of_nodes_in_preorder"},

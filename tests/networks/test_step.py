@@ -15,7 +15,7 @@ from tests.machine import needs_compiler
 from tests.networks.deployment.network import Potential, inputs
 from tpgen.base.errors import InputError
 from tpgen.networks import libraries
-from tpgen.networks.named import _operator_that_calls_numbered_kernels
+from tpgen.networks.named import _get_operator_that_calls_kernel_by_number
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_trace import trace_evaluation
 
@@ -107,7 +107,7 @@ def test_a_step_stays_a_step_in_both_modes() -> None:
 def test_a_name_without_a_kernel_is_an_error() -> None:
     x = torch.ones(2, 3)
     with pytest.raises(RuntimeError, match="a call of a compiled program has no kernel in this process"):
-        _operator_that_calls_numbered_kernels()([x], 7)
+        _get_operator_that_calls_kernel_by_number()([x], 7)
 
 
 def test_an_example_asks_for_no_gradients_of_parameters() -> None:

@@ -57,13 +57,13 @@ class FlatOperands:
             if len(shape) == 1:
                 return flat
         else:
-            flat = self._narrow_to_term_segments(term, slot)
+            flat = self._narrow_outer_product_to_term(term, slot)
         with self.writer.role("slice"):
             if not shape:
                 return (flat.flatten(-len(slot)) if len(slot) > 1 else flat).squeeze(-1)
             return flat.reshape(((self.rows,) if self.form.row(slot) else ()) + shape)
 
-    def _narrow_to_term_segments(self, term: Term, operand_names: SlotNames) -> Traced:
+    def _narrow_outer_product_to_term(self, term: Term, operand_names: SlotNames) -> Traced:
         block = self.flat["*".join(operand_names)]
         with self.writer.role("slice"):
             for axis, name in enumerate(operand_names, start=-len(operand_names)):

@@ -250,8 +250,8 @@ def attach_graph(call: ServedCall, stage_inputs: dict[int, Tensor], results: dic
     return found
 
 
-class _CallHolder(Tensor):
-    """An empty tensor that holds a call."""
+class _ServedCallHolder(Tensor):
+    """An empty tensor that carries a `ServedCall` among saved tensors."""
 
     call: ServedCall
 
@@ -264,7 +264,7 @@ class _ResultsOfProgramCall(torch.autograd.Function):
         # the last result leads gradients of gradients here; the call is freed with what is saved
         """Return results, and a link for gradients of gradients."""
         ctx.set_materialize_grads(False)
-        link, holder = torch.zeros(()), _CallHolder()
+        link, holder = torch.zeros(()), _ServedCallHolder()
         holder.call = call
         ctx.save_for_backward(link, holder, *stage_inputs.values())
         ctx.numbers, ctx.inner = list(stage_inputs), {}

@@ -48,7 +48,7 @@ def _replace_by_numbered_kernel_calls(graph: fx.Graph, node: fx.Node, call: Form
         nodes = call.nodes if g is None else insert_call(graph, torch.ops.aten.sym_size.int, g, 0)
         for part, name in zip(signature.parts, names, strict=True):
             arguments = ([*(given[slot] for slot in part.given), *indices], name, nodes)
-            made = graph.call_function(_operator_that_calls_numbered_kernels(), arguments)
+            made = graph.call_function(_get_operator_that_calls_kernel_by_number(), arguments)
             made.meta.update(node.meta, val=[values[slot] for slot in part.opened])
             for n, slot in enumerate(part.opened):
                 found.append(graph.call_function(operator.getitem, (made, n)))
@@ -89,7 +89,7 @@ def _replace_row_view_by_strides(graph: fx.Graph, x: Any) -> Any:
 
 
 @cache
-def _operator_that_calls_numbered_kernels() -> Any:
+def _get_operator_that_calls_kernel_by_number() -> Any:
     # the operator in C++, whose results' shapes are known from here on
     if load_cpp_runtime() is None:
         raise BackendError(

@@ -160,11 +160,11 @@ class Linear(FormModule):
         self.num_elements = num_elements
         self._set_plan_attributes(plan, own, config.layout)
         self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
-        self._set_dims_and_channel_segments(plan)
+        self._set_dims_and_sizes_of_segments(plan)
         self._add_weight_and_bias(plan)
         self._set_config_and_generate_programs(config)
 
-    def _set_dims_and_channel_segments(self, plan: Plan) -> None:
+    def _set_dims_and_sizes_of_segments(self, plan: Plan) -> None:
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
         self._channels = plan.f_in is not None
         self._f_out = plan.f_out or 1

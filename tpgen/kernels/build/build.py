@@ -170,7 +170,7 @@ def _note_whether_process_has_one_thread() -> None:
         _single_threaded = False
 
 
-def _reset_threads_after_fork() -> None:
+def _clear_locks_and_run_on_one_thread_after_fork() -> None:
     # the child has no threads, but copies of locks that threads held
     _key_locks.clear()
     # GNU's OpenMP runtime would wait for ever for the pool of threads that the parent had started
@@ -179,7 +179,7 @@ def _reset_threads_after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_note_whether_process_has_one_thread, after_in_child=_reset_threads_after_fork)
+    os.register_at_fork(before=_note_whether_process_has_one_thread, after_in_child=_clear_locks_and_run_on_one_thread_after_fork)
 
 
 def _open_library(library: Path, request: LibraryRequest) -> ctypes.CDLL:

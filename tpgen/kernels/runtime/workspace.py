@@ -32,13 +32,13 @@ def count_call_workspace(call: FormCall) -> int:
     read = (*call.tensors, *(index.tensor for index in call.indices if index.tensor is not None))
     copies = sum(x.numel() * x.itemsize for x in read if not x.is_contiguous())  # kernels read dense rows
     if not kernels.computes_in_float32(signature.call, dtype, call.rules, device.type):
-        return copies + _count_scratch_of_largest_kernel(kernels, signature, call, counts, dtype)
+        return copies + _bytes_of_largest_kernel_workspace(kernels, signature, call, counts, dtype)
     results = sum(torch.Size(shape).numel() for shape in signature.result_shapes(call.tensors, counts))
     wide = sum(2 * x.nbytes for x in call.tensors) + 2 * results * dtype.itemsize
-    return copies + wide + _count_scratch_of_largest_kernel(kernels, signature, call, counts, torch.float32)
+    return copies + wide + _bytes_of_largest_kernel_workspace(kernels, signature, call, counts, torch.float32)
 
 
-def _count_scratch_of_largest_kernel(
+def _bytes_of_largest_kernel_workspace(
     kernels: Kernels, signature: CallSignature, call: FormCall, axis_sizes: AxisSizes, dtype: torch.dtype
 ) -> int:
     device = call.tensors[0].device

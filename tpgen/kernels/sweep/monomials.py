@@ -26,7 +26,7 @@ Tail = tuple[tuple[tuple[Variable, ...], float], ...]  # a polynomial of weights
 
 @dataclass(frozen=True)
 class PolynomialSweep:
-    """Straight-line program: prologue and epilogue once per element, statements of every row between."""
+    """Straight-line program: prologue and epilogue once per weight element, statements of every row between."""
 
     call: Call
     coefficients: int

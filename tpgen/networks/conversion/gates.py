@@ -70,7 +70,7 @@ class ConvertedGate(Gate):
         """Gate ``features`` as e3nn, by one kernel; scripted or changed parts run e3nn's code."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not _have_parts_changed_since_conversion(self):
-                return gate(self._tpgen_table, _apply_torch_activations(self, features), self._tpgen_kernels)
+                return gate(self._tpgen_table, _apply_activations_without_gating(self, features), self._tpgen_kernels)
         return self.stock(features)
 
 
@@ -178,7 +178,7 @@ def _list_piece_sizes_and_torch_activations(gate: Any, activations: NamesAndScal
     return (*found, (gate.irreps_in.dim - at, None)) if found else ()
 
 
-def _apply_torch_activations(gate: Any, features: Tensor) -> Tensor:
+def _apply_activations_without_gating(gate: Any, features: Tensor) -> Tensor:
     # rows with the values of functions that no table has, some of which write to their input
     pieces = gate._tpgen_pieces
     if not pieces or features.dim() == 0 or features.shape[-1] != gate._tpgen_table.dim_in:

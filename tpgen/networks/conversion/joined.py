@@ -73,7 +73,7 @@ class JoinedLayers:
             factor,
             union,
             *map(_get_dtype_address_and_write_count, (first_weight, second_weight)),
-            *self._checksum_weights_by_species(first_weight, second_weight, chosen),
+            *self._checksum_each_weight_matrix(first_weight, second_weight, chosen),
         )
         if found is None or known != state:
             with torch.no_grad():
@@ -82,7 +82,7 @@ class JoinedLayers:
             _made[self] = state, union, found
         return chosen, found
 
-    def _checksum_weights_by_species(self, first_weight: Tensor, second_weight: Tensor, species: Tensor) -> list[float]:
+    def _checksum_each_weight_matrix(self, first_weight: Tensor, second_weight: Tensor, species: Tensor) -> list[float]:
         # also change with weights written through ``.data``, which torch does not count
         parts = [first_weight.view(1, -1), *self.product.split_weights_by_path(second_weight, species)]
         with torch.no_grad():

@@ -59,7 +59,7 @@ def compare_after_other_calls(subject: ModuleUnderTest) -> GotAndExpectedByPart:
         **{part: partial(_compare_many_calls_with_fresh_copy, subject, *given) for part, given in others.items()},
         "without gradients": partial(torch.no_grad()(_compare_many_calls_with_fresh_copy), subject, *others[OTHER]),
         **_make_functions_that_compare_after_other_graphs(subject, first),
-        **_make_functions_that_compare_after_trajectories(subject, first),
+        **_make_comparisons_after_moves(subject, first),
         "new weights": partial(_compare_after_parameter_step, subject, first, None),
     }
     if any(module.training for module in subject.module.modules()):
@@ -247,9 +247,7 @@ def _reverse_atom_labels_and_change_one(atom_labels: Tensor) -> Tensor:
     return found
 
 
-def _make_functions_that_compare_after_trajectories(
-    subject: ModuleUnderTest, inputs: TensorsByName
-) -> dict[str, _CompareFunction]:
+def _make_comparisons_after_moves(subject: ModuleUnderTest, inputs: TensorsByName) -> dict[str, _CompareFunction]:
     # Of a network that finds its own edges, after calls of points on their way, and of a larger cell: as a fresh copy.
     parsed = subject.parsed
     if not isinstance(parsed, ParsedGraphInputs) or parsed.graph.ends is not None or parsed.unclear:

@@ -323,11 +323,11 @@ def _compare_largest_jump_with_range(
     left = []
     for n in bends.topk(PLACES).indices.tolist():
         for low in (n, n + 1):  # the bend is seen from both sides
-            left.append(_find_jump_by_bisection(curve, (grid[low], grid[low + 1]), (values[low], values[low + 1])))
+            left.append(_find_jump_size_by_bisection(curve, (grid[low], grid[low + 1]), (values[low], values[low + 1])))
     return torch.stack([range_, range_ + torch.stack(left).max()]), torch.stack([range_, range_])
 
 
-def _find_jump_by_bisection(
+def _find_jump_size_by_bisection(
     curve: Callable[[float], Tensor], interval: tuple[float, float], end_values: tuple[Tensor, Tensor]
 ) -> Tensor:
     (a, b), (low, high) = interval, end_values

@@ -36,7 +36,7 @@ DRAWS_OTHERS = "calls draw random numbers, of which float64 has others"
 UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
 
 
-class _Float64ResultRoundingMode(DispatchMode):
+class _RoundFloat64ResultsMode(DispatchMode):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype, self.draws = dtype, False
@@ -158,7 +158,7 @@ def _measure_result_changes_by_rounding(
     unit, found = torch.finfo(subject.dtype).eps, dict.fromkeys(exact_results, 0.0)
     for place in range(PLACES):
         draw = draw_normal_tensors(operands, seed=800 + place)
-        with NarrowDtypeMode(widen_to_float64=True), _Float64ResultRoundingMode(subject.dtype) as rounded:
+        with NarrowDtypeMode(widen_to_float64=True), _RoundFloat64ResultsMode(subject.dtype) as rounded:
             results = float64_subject({name: x + unit * x * draw[name] for name, x in operands.items()})
         if rounded.draws:
             raise NotCompared(DRAWS_OTHERS)

@@ -213,7 +213,7 @@ def compare_batch(subject: ModuleUnderTest) -> GotAndExpectedByPart:
     for part, batch in batches.items():
         found |= compare_or_give_reason(part, partial(_compare_batch_with_single_graphs, subject, batch))
     found |= compare_or_give_reason(MANY_GRAPHS, lambda: _compare_large_batch_with_single_graphs(subject, given))
-    return found | _compare_batch_with_empty_graph_between(subject, given[:2])
+    return found | _compare_energies_with_gap_in_graph_numbers(subject, given[:2])
 
 
 def _compare_large_batch_with_single_graphs(
@@ -227,7 +227,7 @@ def _compare_large_batch_with_single_graphs(
     return _compare_results_with_single_graphs(subject, together, each * (len(parts) // len(graphs)))
 
 
-def _compare_batch_with_empty_graph_between(
+def _compare_energies_with_gap_in_graph_numbers(
     subject: ModuleUnderTest, two_graphs: list[AtomGraph]
 ) -> dict[str, GotAndExpectedOrReason]:
     # The same graphs with a number between theirs that no atom has, where nothing but `compare_batch` counts graphs.
