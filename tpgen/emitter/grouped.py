@@ -93,8 +93,7 @@ def _write_second_input_gradient_as_one_product(
     blocks = np.concatenate([_make_coupling_matrix_on_second_input(form, *key) for key in keyed], axis=1)
     every = tuple(sorted(term.path for group in keyed.values() for term, _, _ in group))
     sums = [
-        reduce(add, (_contract_inputs_and_weights_before_coupling(writer, inputs, *entry) for entry in group))
-        for group in keyed.values()
+        reduce(add, (_contract_before_coupling(writer, inputs, *entry) for entry in group)) for group in keyed.values()
     ]
     with writer.serving(every, "coupling"):
         gradient = torch.cat(sums, dim=-1) @ writer.constant("_open_tables", np.ascontiguousarray(blocks.T))
@@ -110,7 +109,7 @@ def _write_second_input_gradient_as_one_product(
     return results, rest
 
 
-def _contract_inputs_and_weights_before_coupling(
+def _contract_before_coupling(
     writer: GraphWriter, inputs: FlatOperands, term: Term, c: Contraction, given: dict[str, Labelled]
 ) -> Traced:
     coupling = c.find(Coupling)

@@ -29,7 +29,7 @@ CASTS: dict[str, str] = {"sevenn": "tpgen.networks.conversion.projects.sevennet:
 
 
 def register_adapter(package: str, adapter: Adapter | str) -> None:
-    """Let `convert` call ``adapter(network, options)`` (or "module:function"), which yields `ClassSwap` and `KeptModule`.
+    """Let `convert` call ``adapter(network, options)`` (or "module:function"); it yields `ClassSwap`, `KeptModule`.
 
     >>> register_adapter("my_potentials", "my_potentials.speed:swaps")
     >>> ADAPTERS.pop("my_potentials")

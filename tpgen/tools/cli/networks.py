@@ -56,10 +56,10 @@ def find_network(name: str) -> Network:
     return _make_network_of_returned_values(name, _call_user_function(name, _import_function(where, function)))
 
 
-def is_network_name_or_path(name: str) -> bool:
+def names_a_network(name: str) -> bool:
     """Whether a name can be a network's option value.
 
-    >>> is_network_name_or_path("tetris"), is_network_name_or_path("my.module:function"), is_network_name_or_path("mace-large")
+    >>> names_a_network("tetris"), names_a_network("my.module:function"), names_a_network("mace-large")
     (True, True, False)
     """
     return name in NETWORKS or ":" in name
@@ -73,7 +73,7 @@ class NetworkName(OneOf):
         if value in self.refused:
             return super().convert(value, param, ctx)
         try:
-            return value if is_network_name_or_path(value) else super().convert(value, param, ctx)
+            return value if names_a_network(value) else super().convert(value, param, ctx)
         except TpgenError as error:
             raise TpgenError(f"{error}; or give package.module:function") from None
 

@@ -27,7 +27,7 @@ from tpgen.planner.product import make_plan
 from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
 from tpgen.tools.cli import types
-from tpgen.tools.cli.networks import NETWORKS, NetworkName, is_network_name_or_path, network_option, refuse_options
+from tpgen.tools.cli.networks import NETWORKS, NetworkName, names_a_network, network_option, refuse_options
 from tpgen.tools.cli.types import OneOf
 
 DTYPE_OPTIONS: dict[str, torch.dtype] = {
@@ -121,7 +121,7 @@ def add_subject_options(
                 "say which product, in one way: NAME, or --preset with irreps, or irreps with --instruction, or "
                 "--plan FILE"
             )
-        of_network = network or (name if networks and name and is_network_name_or_path(name) else None)
+        of_network = network or (name if networks and name and names_a_network(name) else None)
         chosen = None if of_network else _find_or_make_problem(described_plan, name or problem_name, polynomials)
         return command(problem=chosen, **({"network": of_network} if networks else {}), **given)
 
