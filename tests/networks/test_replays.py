@@ -17,10 +17,10 @@ from tpgen.base.errors import DeployError
 from tpgen.networks import served, step_program
 from tpgen.networks.bypass import must_run_eagerly
 from tpgen.networks.conversion.operations import pairs
-from tpgen.networks.functional import traced
+from tpgen.networks.functional import trace_without_writes
 from tpgen.networks.recording import Recording, recording
 from tpgen.networks.replays import _IN_A_ROW, _KEPT, _MOST, RecordedRun, ReplayedRun, TensorRun
-from tpgen.networks.simplify import fold_constants, rewrite
+from tpgen.networks.simplify import expand_library_calls, fold_constants
 from tpgen.networks.step import compile_step
 
 
@@ -143,8 +143,8 @@ def test_sums_of_rows_by_index_put_are_index_adds() -> None:
         return [added, written, halves, columns]
 
     x, at, rows = torch.randn(4, 3), torch.tensor([2, 0, 2]), torch.randn(3, 3)
-    graph = traced(of, (x, at, rows))
-    rewrite(graph.graph, on_gpu=True)
+    graph = trace_without_writes(of, (x, at, rows))
+    expand_library_calls(graph.graph, on_gpu=True)
     graph.recompile()
     targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
     assert targets.count(torch.ops.aten.index_add.default) == 2
@@ -165,7 +165,7 @@ def test_pairs_of_edges_are_those_of_a_cpu_alone() -> None:
 
 def test_copies_of_constants_are_made_once() -> None:
     x = torch.randn(4, dtype=torch.float64)
-    graph = traced(lambda x: x * torch.tensor([1.5, 2, 3, 4]).to(x), (x,))
+    graph = trace_without_writes(lambda x: x * torch.tensor([1.5, 2, 3, 4]).to(x), (x,))
     wanted = graph(x)
     fold_constants(graph)
     graph.recompile()

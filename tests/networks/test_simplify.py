@@ -13,12 +13,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tpgen.networks import functional
 from tpgen.networks.named import _replace_row_view_by_strides
 from tpgen.networks.simplify import expand_library_calls, read_sizes_of_inputs, simplify_graph
-from tpgen.networks.stages import returned_nodes, subgraph
-from tpgen.networks.step_trace import (
-    _clone_graph_results_that_view_inputs,
-    _drop_group_sources_known_by_species,
-    _FakeInputs,
+from tpgen.networks.stages import (
+    clone_results_that_view_inputs,
+    drop_group_sources_known_by_species,
+    returned_nodes,
+    subgraph,
 )
+from tpgen.networks.step_trace import _FakeInputs
 
 aten = torch.ops.aten
 
@@ -127,7 +128,7 @@ def test_species_that_the_graph_looks_up_itself_are_not_compared(changed: float,
         return [table * 2, rows + changed if changed else rows, table, numbers]
 
     made = make_fx(sources)(torch.randn(4, 3), torch.tensor([2, 0]))
-    assert _drop_group_sources_known_by_species(made.graph, 1, 3) == left
+    assert drop_group_sources_known_by_species(made.graph, 1, 3) == left
     assert len(made.graph.output_node().args[0]) == 1 + left
 
 
@@ -150,8 +151,8 @@ def test_a_size_is_read_from_no_later_input(order: Callable[[Tensor, Tensor], Te
         rows = x.sin()[1:]
         return [torch.zeros(rows.shape[0]), order(rows, y), torch.zeros(torch.cat([x, z]).sin().shape[0])]
 
-    inputs = _FakeInputs.make([], [torch.rand(6), torch.rand(5), torch.rand(7)], [], [])
-    graph = functional.traced(lambda _parameters, given, *_: function(*given), inputs)
+    inputs = _FakeInputs.from_tensors([], [torch.rand(6), torch.rand(5), torch.rand(7)], [], [])
+    graph = functional.trace_without_writes(lambda _parameters, given, *_: function(*given), inputs)
     read_sizes_of_inputs(graph.graph, 3)
     first, _, last = returned_nodes(graph)
     assert subgraph(graph, [first]).takes == (0,)  # though y has as many rows
@@ -167,7 +168,7 @@ def test_results_that_stand_in_memory_of_inputs_are_copied() -> None:
 
     made, x = make_fx(strained_sources)(torch.randn(5, 3)), torch.randn(5, 3)
     simplify_graph(made.graph)
-    _clone_graph_results_that_view_inputs(made.graph, 2)
+    clone_results_that_view_inputs(made.graph, 2)
     made.recompile()
     first, _, source = made(x)
     assert source is x

@@ -69,7 +69,7 @@ def number_of(call: FormCall) -> int:
 def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """By Python, which enters the kernel, and then by C++ alone."""
     kernels = forms.kernels_of(call.description)
-    return kernels._run(call), kernels.compute_in_cpp(call)
+    return kernels._check_and_run(call), kernels.compute_in_cpp(call)
 
 
 def same(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:

@@ -43,7 +43,7 @@ def of_elements(call: FormCall, index: Tensor | None) -> FormCall:
 def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """By Python, which enters the kernel, and then by C++ alone."""
     kernels = kernels_of(call.description)
-    return kernels._run(call), kernels.compute_in_cpp(call)
+    return kernels._check_and_run(call), kernels.compute_in_cpp(call)
 
 
 @pytest.mark.parametrize("name", ["forward", "backward", "second"])
@@ -53,7 +53,7 @@ def test_all_calls(name: str, indexed: bool, channels: int, native_gpu: FakeDriv
     call = call_of(name, indexed, channels)
     kernels = kernels_of(call.description)
     assert not kernels.compute_in_cpp(call)
-    by_python = kernels._run(call)
+    by_python = kernels._check_and_run(call)
     launched = list(native_gpu.launched)
     for times in (2, 3):
         assert same(kernels.compute_in_cpp(call), by_python)
