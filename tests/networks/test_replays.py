@@ -210,7 +210,9 @@ def test_programs_on_a_gpu_are_built_in_this_process(
     built: list[str] = []
     monkeypatch.setattr(served.Calls, "_build_and_check_program", lambda *_: built.append("here"))
     monkeypatch.setattr(served.Calls, "_build_in_background", lambda *_: built.append("beside"))
-    kind: Any = SimpleNamespace(tensors=[SimpleNamespace(is_cuda=on_gpu)], seconds=0.01)
+    monkeypatch.setattr(served, "program_record", lambda *_: None)
+    monkeypatch.setattr(served, "are_libraries_cached", lambda _: False)
+    kind: Any = SimpleNamespace(tensors=[SimpleNamespace(is_cuda=on_gpu)], seconds=0.01, program=None, refused="")
     network = Field()
     with caplog.at_level("INFO", "tpgen"):
         served.Calls(network, "auto")._begin_build_or_put_off(network, kind)
