@@ -303,6 +303,27 @@ LACKS = ("batch", "images", "basis", "stress", "sum")  # of a cluster: no cell, 
 DERIVED = ("first order", "second order", "third order", "Hessian", "parameters")
 
 
+class Chiral(Cluster):
+    """Energies, and the volume that the sums of three species' edges span."""
+
+    def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Found:
+        edges = positions[dst] - positions[src]
+        weights = self.weights(edges, z, src, dst)[:, None] * edges
+        sums = weights.new_zeros(3, 3).index_add(0, z[src], weights)
+        return {**self.of(positions, z, src, dst), "chiral": 1e-3 * torch.linalg.det(sums)[None]}
+
+
+def plane() -> Given:
+    x, *rest = cluster(6)
+    x[:, 2] = 0
+    return x, *edges_within(x, rest[0])
+
+
+def edges_within(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    source, target = ((torch.cdist(x, x) < CUTOFF) & ~torch.eye(len(x), dtype=torch.bool)).nonzero().T
+    return z, source.clone(), target.clone()
+
+
 def _right(
     made: Any = Cluster, given: Any = cluster, without: tuple[str, ...] = (), also: tuple[str, ...] = (), **more: Any
 ) -> Planted:
@@ -313,6 +334,11 @@ def _right(
 
 RIGHT: dict[str, Planted] = {
     "two vectors": _right(),
+    "as many species as atoms, one-hot": _right(
+        of(forward=lambda self, positions, node_attrs, src, dst: self.of(positions, node_attrs.argmax(1), src, dst)),
+        lambda: (cluster(3)[0], torch.eye(3).double()[[1, 0, 2]], *cluster(3)[2:])),
+    "a pseudoscalar of atoms in a plane": _right(Chiral, plane, said={"irreps_out": {"chiral": "0o"}}, without=(
+        "copies", "parameters")),
     "ends in rows": _right(
         of(forward=lambda self, positions, z, links: self.of(positions, z, *links.T)),
         lambda: (*cluster()[:2], torch.stack(cluster()[2:], 1))),

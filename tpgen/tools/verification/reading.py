@@ -184,8 +184,15 @@ def _find_role_of_argument(
         where = "tuples" if of_tuples else ATOMS if rows == atoms else GRAPHS
         return f"{index_kind} by {where}" if argument.dim() else ""
     if rule is INVARIANT and argument.dim() > 1 and argument.shape[:2] == (atoms, atoms):
-        return "square"
+        return ATOMS if _has_one_hot_row_per_atom(argument) else "square"
     return {None: "", graph.graph_count: GRAPHS, atoms: ATOMS}.get(rows, "")
+
+
+def _has_one_hot_row_per_atom(argument: Tensor) -> bool:
+    # as many species as atoms: a matrix of neighbours is symmetric, without an atom that is its own
+    if argument.dim() != 2 or not bool(((argument == 0) | (argument == 1)).all() & (argument.sum(1) == 1).all()):
+        return False
+    return bool(argument.diagonal().any()) or not torch.equal(argument, argument.T)
 
 
 def _find_role_of_atom_or_edge_count_argument(argument_name: str, argument: Tensor, graph: AtomGraph) -> str:

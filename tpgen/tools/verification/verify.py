@@ -76,6 +76,7 @@ IN_EVALUATION = "in evaluation: calls in training draw random numbers"
 ELSEWHERE = "results follow random numbers, of which the law `repeated` tells: under this one they stand elsewhere"
 REMEMBERS = "history is broken: other rows may follow from it"
 WITHOUT_SPLINES = "of the network without splines, which are for inference"
+_ROUNDING = 1e-15  # absolute: smaller differences are of zeros, as a pseudoscalar of a planar molecule is
 
 
 @dataclass(frozen=True)
@@ -357,11 +358,11 @@ def _copy_module_as_is_in_float64(subject: ModuleUnderTest) -> ModuleUnderTest:
 
 def _allowed_absolute_rounding_error(law: Law, part_name: str, subject: ModuleUnderTest) -> float:
     if not law.floored:
-        return 0.0
+        return _ROUNDING
     if law.slopes:
-        return subject.floors.get(SLOPE, 0.0)
+        return max(_ROUNDING, subject.floors.get(SLOPE, 0.0))
     exact = 1.0 if law.limit is None else torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps
-    return exact * subject.floors.get(part_name.rpartition(", ")[2], 0.0)
+    return max(_ROUNDING, exact * subject.floors.get(part_name.rpartition(", ")[2], 0.0))
 
 
 def _compare_with_unconverted_network(subject: ModuleUnderTest, network_inputs: Sequence[Any]) -> list[LawFinding]:

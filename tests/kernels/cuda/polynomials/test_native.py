@@ -110,7 +110,7 @@ def test_frames_of_python_on_a_users_call(silent: Any) -> None:
         kernels.run(take())
         assert bool(kernels.compute_in_cpp(take()))
         use(silent)
-        assert frames(kernels.compute_in_cpp, take()) == ["compute_in_cpp", "call"][: 1 + len(take().at)]
+        assert frames(kernels.compute_in_cpp, take()) == ["compute_in_cpp", "launch_call"][: 1 + len(take().at)]
         assert silent.fake_count(0) == launches
 
 
