@@ -23,12 +23,13 @@ def copy_call(nbytes: int) -> TimedCall:
 # Independent sums, enough of them to hide the latency of a multiply-add; the results are used, or nothing would run.
 _SUMS = 12
 _SOURCE = """\
+typedef long long i64;
 {threads}
 typedef float vec __attribute__((vector_size({size})));
 extern "C" __attribute__((visibility("default"))) int {entry}(const float*, const float*, const float*, const float*,
     float*, float*, float*, float* out, long long rounds) {{
   char busy = 0; char* const lock = &busy;
-  on_threads(true, [=]() {{
+  on_threads(2, rounds, 0, [=]() {{  // all of them
     vec sum[{sums}], x, y;
     for (int l = 0; l < {lanes}; ++l) {{ x[l] = out[2]; y[l] = out[3]; }}
     for (int n = 0; n < {sums}; ++n) sum[n] = y + (float)n;

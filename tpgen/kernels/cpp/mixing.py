@@ -220,10 +220,10 @@ class ScalarInputPathWriter:
     def _write_products_of_one_output_channel(self, output_offset: str) -> None:
         if "own" in self.p.scratch:
             self.w.line("const vec weight = load(own + w * R + r);")
-        if self.opened != ("output_offset",):
+        if self.opened != ("out",):
             write_vector_loads(self.w, "g", self.k, f"s_out + {output_offset}")
         for n in range(self.k):
-            if "output_offset" in self.opened:
+            if "out" in self.opened:
                 self.w.line(f"add(a_out + {output_offset} + {n} * R + r, weight * x[{n}]);")
             if "x1" in self.opened:
                 self.w.line(f"d[{n}] += weight * g[{n}];")
