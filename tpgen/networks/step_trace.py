@@ -242,6 +242,7 @@ class _CallToTrace:
     def run_and_record_example(self, tensors: Sequence[Tensor], cotangents: Sequence[Sequence[Tensor]]) -> None:
         slots, signature = self.slots, self.signature
         own = _detach_with_gradient_flags([x.detach().clone() for x in tensors], self.asks)
+        versions = list(map(count_writes, own))
         # kernels are built for these
         held = slots.holding(_detach_with_gradient_flags(slots.tensors(), slots.gradient_flags()))
         evaluate = partial(self.evaluate, cotangents) if cotangents else self.evaluate
@@ -252,7 +253,8 @@ class _CallToTrace:
             record_executed_code() as self.codes,
         ):
             self.findings, self.known, self.leaves = _run_for_computed_inputs(evaluate, signature, own, self.finds)
-        self.written_tensors = [n for n, pair in enumerate(zip(own, tensors, strict=True)) if _is_written_to(*pair)]
+        pairs = zip(own, versions, tensors, strict=True)
+        self.written_tensors = [n for n, of in enumerate(pairs) if _is_written_to(*of)]
         if any(own[n].requires_grad for n in self.written_tensors):
             raise DeployError("the network writes numbers that have a gradient into a tensor that it is given")
         if self.written_tensors and on_gpu(tensors):
@@ -394,6 +396,5 @@ def _detach_with_gradient_flags(tensors: Sequence[Tensor], asked: Sequence[bool]
     return [x.detach().requires_grad_(yes) for x, yes in zip(tensors, asked, strict=True)]
 
 
-def _is_written_to(copied: Tensor, original: Tensor) -> bool:
-    writes = count_writes(copied)
-    return writes > 0 or (writes < 0 and not torch.equal(copied, original))
+def _is_written_to(copied: Tensor, version: int, original: Tensor) -> bool:
+    return not torch.equal(copied, original) if version < 0 else count_writes(copied) != version

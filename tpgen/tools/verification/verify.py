@@ -329,10 +329,8 @@ def _compare_and_judge_law(
             outcomes: Mapping[str, Any] = law.compare(_copy_module_as_is_in_float64(subject) if by_nets else subject)
     except Exception as error:
         outcomes = {"": FREED if is_freed_graph_error(error) else error}
-    found = [
-        judge_comparison(law_name, part, outcome, tolerance, _allowed_absolute_rounding_error(law, part, subject))
-        for part, outcome in outcomes.items()
-    ]
+    floors = {part: _allowed_absolute_rounding_error(law, part, subject) if tolerance else 0.0 for part in outcomes}
+    found = [judge_comparison(law_name, part, outcome, tolerance, floors[part]) for part, outcome in outcomes.items()]
     if law_name == "equivariant" and subject.dtype == torch.float64:
         found = [
             replace(f, why=f.why or COUPLINGS) if f.status == FAILED and _is_float32_rounding(f) else f for f in found
