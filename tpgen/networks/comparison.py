@@ -41,7 +41,7 @@ def refuse_slower_program(
         by_network, by_program = _shortest_seconds(run_network, run_program)
     if by_program > SHARE_OF_NETWORK * by_network:
         raise DeployError(
-            f"its program takes {by_program * 1e3:.2g} ms for the example, the network {by_network * 1e3:.2g} ms"
+            f"its program takes {by_program * 1e3:.3g} ms for the example, the network {by_network * 1e3:.3g} ms"
         )
 
 
