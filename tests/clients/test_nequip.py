@@ -87,7 +87,7 @@ def test_each_model_of_several_has_its_own_embedding(typed: Case) -> None:
     models = torch.nn.ModuleList([typed.model, deepcopy(typed.model)])
     rows = tpgen.conversion_report(tpgen.convert(models)).replaced
     assert sum("by atom type" in row.now for row in rows) == 2
-    tables = {id(block.sc.table()) for block in blocks(models)}
+    tables = {id(block.sc.get_embedding_table()) for block in blocks(models)}
     assert tables == {id(p) for name, p in models.named_parameters() if name.endswith("embed_module.weight")}
 
 
