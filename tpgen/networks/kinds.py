@@ -63,9 +63,10 @@ class CallKind:
 
     def note_written_tensors(self, numbers: Collection[int]) -> None:
         """Copy the example's tensors that the network writes into, from here on for each run."""
-        for n in {*numbers} - self._written:
-            self.tensors[n] = self.tensors[n].detach().clone().requires_grad_(self.tensors[n].requires_grad)
-        self._written |= {*numbers}
+        new = {*numbers} - self._written
+        if new:  # none of these has a gradient
+            self.tensors = [x.clone() if n in new else x for n, x in enumerate(self.tensors)]
+            self._written |= new
 
     def watch(self, network: nn.Module, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> bool:
         """Note backward passes through an outcome; return whether a floating leaf requires no gradient."""

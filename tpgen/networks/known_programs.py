@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tpgen._version import __version__
-from tpgen.kernels.build.cache import LIBRARY_NAMES, PROGRAM, Entry, key_of, open_cache_directory, write_atomically
+from tpgen.kernels.build.cache import LIBRARY_NAMES, PROGRAM, Entry, default_cache_directory, key_of, write_atomically
 from tpgen.kernels.build.trust import read_private_file
 from tpgen.networks.kinds import CallKind
 
@@ -23,13 +23,13 @@ def program_record(network: nn.Module, kind: CallKind) -> Entry:
         *(f"{name} {type(x).__module__}.{type(x).__qualname__} {x.training}" for name, x in network.named_modules()),
         *(f"{name} {x.dtype} {tuple(x.shape)} {x.requires_grad}" for name, x in tensors),
     )
-    return Entry(open_cache_directory(), key_of(__version__, torch.__version__, *known, repr(call)))
+    return Entry(default_cache_directory(), key_of(__version__, torch.__version__, *known, repr(call)))
 
 
 def are_libraries_cached(record: Entry) -> bool:
     """Whether all libraries that a record names are in the cache."""
     try:
-        names = read_private_file(record.file_with_suffix(LIBRARY_NAMES)).decode().split()
+        names = read_private_file(record.file_with_suffix(LIBRARY_NAMES)).decode(errors="replace").split()
     except OSError:
         return False
     return bool(names) and all(Entry(record.directory, name, PROGRAM).library.exists() for name in names)

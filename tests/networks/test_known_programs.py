@@ -1,0 +1,58 @@
+"""Records of programs that an earlier process built: right, spoilt, and in a directory that others can change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.networks.served import Field, given, kind_of
+from tpgen.kernels.build import cache
+from tpgen.networks import served
+from tpgen.networks.kinds import CallKind
+from tpgen.networks.known_programs import are_libraries_cached, program_record, record_libraries
+
+
+@pytest.fixture
+def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CallKind:
+    monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
+    (tmp_path / "kernels").mkdir(mode=0o700)
+    network = Field().double()
+    served.serve(network, "auto")
+    network(given())
+    return kind_of(network)
+
+
+def test_a_record_holds_while_its_libraries_are_there(kind: CallKind) -> None:
+    record = program_record(Field().double(), kind)
+    assert not are_libraries_cached(record)
+    record_libraries(record, [])
+    assert not are_libraries_cached(record)
+    record_libraries(record, ["0" * 32])
+    assert not are_libraries_cached(record)
+    library = cache.Entry(record.directory, "0" * 32, cache.PROGRAM).library
+    library.write_bytes(b"")
+    assert are_libraries_cached(record)
+    assert not are_libraries_cached(program_record(Field(), kind))  # of another dtype
+    record.file_with_suffix(cache.LIBRARY_NAMES).write_bytes(b"\xff\x00/../")
+    assert not are_libraries_cached(record)
+    cache.clear()
+    assert not list(record.directory.glob("*" + cache.LIBRARY_NAMES))
+
+
+@pytest.mark.parametrize("state", ["open to others", "missing"])
+def test_calls_pass_by_a_directory_that_cannot_be_used(
+    state: str, kind: CallKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "kernels"
+    directory.chmod(0o777) if state == "open to others" else directory.rmdir()
+    monkeypatch.delenv("TPGEN_PROGRAM")
+    monkeypatch.setattr(served, "LONGEST_CALL", float("inf"))
+    begun: list[object] = []
+    monkeypatch.setattr(served, "ProgramBuilder", lambda *of: begun.append(of))
+    network = Field().double()
+    served.serve(network, "auto")
+    for _ in range(12):
+        network(given())
+    assert begun
+    record_libraries(program_record(network, kind), ["0" * 32])  # nothing is raised
