@@ -213,6 +213,8 @@ FAULTS: dict[str, Planted] = {
         "stress", told(lambda f, c: {"stress": f["stress"] + 0.01 * torch.eye(3).to(c) * f["energy"]})),
     "a stress not divided by the volume": _fault(
         "stress", told(lambda f, c: {"stress": f["stress"] * torch.linalg.det(c)})),
+    "a virial of the other sign beside a stress": _fault(
+        "stress", told(lambda f, c: {"virials": f["stress"] * torch.linalg.det(c).abs()}), part="virials"),
     "a stress that is not symmetric": _fault(
         "stress", told(lambda f, c: {"stress": f["stress"] + 1e-4 * torch.linalg.cross(c, c.roll(1, 0))})),
     "a stress of half the off-diagonal": _fault(

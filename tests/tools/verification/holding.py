@@ -26,6 +26,17 @@ class Holding(Layer):
         return self.mix + self.of_heads(self.heads)
 
 
+class Closed(Layer):
+    """A function that holds the original: copies would compute with its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_weight = lambda weight: weight + self.mix
+
+    def weight(self) -> Tensor:
+        return self.of_weight(self.mix)
+
+
 def head() -> nn.Linear:
     torch.manual_seed(0)
     return nn.Linear(4, 4, bias=False)
@@ -66,6 +77,7 @@ def _planted(law: str, made: Callable[[], Holding], why: str = "") -> Planted:
 FAULTS = {
     name: _planted("saved", made, f"{names}: no parameters of the network") for name, (names, made) in LOST.items()
 }
+FAULTS["a function that holds the original"] = _planted("saved", Closed, "a copy computes with mix of its original")
 RIGHT = {name: _planted("saved", made) for name, made in KEPT.items()}
 RIGHT |= {
     f"{name}, differentiated": _planted("first order", made)

@@ -149,6 +149,11 @@ class Batched(Cluster):
         return site.new_zeros(graphs).index_add(0, graph, site)
 
 
+def _without_empty_graphs(self: Batched, site: Tensor, graph: Tensor, graphs: int) -> Tensor:
+    kinds, own = graph.unique(return_inverse=True)
+    return site.new_zeros(len(kinds)).index_add(0, own, site)
+
+
 class Counted(Batched):
     """Numbers of atoms in each graph, which are floating."""
 
@@ -486,6 +491,8 @@ FAULTS: dict[str, Planted] = {
     "neighbours that leak": Planted("permutation", Leaking, lambda: matrix(-1)),
     "graphs that know of the first": Planted("batch", changed(
         Batched, summed=lambda self, *given: (found := Batched.summed(self, *given)) + 0.01 * found[:1]), batched),
+    "a graph without atoms that is lost": Planted(
+        "batch", changed(Batched, pooled=_without_empty_graphs), batched, part="a gap"),
     "the last place of a list that is filled up": Planted("edges", type("Other", (Filled,), {
         "energy": lambda self, x, z, s, d: Cluster.energy(self, x, z, s[:-1], d[:-1])}), filled),
     "a number of atoms that is fixed": Planted("copies", type("Other", (Numbered,), {

@@ -11,6 +11,7 @@ from tests.tools.verification import (
     crystals,
     holding,
     lattices,
+    layers,
     messages,
     molecules,
     newcomers,
@@ -25,7 +26,7 @@ from tpgen.tools.verification.findings import FAILED, NOT_COMPARED, PASSED
 from tpgen.tools.verification.verify import LAWS, Verification
 
 TABLES = (
-    *(clusters, crystals, holding, lattices, messages, molecules),
+    *(clusters, crystals, holding, lattices, layers, messages, molecules),
     *(newcomers, padding, potentials, rounding, strangers, suspicious),
 )
 

@@ -48,7 +48,7 @@ def test_a_law_that_does_not_apply_says_why() -> None:
         "images": "no cell with a volume, and images of edges in it, is among the inputs",
         "basis": "no cell that repeats along two vectors is among the inputs",
         "batch": "no tensor named batch says which graph an atom is in",
-        "stress": "no result is known to be the stress",
+        "stress": "no result is known to be the stress or virial",
         "sum": "no result is known to be the energies of atoms",
     }
     assert not report.passed

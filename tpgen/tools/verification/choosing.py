@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tpgen.networks.trial import is_index
+import torch
+
+from tpgen.networks.trial import is_floating, is_index
 from tpgen.tools.verification import systems
 from tpgen.tools.verification.findings import GotAndExpected, tolerance_of
 from tpgen.tools.verification.indices import EDGES, iterate_kind_assignments, list_possible_index_kinds
-from tpgen.tools.verification.reading import BATCHES, PERIODIC, POINTERS, ParsedGraphInputs, parse_graph_inputs
-from tpgen.tools.verification.subject import ModuleUnderTest, TensorsByName, last_dict_key
+from tpgen.tools.verification.reading import (
+    BATCHES,
+    PERIODIC,
+    POINTERS,
+    ParsedGraphInputs,
+    count_rows,
+    parse_graph_inputs,
+)
+from tpgen.tools.verification.subject import INVARIANT, ModuleUnderTest, TensorsByName, last_dict_key
 
+NO_POINTS = "no input is said to be points"
+NO_EDGES = (
+    f"{NO_POINTS}, and no integers are known to be ends of edges: call them edge_index, or src and dst, or say "
+    "irreps_in={{{name!r}: 'indices_of_atoms'}}"
+)
 SLACK = 10.0  # times what a network may be wrong by
 OF_ATOMS, OF_EDGES = 2, 1  # what it counts that a network obeys a parse of these
 UNREAD = (
@@ -25,17 +39,16 @@ def choose_graph_inputs(
 ) -> ParsedGraphInputs | str:
     """Choose the parse under which permuted atoms and edges permute results; a text says why not."""
     points = subject.points or ""
-    kinds = _list_candidate_kinds_of_index_arguments(
-        arguments, declared_index_kinds, len(arguments[points]) if arguments[points].dim() else 0
-    )
+    x, roles = arguments[points].to(torch.float64), {points: "points"}
+    if x.dim() != 2 or x.shape[1] != 3:
+        return f"{points} has shape {tuple(x.shape)}, where one row of three for each atom is read"
+    kinds = _list_candidate_kinds_of_index_arguments(arguments, declared_index_kinds, len(x))
     chosen: ParsedGraphInputs | None = None
     clear: ParsedGraphInputs | None = None
     most = -1
     for one in iterate_kind_assignments(kinds):
-        parsed = parse_graph_inputs(points, arguments, subject.turns, one, graph_count)
-        if isinstance(parsed, str) or (
-            all(len(found) == 1 for found in kinds.values()) and not parsed.unrecognized_index_names
-        ):
+        parsed = parse_graph_inputs(x, roles, arguments, subject.turns, one, graph_count)
+        if all(len(found) == 1 for found in kinds.values()) and not parsed.unrecognized_index_names:
             return parsed
         clear = clear or (parsed if _are_all_edge_indices_recognized(parsed, one, kinds) else None)
         obeyed = _score_parse_by_permutation_equivariance(subject, parsed)
@@ -48,6 +61,27 @@ def choose_graph_inputs(
     if not unread or most >= OF_ATOMS:
         return chosen
     return clear or replace(chosen, unreadable=UNREAD.format(name=last_dict_key(unread[0])))
+
+
+def choose_layer_inputs(
+    subject: ModuleUnderTest, arguments: TensorsByName, declared_index_kinds: Mapping[str, str], results: TensorsByName
+) -> ParsedGraphInputs | str:
+    """Choose the parse of a layer without points; a text says why not."""
+    rows = [count_rows(y, subject.result_rule(name)) for name, y in results.items()]
+    rows += [count_rows(x, subject.turns.get(name, INVARIANT)) for name, x in arguments.items() if is_floating(x)]
+    for number in dict.fromkeys(n for n in rows if n):
+        kinds = _list_candidate_kinds_of_index_arguments(arguments, declared_index_kinds, number)
+        places = torch.randn(number, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+        for one in iterate_kind_assignments(kinds):
+            parsed = parse_graph_inputs(places, {}, arguments, subject.turns, one)
+            if parsed.edges is None or parsed.unclear or parsed.unrecognized_index_names:
+                continue
+            loose = any(is_floating(x) and x.dim() > 1 and not parsed.roles[n] for n, x in arguments.items())
+            said = not loose and all(len(found) == 1 for found in kinds.values())
+            if said or _score_parse_by_permutation_equivariance(subject, parsed) == OF_ATOMS + OF_EDGES:
+                return parsed
+    integers = [name for name, x in arguments.items() if is_index(x) and x.numel() > 1]
+    return NO_EDGES.format(name=last_dict_key(integers[0])) if integers else NO_POINTS
 
 
 def _are_all_edge_indices_recognized(

@@ -210,7 +210,7 @@ def _find_inputs_detached_from_energy(
         for n in _group_leaf_names_into_inputs_and_parameters(leaves).get("inputs", [])
         if subject.turns.get(n, INVARIANT) is not INVARIANT
     ]
-    names = [name for name in names if slopes.get(name, subject.stress or subject.forces) is not None]
+    names = [name for name in names if slopes.get(name, subject.stress or subject.virial or subject.forces) is not None]
     given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     energy = results_function(given).get(subject.energy or "")
     if energy is None or not names:

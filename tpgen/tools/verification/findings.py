@@ -30,6 +30,7 @@ def tolerance_of(dtype: torch.dtype) -> float:
     return TOLERANCES[dtype]
 
 
+ROUNDING = 1e-15  # absolute: smaller differences are of zeros, as a pseudoscalar of a planar molecule is
 PASSED, FAILED, NOT_COMPARED = "passed", "failed", "not compared"
 GotAndExpected = tuple[Tensor, Tensor]
 

@@ -1,12 +1,15 @@
-"""Tensors outside parameters and buffers."""
+"""Tensors that networks hold and use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from tpgen.base._torch import pytree
 
 AttributePath = tuple[str, ...]  # names of a module, of its attribute, and of what that holds
 _DEEP = 6  # objects within objects
@@ -58,3 +61,25 @@ def _may_contain_network_tensors(value: Any) -> bool:
     # Objects of torch's and ours, as graphs, optimizers and programs, hold the network itself.
     own = type(value).__module__.partition(".")[0] in ("torch", "tpgen") and not isinstance(value, nn.Module)
     return not own and not isinstance(value, (type, FunctionType, ModuleType))
+
+
+class _UsedTensorRecorder(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[int] = set()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
+        self.ids |= {id(x) for x in pytree.tree_leaves((args, keywords)) if isinstance(x, Tensor)}
+        return function(*args, **(keywords or {}))
+
+
+def find_parameters_used_by_call(network: nn.Module, call: Callable[[], Any]) -> list[str]:
+    """Names of the network's parameters that ``call()`` uses.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> find_parameters_used_by_call(layer, lambda: layer.weight + 1)
+    ['weight']
+    """
+    with _UsedTensorRecorder() as recorder:
+        call()
+    return [name for name, p in network.named_parameters() if id(p) in recorder.ids]

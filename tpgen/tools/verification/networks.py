@@ -17,7 +17,7 @@ from tpgen.base.errors import InputError, a_kind, check_known, unknown
 from tpgen.networks.copies import copy_of
 from tpgen.networks.results import closed_fields, opened_fields
 from tpgen.networks.trial import is_floating, is_index
-from tpgen.tools.verification.choosing import choose_graph_inputs
+from tpgen.tools.verification.choosing import choose_graph_inputs, choose_layer_inputs
 from tpgen.tools.verification.indices import EDGE_INDEX, INDEX_WORDS
 from tpgen.tools.verification.padding import detect_padded_molecules
 from tpgen.tools.verification.potentials import estimate_absolute_rounding_errors
@@ -32,6 +32,7 @@ from tpgen.tools.verification.roles import (
 )
 from tpgen.tools.verification.subject import (
     INVARIANT,
+    ROLES,
     TRANSFORMATION_RULES,
     CallableModule,
     ModuleUnderTest,
@@ -52,7 +53,6 @@ KNOWN: dict[str, str | None] = {
     **dict.fromkeys(("energy", "total_energy", "potential_energy", "interaction_energy"), None),
     **dict.fromkeys(("node_energy", "atomic_energy", "contributions"), None),
 }
-NO_POINTS = "no input is said to be points"
 
 
 def build_tested_network(
@@ -108,14 +108,14 @@ def build_tested_network(
         "cell": next((name for name in given if last_dict_key(name) in CELLS), None),
         "fixed": {name: x for name, x in tensors.items() if is_index(x)},
         "undeclared": not turns,
-        "results_of_reordered_rows": None if points is None else call_with_permuted_atoms,
+        "results_of_reordered_rows": call_with_permuted_atoms,
         "outcomes": tuple(straight),
         **_try_float64_copy_and_make_subject_fields(base),
     }
     named = set_energy_forces_and_stress_by_name(replace(base, **fields), straight, roles)
     named = named if roles else set_energy_and_forces_by_differences(named, straight)
     parsed = (
-        NO_POINTS
+        choose_layer_inputs(named, counted, indices, straight)
         if points is None
         else choose_graph_inputs(named, counted, indices, _count_graph_energies(named, straight))
     )
@@ -349,8 +349,7 @@ def _describe_transformations_and_roles(subject: ModuleUnderTest) -> str:
 
 def _map_role_to_result_name(subject: ModuleUnderTest) -> dict[str, str]:
     # Results by what they are in a potential.
-    stress = "virial" if subject.is_virial else "stress"
-    roles = {"energy": subject.energy, "forces": subject.forces, stress: subject.stress}
+    roles = {role: getattr(subject, role) for role in ROLES}
     several = len(subject.outcomes) > 1  # one alone needs no name
     return {role: name for role, name in roles.items() if name is not None and several}
 

@@ -18,9 +18,9 @@ from tpgen.tools.verification.derivatives import (
     is_freed_graph_error,
     make_float64_function,
 )
-from tpgen.tools.verification.findings import GotAndExpected, GotAndExpectedOrReason
+from tpgen.tools.verification.findings import ROUNDING, GotAndExpected, GotAndExpectedOrReason
 from tpgen.tools.verification.laws import GotAndExpectedByPart
-from tpgen.tools.verification.subject import INVARIANT, ModuleUnderTest, TensorsByName
+from tpgen.tools.verification.subject import INVARIANT, ROLES, ModuleUnderTest, TensorsByName
 
 SLOPE_LIMIT = 1e-3  # of a slope along a parameter: differences of long steps are as near
 STEP = 1e-3  # relative to its largest entry or to one
@@ -181,7 +181,8 @@ def _measure_result_changes_by_parameter_step(
     for result, c in cotangents.items():
         one, other = up[result].detach(), down[result].detach()
         change[result] = ((one - other) * c).sum()
-        noise[result] = NOISE * (one * c).abs().sum() + rounding_errors.get(result, 0.0) * c.abs().sum()
+        floor = max(ROUNDING, rounding_errors.get(result, 0.0))
+        noise[result] = NOISE * (one * c).abs().sum() + floor * c.abs().sum()
     return _ParameterStep(along, change, noise, size)
 
 
@@ -199,7 +200,7 @@ def _error_or_remark_for_result_without_autograd_graph(
     subject: ModuleUnderTest, result_name: str, parameter_names: list[str]
 ) -> GotAndExpectedOrReason:
     # A result that is trained on must have a graph; of a number that has no known role, nobody can tell.
-    known = result_name in (subject.energy, subject.forces, subject.stress)
+    known = result_name in (getattr(subject, role) for role in ROLES)
     if known or len(subject.outcomes) == 1 or subject.result_rule(result_name) is not INVARIANT:
         names = _join_parameter_names_as_text(parameter_names)
         return _MissingGradient(f"{result_name} has no graph in train(), and depends on {names}: {WAY_OUT}")

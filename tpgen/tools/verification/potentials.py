@@ -15,7 +15,7 @@ from tpgen.tools.verification.findings import GotAndExpected, GotAndExpectedOrRe
 from tpgen.tools.verification.graphs import AtomGraph, select_edges, shortest_distance
 from tpgen.tools.verification.laws import GotAndExpectedByPart, prefix_part_names
 from tpgen.tools.verification.reading import ParsedGraphInputs
-from tpgen.tools.verification.subject import TRANSFORMATION_RULES, ModuleUnderTest, TensorsByName, last_dict_key
+from tpgen.tools.verification.subject import ROLES, TRANSFORMATION_RULES, ModuleUnderTest, TensorsByName, last_dict_key
 
 _DIRECTIONS = 4
 APPROACH = 1 / 3  # of the shortest edge: how near an atom is brought to another
@@ -208,22 +208,29 @@ def compare_second_derivatives(subject: ModuleUnderTest) -> GotAndExpectedByPart
 
 
 def compare_stress(subject: ModuleUnderTest) -> GotAndExpectedByPart:
-    """Compare stress times volume, or minus the virial, with energy slopes by strain."""
+    """Compare stress times volume, and minus the virial, with energy slopes by strain."""
     exact = subject.with_float64_copy()
-    name, cell = exact.stress or "", exact.given.get(exact.cell or "")
-    found = exact(exact.given)[name].detach()
-    if found.shape[-2:] != (3, 3):
-        return {"": f"{name} has shape {tuple(found.shape)}, where (3, 3) or one for each graph is compared"}
-    if not subject.is_virial and (cell is None or cell.shape[-1] != 3 or cell.numel() % 9):
-        return {"": "there is no cell among the inputs, whose volume the stress is for"}
-    each = found.reshape(-1, 3, 3)
-    if not subject.is_virial:
-        assert cell is not None
-        volumes = torch.linalg.det(cell.reshape(-1, 3, 3)).abs()
-        got = (each * volumes.reshape(-1, 1, 1)).sum(0)
-    else:
-        got = -each.sum(0)
-    return {"": (got, differentiate_energy_by_strain(exact, got)), "symmetric": (each, each.transpose(-1, -2))}
+    found, results = dict[str, GotAndExpectedOrReason](), exact(exact.given)
+    names = [name for name in (exact.stress, exact.virial) if name is not None]
+    for name in names:
+        outcomes = _compare_stress_or_virial_with_strain_slopes(exact, name, results[name].detach())
+        found |= prefix_part_names(name if len(names) > 1 else "", outcomes)
+    return found
+
+
+def _compare_stress_or_virial_with_strain_slopes(
+    subject: ModuleUnderTest, name: str, tensors: Tensor
+) -> GotAndExpectedByPart:
+    if tensors.shape[-2:] != (3, 3):
+        return {"": f"{name} has shape {tuple(tensors.shape)}, where (3, 3) or one for each graph is compared"}
+    each, factors = tensors.reshape(-1, 3, 3), -torch.ones(1, dtype=torch.float64)
+    if name == subject.stress:
+        cell = subject.given.get(subject.cell or "")
+        if cell is None or cell.shape[-1] != 3 or cell.numel() % 9:
+            return {"": "there is no cell among the inputs, whose volume the stress is for"}
+        factors = torch.linalg.det(cell.reshape(-1, 3, 3)).abs()
+    got = (factors.reshape(-1, 1, 1) * each).sum(0)
+    return {"": (got, differentiate_energy_by_strain(subject, got)), "symmetric": (each, each.transpose(-1, -2))}
 
 
 def differentiate_energy_by_strain(subject: ModuleUnderTest, claimed_derivative: Tensor) -> Tensor:
@@ -356,7 +363,11 @@ def estimate_absolute_rounding_errors(subject: ModuleUnderTest, results: Tensors
     # energy rounding, over the edge length for forces, over the volume for a stress, over the step for slopes
     unit = UNITS * torch.finfo(subject.dtype).eps * bonds
     volume = 1.0 if graph.cells is None else float(torch.linalg.det(graph.cells).abs().min())
-    scales = {subject.forces: 1.0 / max(shortest_distance(graph), 1e-3), subject.stress: 1.0 / volume}
+    scales = {
+        subject.forces: 1.0 / max(shortest_distance(graph), 1e-3),
+        subject.stress: 1.0 / volume,
+        subject.virial: 1.0,
+    }
     slopes = OF_SLOPES * torch.finfo(torch.float64).eps * float(energy.abs()) / LONGEST
     others = _estimate_rounding_errors_besides_energy_forces_stress(subject, results)
     return {SLOPE: slopes, **others, **{name: unit * scale for name, scale in scales.items() if name is not None}}
@@ -373,6 +384,6 @@ def _estimate_rounding_errors_besides_energy_forces_stress(
     except Exception:  # a law that needs other points says so
         return {}
     unit = OF_SLOPES * torch.finfo(subject.dtype).eps
-    known = (subject.energy, subject.forces, subject.stress)
+    known = [getattr(subject, role) for role in ROLES]
     largest = {n: float(y.detach().abs().max()) for n, y in beside.items() if n not in known and y.numel()}
     return {n: unit * y for n, y in largest.items() if n in results and y < float("inf")}

@@ -12,6 +12,7 @@ from tpgen.networks.trial import is_index
 from tpgen.tools.verification.graphs import AtomGraph, sort_edges_by_first_atom
 from tpgen.tools.verification.indices import (
     ATOMS,
+    EDGE_INDEX,
     EDGES,
     GRAPHS,
     LABELS,
@@ -91,17 +92,15 @@ def count_rows(x: Tensor, rule: TransformationRule) -> int | None:
 
 
 def parse_graph_inputs(
-    positions_name: str,
+    points: Tensor,
+    point_roles: Mapping[str, str],
     arguments: TensorsByName,
     transformation_rules: Mapping[str, TransformationRule],
     index_kinds: Mapping[str, str],
     graph_count: int = 0,
-) -> ParsedGraphInputs | str:
-    """Assign a role to each argument, by ``index_kinds`` of integers; a text says why not."""
-    x = arguments[positions_name].to(torch.float64)
-    if x.dim() != 2 or x.shape[1] != 3:
-        return f"{positions_name} has shape {tuple(x.shape)}, where one row of three for each atom is read"
-    roles = {positions_name: "points"}
+) -> ParsedGraphInputs:
+    """Assign a role to each argument, by ``index_kinds`` of integers."""
+    x, roles = points, dict(point_roles)
     edges = find_edges_in_arguments(arguments, index_kinds, len(x))
     batch, read = _find_graph_of_each_atom_and_batch_role(arguments, index_kinds, len(x), graph_count)
     roles |= read
@@ -269,6 +268,12 @@ def _reason_for_ambiguous_axes(
     loose = [n for n, x in arguments.items() if roles[n] in (ATOMS, EDGES, GRAPHS) and x.is_floating_point()]
     if rows and rows in (atoms, graph.graph_count):
         return f"there are {rows} edges, and {atoms} atoms: give a call in which numbers tell axes apart"
+    if (
+        edges is not None
+        and edges.shape == (2,)
+        and any(role.startswith("ends") and last_dict_key(n) != EDGE_INDEX for n, role in roles.items())
+    ):
+        return "there are two edges: give another number of edges, or call their ends edge_index"
     if atoms == graph.graph_count and loose:
         return f"there are as many graphs as atoms: nobody can tell of which {loose[0]} is"
     return ""

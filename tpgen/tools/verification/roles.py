@@ -66,14 +66,12 @@ def set_energy_forces_and_stress_by_name(
     by_name = {role: next((n for n in names if n in results), None) for role, names in _NAMES.items()}
     found = dict(roles) if roles else {role: name for role, name in by_name.items() if name is not None}
     alone = next(iter(results))
-    eliminated = ENERGY not in found and results[alone].numel() == 1 == len(results)
+    eliminated = ENERGY not in found and subject.points is not None and results[alone].numel() == 1 == len(results)
     if eliminated:
         found[ENERGY] = alone  # the one number that a network returns can only be an energy where there are points
-    stress = found.get(STRESS) or found.get(VIRIAL)
-    virial = stress is not None and STRESS not in found
     other = eliminated and alone != "out" and not last_dict_key(alone).startswith(UNNAMED)
-    made = replace(subject, energy=found.get(ENERGY), forces=found.get(FORCES), stress=stress, is_virial=virial)
-    return replace(made, by_elimination=other)
+    forces, stress, virial = (found.get(role) for role in (FORCES, STRESS, VIRIAL))
+    return replace(subject, energy=found.get(ENERGY), forces=forces, stress=stress, virial=virial, by_elimination=other)
 
 
 def set_energy_and_forces_by_differences(subject: ModuleUnderTest, results: TensorsByName) -> ModuleUnderTest:
@@ -138,6 +136,7 @@ def set_stress_by_strain_derivatives(subject: ModuleUnderTest, results: TensorsB
     ]
     if (
         subject.stress is not None
+        or subject.virial is not None
         or subject.energy is None
         or not tensors
         or not isinstance(subject.parsed, ParsedGraphInputs)
@@ -156,5 +155,5 @@ def set_stress_by_strain_derivatives(subject: ModuleUnderTest, results: TensorsB
             volume = 1.0 if cells is None else float(torch.linalg.det(cells).abs().mean())
             ratio = float(y.norm() / slopes[name].norm())
             virial = cells is None or abs(log(ratio)) < abs(log(ratio * volume))
-            return replace(subject, stress=name, is_virial=virial)
+            return replace(subject, virial=name) if virial else replace(subject, stress=name)
     return subject

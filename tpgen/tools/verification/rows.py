@@ -51,7 +51,9 @@ def _find_common_row_count_of_operands(subject: ModuleUnderTest) -> int | None:
 
 def reason_for_incomparable_rows(subject: ModuleUnderTest) -> str:
     """Reason why rows cannot be compared, or nothing."""
-    return NO_ROWS if _find_common_row_count_of_operands(subject) is None else ""
+    if _find_common_row_count_of_operands(subject) is not None:
+        return ""
+    return subject.parsed if subject.fixed else NO_ROWS
 
 
 def compare_permuted_rows(subject: ModuleUnderTest) -> GotAndExpectedByPart:

@@ -32,7 +32,7 @@ from tpgen.tools.verification.derivatives import (
     sum_weighted_entries,
 )
 from tpgen.tools.verification.findings import GotAndExpected, GotAndExpectedOrReason, largest_entry, tolerance_of
-from tpgen.tools.verification.holding import AttributePath, find_unregistered_tensors
+from tpgen.tools.verification.holding import AttributePath, find_parameters_used_by_call, find_unregistered_tensors
 from tpgen.tools.verification.laws import GotAndExpectedByPart, pair_results, prefix_part_names
 from tpgen.tools.verification.randomness import find_advanced_random_states, is_torch_generator
 from tpgen.tools.verification.subject import CallableModule, ModuleUnderTest, TensorsByName
@@ -289,7 +289,12 @@ def compare_saved_copies(subject: ModuleUnderTest) -> GotAndExpectedByPart:
         found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
     if subject.kind != "network":
         return found
-    return {**found, **_check_deepcopy_after_call(subject), **_check_tensors_are_parameters_or_buffers(subject)}
+    return {
+        **found,
+        **_check_deepcopy_after_call(subject),
+        **_check_copy_uses_own_parameters(subject),
+        **_check_tensors_are_parameters_or_buffers(subject),
+    }
 
 
 def _check_deepcopy_after_call(subject: ModuleUnderTest) -> dict[str, GotAndExpectedOrReason]:
@@ -307,6 +312,21 @@ def _check_deepcopy_after_call(subject: ModuleUnderTest) -> dict[str, GotAndExpe
         why = f"a call keeps tensors with their graph, and deepcopy fails: {describe_error(error)}"
         return {"copy after a call": why}
     return {}
+
+
+class _SharedParameters(Exception):
+    """A copy uses its original's parameters."""
+
+
+def _check_copy_uses_own_parameters(subject: ModuleUnderTest) -> dict[str, GotAndExpectedOrReason]:
+    # a function that a module holds may hold the original module
+    if subject.fresh is None:
+        return {}
+    names = find_parameters_used_by_call(
+        subject.module, lambda: subject.call(subject.make_fresh_copy(), subject.copy_call_arguments())
+    )
+    said = f"a copy computes with {', '.join(names[:8])} of its original: no function that a module holds may name self"
+    return {"copy": _SharedParameters(said)} if names else {}
 
 
 class _Unregistered(Exception):

@@ -18,6 +18,7 @@ from tpgen.planner.instruction import parse_irreps
 from tpgen.tools.verification.findings import NotCompared
 from tpgen.tools.verification.precision import copy_in_float64, wrap_call_in_float64
 
+ROLES = ("energy", "forces", "stress", "virial")  # of a potential's results
 TensorsByName = dict[str, Tensor]
 RotateTensor = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
 CallableModule = Callable[..., Any]  # the module, or what stands in for it
@@ -179,7 +180,7 @@ class ModuleUnderTest:
     forces: str | None = None
     cell: str | None = None
     stress: str | None = None
-    is_virial: bool = False  # it is no stress, but this times the volume, of the other sign
+    virial: str | None = None  # minus the stress times the volume
     unsaid: str = ""  # why forces cannot be told among the results
     fixed: TensorsByName = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
     undeclared: bool = False  # nothing was said of how it turns

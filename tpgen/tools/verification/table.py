@@ -34,20 +34,27 @@ def is_network(subject: ModuleUnderTest) -> bool:
     return subject.kind == "network"
 
 
-def _dispatch_by_presence_of_points(
-    function_with_points: Callable[[ModuleUnderTest], Any], function_without_points: Callable[[ModuleUnderTest], Any]
+def _has_rows_alone(subject: ModuleUnderTest) -> bool:
+    return is_network(subject) and subject.points is None
+
+
+def _has_rows_without_edges(subject: ModuleUnderTest) -> bool:
+    return _has_rows_alone(subject) and isinstance(subject.parsed, str)
+
+
+def _dispatch(
+    has_rows: Callable[[ModuleUnderTest], bool],
+    function_of_atoms: Callable[[ModuleUnderTest], Any],
+    function_of_rows: Callable[[ModuleUnderTest], Any],
 ) -> Callable[[ModuleUnderTest], Any]:
-    return lambda subject: (
-        function_without_points(subject)
-        if is_network(subject) and subject.points is None
-        else function_with_points(subject)
-    )
+    return lambda subject: (function_of_rows if has_rows(subject) else function_of_atoms)(subject)
 
 
 # Whether a subject has a part, and what is said where not.
 _PARTS: dict[str, tuple[Callable[[ModuleUnderTest], Any], str]] = {
     "points": (attrgetter("points"), "no input is said to be points"),
-    **{name: (attrgetter(name), f"no result is known to be the {name}") for name in ("energy", "forces", "stress")},
+    **{name: (attrgetter(name), f"no result is known to be the {name}") for name in ("energy", "forces")},
+    "stress": (lambda s: s.stress or s.virial, "no result is known to be the stress or virial"),
     "energies of atoms": (systems.list_atomic_energy_results, "no result is known to be the energies of atoms"),
     "edges": (
         lambda s: s.parsed.graph.ends is not None,
@@ -127,14 +134,17 @@ LAWS: dict[str, Law] = {
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
-        _dispatch_by_presence_of_points(
+        _dispatch(
+            _has_rows_without_edges,
             systems.compare_permuted_systems,
             surroundings.wrap_law_to_compare_also_without_gradients(rows.compare_permuted_rows),
         ),
         lambda s: is_network(s) or s.results_of_reordered_rows is not None,
         slack=5,
-        lacks=_dispatch_by_presence_of_points(
-            _make_reason_for_first_missing_part("reading"), rows.reason_for_incomparable_rows
+        lacks=_dispatch(
+            _has_rows_without_edges,
+            _make_reason_for_first_missing_part("reading"),
+            rows.reason_for_incomparable_rows,
         ),
     ),
     "edges": _make_law_for_graph_networks(
@@ -146,18 +156,24 @@ LAWS: dict[str, Law] = {
     "basis": _make_law_for_graph_networks(
         "the same lattice by other vectors is as good", systems.compare_lattice_bases, "plane"
     ),
-    "copies": _make_law_for_graph_networks("two of everything have twice the energy", several.compare_copies_of_system),
-    "batch": _make_law_for_graph_networks("graphs together are as each alone", several.compare_batch, "batch"),
+    "copies": _make_law_for_graph_networks(
+        "two of everything have twice the energy", several.compare_copies_of_system, "points"
+    ),
+    "batch": _make_law_for_graph_networks(
+        "graphs together are as each alone", several.compare_batch, "points", "batch"
+    ),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
         surroundings.wrap_law_to_compare_also_without_gradients(
-            _dispatch_by_presence_of_points(
-                rows.check_finite_results_at_degenerate_points, rows.check_finite_results_with_vanishing_rows
+            _dispatch(
+                _has_rows_alone,
+                rows.check_finite_results_at_degenerate_points,
+                rows.check_finite_results_with_vanishing_rows,
             )
         ),
         is_network,
         limit=0.0,
-        lacks=_dispatch_by_presence_of_points(_make_reason_for_first_missing_part("reading", "axes"), lambda s: ""),
+        lacks=_dispatch(_has_rows_alone, _make_reason_for_first_missing_part("reading", "axes"), lambda s: ""),
     ),
     "sum": Law(
         "energies of atoms add up",

@@ -36,6 +36,7 @@ from tpgen.tools.verification.findings import (
     FAILED,
     NOT_COMPARED,
     PASSED,
+    ROUNDING,
     LawFinding,
     count_statuses_as_text,
     format_finding_as_table_row,
@@ -76,7 +77,6 @@ IN_EVALUATION = "in evaluation: calls in training draw random numbers"
 ELSEWHERE = "results follow random numbers, of which the law `repeated` tells: under this one they stand elsewhere"
 REMEMBERS = "history is broken: other rows may follow from it"
 WITHOUT_SPLINES = "of the network without splines, which are for inference"
-_ROUNDING = 1e-15  # absolute: smaller differences are of zeros, as a pseudoscalar of a planar molecule is
 
 
 @dataclass(frozen=True)
@@ -118,17 +118,25 @@ class Verification(Shown):
         return tuple(dict.fromkeys(f.law for f in self.findings if f.law not in compared))
 
     @property
+    def _compared_in_part(self) -> tuple[str, ...]:
+        partly = (f.law for f in self.findings if f.status == NOT_COMPARED and f.law not in self.not_compared)
+        return tuple(dict.fromkeys(partly))
+
+    @property
     def verdict(self) -> str:
         """Verdict in a few words."""
         if self.failed:
             return f"BROKEN: {', '.join(self.failed)}"
         if not any(finding.status == PASSED for finding in self.findings):
             return "nothing was compared"
-        if self.not_compared:
-            rest = [name for name in self.not_compared if name not in self._asked_not_compared]
-            parts = (("; not compared, and so not passed: ", self._asked_not_compared), ("; not compared: ", rest))
-            return "every law that was compared holds" + "".join(f"{said}{', '.join(n)}" for said, n in parts if n)
-        return "every law holds"
+        rest = [name for name in self.not_compared if name not in self._asked_not_compared]
+        parts = (
+            ("; not compared, and so not passed: ", self._asked_not_compared),
+            ("; not compared: ", rest),
+            ("; not compared in part: ", self._compared_in_part),
+        )
+        held = "every law that was compared holds" if self.not_compared else "every law holds"
+        return held + "".join(f"{said}{', '.join(names)}" for said, names in parts if names)
 
     def finding(self, law: str, part: str = "") -> LawFinding:
         return next(f for f in self.findings if (f.law, f.part) == (law, part))
@@ -356,11 +364,11 @@ def _copy_module_as_is_in_float64(subject: ModuleUnderTest) -> ModuleUnderTest:
 
 def _allowed_absolute_rounding_error(law: Law, part_name: str, subject: ModuleUnderTest) -> float:
     if not law.floored:
-        return _ROUNDING
+        return ROUNDING
     if law.slopes:
-        return max(_ROUNDING, subject.floors.get(SLOPE, 0.0))
+        return max(ROUNDING, subject.floors.get(SLOPE, 0.0))
     exact = 1.0 if law.limit is None else torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps
-    return max(_ROUNDING, exact * subject.floors.get(part_name.rpartition(", ")[2], 0.0))
+    return max(ROUNDING, exact * subject.floors.get(part_name.rpartition(", ")[2], 0.0))
 
 
 def _compare_with_unconverted_network(subject: ModuleUnderTest, network_inputs: Sequence[Any]) -> list[LawFinding]:
