@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.served import Field, given, kind_of
 from tpgen.kernels.build import cache
 from tpgen.networks import served
+from tpgen.networks.comparison import SlowerProgramError
 from tpgen.networks.kinds import CallKind
 from tpgen.networks.known_programs import are_libraries_cached, program_record, record_libraries
 
@@ -56,3 +58,29 @@ def test_calls_pass_by_a_directory_that_cannot_be_used(
         network(given())
     assert begun
     record_libraries(program_record(network, kind), ["0" * 32])  # nothing is raised
+
+
+@pytest.mark.usefixtures("kind", "interpreted")
+@pytest.mark.parametrize("atoms, refused", [(5, "a long time"), (40, "")])
+def test_a_slower_program_is_refused_at_once_next_time(
+    atoms: int, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TPGEN_PROGRAM")
+    monkeypatch.setattr(served, "LONGEST_CALL", float("inf"))
+    monkeypatch.setattr(served, "refuse_slower_program", _refuse)
+    begun: list[object] = []
+    monkeypatch.setattr(served, "ProgramBuilder", lambda *of: begun.append(of))
+    first, later = Field().double(), Field().double()
+    for network in (first, later):
+        served.serve(network, "auto")
+    first(given())
+    served.ready(first)
+    assert kind_of(first).refused == "a long time"
+    for _ in range(12):
+        later(given(atoms))
+    assert kind_of(later).refused == refused
+    assert bool(begun) == (not refused)
+
+
+def _refuse(*_of: object) -> None:
+    raise SlowerProgramError("a long time")

@@ -15,6 +15,11 @@ from tpgen.networks.gradients import Requests, example_cotangents
 from tpgen.networks.signature import Signature
 from tpgen.networks.step_program import Program
 
+
+class SlowerProgramError(DeployError):
+    """A program takes longer than its network."""
+
+
 SHARE_OF_NETWORK = 1.1  # of a network's time, which a program may take
 _ROUNDS = 5
 _SECONDS = 0.5  # no round begins later
@@ -23,7 +28,7 @@ _SECONDS = 0.5  # no round begins later
 def refuse_slower_program(
     program: Program, network: nn.Module, requests: Requests, args: tuple, options: dict[str, Any]
 ) -> None:
-    """Raise `DeployError` if a program takes longer than its network, requested gradients included."""
+    """Raise `SlowerProgramError` if a program takes longer than its network, requested gradients included."""
     signature, tensors = Signature.split_call(args, options)
     cotangents = example_cotangents(network, requests, signature, tensors) if requests else []
 
@@ -40,7 +45,7 @@ def refuse_slower_program(
     with program.slots.restored():
         by_network, by_program = _shortest_seconds(run_network, run_program)
     if by_program > SHARE_OF_NETWORK * by_network:
-        raise DeployError(
+        raise SlowerProgramError(
             f"its program takes {by_program * 1e3:.3g} ms for the example, the network {by_network * 1e3:.3g} ms"
         )
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from tpgen._version import __version__
 from tpgen.kernels.build.cache import LIBRARY_NAMES, PROGRAM, Entry, default_cache_directory, key_of, write_atomically
+from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.build.trust import read_private_file
 from tpgen.networks.kinds import CallKind
 
@@ -24,6 +25,13 @@ def program_record(network: nn.Module, kind: CallKind) -> Entry:
         *(f"{name} {x.dtype} {tuple(x.shape)} {x.requires_grad}" for name, x in tensors),
     )
     return Entry(default_cache_directory(), key_of(__version__, torch.__version__, *known, repr(call)))
+
+
+def comparison_record(network: nn.Module, kind: CallKind) -> Entry:
+    """Cache entry that has a refusal if the program was slower, on such a machine and for such sizes."""
+    sizes = [[n.bit_length() for n in x.shape] for x in kind.tensors]
+    known = program_record(network, kind).key, cpu_features(), torch.get_num_threads(), repr(sizes)
+    return Entry(default_cache_directory(), key_of(*known))
 
 
 def are_libraries_cached(record: Entry) -> bool:

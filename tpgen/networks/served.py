@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import deepcopy
 from functools import partial
 from logging import getLogger
@@ -23,14 +23,14 @@ from tpgen.kernels.build.build import count_cores
 from tpgen.kernels.build.rehearsal import dry_run_before_compiling
 from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import bypassing_programs, must_run_eagerly
-from tpgen.networks.comparison import refuse_slower_program
+from tpgen.networks.comparison import SlowerProgramError, refuse_slower_program
 from tpgen.networks.copies import copy_to_call
 from tpgen.networks.draws import generator_at, kept_generators
 from tpgen.networks.gate import Gate
 from tpgen.networks.gradients import BackwardPass, ServedCall
 from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import CallKind
-from tpgen.networks.known_programs import are_libraries_cached, program_record, record_libraries
+from tpgen.networks.known_programs import are_libraries_cached, comparison_record, program_record, record_libraries
 from tpgen.networks.libraries import NotCachedError, names_of_libraries, only_cached
 from tpgen.networks.outcome import (
     LeavesWithGraphs,
@@ -233,6 +233,8 @@ class Calls:
         elif on_gpu((*network.parameters(), *kind.tensors)):  # which is traced alone, within seconds
             self._announce_once(_BUILDS.format("traces", type(network).__name__, "once"))
             self._build_and_check_program(network, kind)
+        elif known := comparison_record(network, kind).read_refusal():
+            self._refuse_program_and_log(network, kind, known[0])
         else:
             if are_libraries_cached(program_record(network, kind)):
                 self._announce_once(_BUILDS.format("takes", type(network).__name__, "from the cache"))
@@ -277,6 +279,9 @@ class Calls:
                 kind.adopt(program, graphs, requests)
                 record_libraries(program_record(network, kind), names)
             except Exception as error:
+                if isinstance(error, SlowerProgramError):
+                    with suppress(OSError):
+                        comparison_record(network, kind).record_refusal(str(error))
                 if not isinstance(error, NotCachedError) or kind.builder is not None:
                     self._refuse_program_and_log(network, kind, str(error))
                 return

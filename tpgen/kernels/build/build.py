@@ -135,7 +135,7 @@ def _build_and_publish_entry(entry: Entry, request: LibraryRequest, compiler: Co
         if entry.is_intact():
             with suppress(BackendError):  # whole and yet not to be loaded: once more
                 return _open_library(entry.library, request)
-        if refusal := entry.read_compiler_refusal():
+        if refusal := entry.read_refusal():
             raise KernelError(*refusal)
         _announce_first_compilation()
         cache.write_atomically(entry.source, request.text)
@@ -146,7 +146,7 @@ def _build_and_publish_entry(entry: Entry, request: LibraryRequest, compiler: Co
             entry.publish_library(built)
         except KernelError as error:
             if error.reason.startswith(f"{entry.source}:"):  # of the text: nothing else about this machine can mend it
-                entry.record_compiler_refusal(str(error), error.reason)
+                entry.record_refusal(str(error), error.reason)
             raise
         finally:
             built.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from tpgen.kernels.build.trust import check_private, resolve_parents, make_priva
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
 KERNEL, RUNTIME, CUBIN, PROGRAM = ".so", ".runtime", ".cubin", ".pt2"
 LIBRARY_NAMES = ".libraries"  # names of the libraries of a program
-_REFUSAL = ".refused"  # what the compiler said of a source that it refuses
+_REFUSAL = ".refused"  # what the compiler said of a source that it refuses, or why a program serves no call
 _LOCK = ".lock"
 Made = TypeVar("Made")
 _SUFFIXES = (KERNEL, RUNTIME, CUBIN, PROGRAM, ".cpp", ".cu", ".o", ".sha256", ".choice.json", LIBRARY_NAMES, _REFUSAL, _LOCK)
@@ -86,11 +86,11 @@ class Entry:
         os.replace(built_library, self.library)
         write_atomically(self.file_with_suffix(".sha256"), checksum.decode())
 
-    def record_compiler_refusal(self, message: str, reason: str) -> None:
+    def record_refusal(self, message: str, reason: str = "") -> None:
         write_atomically(self.file_with_suffix(_REFUSAL), f"{reason}\n{message}")
 
-    def read_compiler_refusal(self) -> tuple[str, str] | None:
-        """Message and reason of the compiler's recorded failure, or None."""
+    def read_refusal(self) -> tuple[str, str] | None:
+        """Message and reason of a recorded failure, or None."""
         with suppress(OSError):
             reason, _, message = read_private_file(self.file_with_suffix(_REFUSAL)).decode("utf-8", "replace").partition("\n")
             return message, reason
