@@ -1,7 +1,8 @@
-"""Packages of AOTInductor: sums of more rows than the example has."""
+"""Packages of AOTInductor: of more rows than the example has, and of more threads than they were built on."""
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch._inductor.codegen.cpp import CppKernel
 
 from tpgen.base import _torch
+from tpgen.base.clock import with_threads
 from tpgen.networks import packages
 from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program
@@ -32,6 +34,24 @@ def test_a_package_takes_more_rows_than_its_example(tmp_path: Path, monkeypatch)
         x = torch.randn(rows, 3, generator=torch.Generator().manual_seed(0))
         (found,) = run([x.clone()])
         torch.testing.assert_close(found, (x.double() ** 2).sum(0).float(), rtol=2e-5, atol=0)
+
+
+class Total(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(x).sum()
+
+
+@pytest.mark.parametrize("built_on", [1, 2, os.cpu_count() or 1])
+def test_a_package_runs_on_the_threads_of_each_call(built_on: int, tmp_path: Path) -> None:
+    """On more than it was built on, too, for whose sums Inductor's own code has no room."""
+    x = torch.randn(200_000, 8, generator=torch.Generator().manual_seed(0))
+    with with_threads(built_on):
+        write_package(network_program(Total(), [x]), str(tmp_path / "total.pt2"))
+    run = _torch.PackageLoader(str(tmp_path / "total.pt2"), "model", False, 1, -1).boxed_run
+    for threads in (1, 2, 3, 64):
+        with with_threads(threads):
+            (found,) = run([x.clone()])
+        torch.testing.assert_close(found.double(), torch.sin(x.double()).sum(), rtol=1e-5, atol=0)
 
 
 class Builder:

@@ -131,7 +131,7 @@ NAMES: dict[str, Private] = {
     "clear_compilations": Private("torch._dynamo.utils", "clear_compilation_metrics", _REPORTS),
     "compilations": Private("torch._dynamo.utils", "get_compilation_metrics", _REPORTS),
     "run_and_get_code": Private("torch._inductor.utils", "run_and_get_code", _REPORTS),
-    "inductor_config": Private("torch._inductor", "config", _REPORTS, "comments of Inductor's alone name origins"),
+    "inductor_config": Private("torch._inductor", "config", f"deploy, {_STEP}, {_REPORTS}"),
     "CppScheduling": Private("torch._inductor.codegen.cpp", "CppScheduling", _REPORTS, "the same"),
     "kernel_metadata": Private("torch._inductor.utils", "get_kernel_metadata", _REPORTS, "the same"),
     "inductor_graph": Private("torch._inductor.virtualized", "V", f"{_REPORTS}, {_STEP}", "the same"),

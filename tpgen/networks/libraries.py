@@ -23,7 +23,7 @@ from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.build.processor import cpu_features
 from tpgen.networks.edges import fuse_gathers_and_sums
 from tpgen.networks.named import call_kernels_by_number
-from tpgen.networks.packages import conditions_of, write_traced
+from tpgen.networks.packages import THREADS, conditions_of, write_traced
 from tpgen.networks.products import replace_matrix_products_by_kernels
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.stages import GraphPart
@@ -122,7 +122,7 @@ def _library_key(graph: fx.GraphModule, more_of_key: Any) -> str:
         graph.code,
         [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
         [_hash_of_tensor_values(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
-        [__version__, torch.__version__, need_compiler().identity, cpu_features(), _OPTIONS],
+        [__version__, torch.__version__, need_compiler().identity, cpu_features(), _OPTIONS, THREADS],
     ]
     return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()[:32]
 

@@ -20,6 +20,9 @@ from tpgen.base import _torch
 from tpgen.networks.functional import free_source_texts_with_graphs
 from tpgen.networks.sizes import python_text, size_guards
 
+# Loops run on the threads that a process has at each call: Inductor would write its own number of threads into code,
+# and room for as many.  Loops that are short for this number of threads stay on one.
+THREADS = {"cpp.dynamic_threads": True, "cpp.threads": 16}
 _METADATA, _CONDITIONS = "_metadata.json", "tpgen_conditions"  # of a package, what its loader reads, and ours in it
 
 
@@ -32,7 +35,7 @@ def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] |
         _torch.CppWrapper, "generate_input_output_runtime_checks", _wrap_writer_to_check_sizes
     )
     with _patched_inductor(), checks, _torch.trace_for_sizes_zero_and_one():
-        _torch.compile_package(program, package_path=file, inductor_configs=options)
+        _torch.compile_package(program, package_path=file, inductor_configs={**THREADS, **(options or {})})
 
 
 def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, options: dict[str, Any]) -> None:
@@ -48,7 +51,7 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
             _torch.CppWrapper, "generate_input_output_runtime_checks", _wrap_writer_to_omit_input_checks
         ),
     ):
-        files = _torch.compile_files(graph, tuple(inputs), options={**options, "aot_inductor.package": True})
+        files = _torch.compile_files(graph, tuple(inputs), options={**options, **THREADS, "aot_inductor.package": True})
     conditions = [text for text in size_guards(values) if text not in before]
     for each in files:
         if isinstance(each, str) and each.endswith(_METADATA):
@@ -67,6 +70,7 @@ def _patched_inductor() -> Iterator[None]:
     with (
         free_source_texts_with_graphs(),
         _torch.replaced_attribute(_torch.CppKernel, "need_use_acc_helper", _wrap_acc_helper_check_to_skip_open_sums),
+        _torch.replaced_attribute(_torch.CppKernel, "decide_parallel_depth", _wrap_choice_to_leave_short_loops_alone),
         _compile_wrapper_on_another_thread(),
         _torch.without_stack_traces(),
         warnings.catch_warnings(),
@@ -91,6 +95,14 @@ def _wrap_acc_helper_check_to_skip_open_sums(needs_helper: Callable[..., bool]) 
         return not (is_open and reduction == "sum") and needs_helper(self, reduction, *rest)
 
     return needs_steps
+
+
+def _wrap_choice_to_leave_short_loops_alone(decide_depth: Callable[..., Any]) -> Callable[..., Any]:
+    def decide_as_for_fixed_threads(self: Any, *rest: Any) -> Any:
+        with _torch.inductor_config.patch({"cpp.dynamic_threads": False}):
+            return decide_depth(self, *rest)
+
+    return decide_as_for_fixed_threads
 
 
 def _wrap_writer_to_omit_input_checks(write_source: Callable[[Any], None]) -> Callable[[Any], None]:
