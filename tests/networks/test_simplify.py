@@ -97,15 +97,24 @@ def moved(x: Tensor, cell: Tensor) -> Tensor:
     return torch.baddbmm(rows, rows, cells) + rows @ cells
 
 
-@pytest.mark.parametrize("function", [volume, activated, moved])
+def biased(x: Tensor, cell: Tensor) -> Tensor:
+    """Biases of columns, of which one has two: the last counts."""
+    found = ((x @ cell).exp() + 1.0).view(5, 3) ** -0.5
+    at = [None, torch.arange(3) % 2]
+    return aten.slice_scatter(found, aten.index_put(found, at, aten.index(found, at) + cell[0]), 0, 0, 2**63 - 1)
+
+
+@pytest.mark.parametrize("function", [volume, activated, moved, biased])
 def test_what_a_compiler_would_call_is_written_as_loops(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     made, x, cell = traced(function)
     simplify_graph(made.graph)  # which drops what nobody reads
     expand_library_calls(made.graph)
     made.graph.eliminate_dead_code()
     made.recompile()
-    called = {aten._linalg_det, aten.silu, aten.silu_backward, aten.bmm, aten.baddbmm}
-    assert not {x.default for x in called} & set(targets(made.graph))
+    called = {x.default for x in (aten._linalg_det, aten.silu, aten.silu_backward, aten.bmm, aten.baddbmm)}
+    called |= {aten.pow.Tensor_Scalar, aten.slice_scatter.default, aten.index.Tensor}
+    left = {target for target in targets(made.graph) if target in called}
+    assert not left
     torch.testing.assert_close(made(x, cell), function(x, cell), rtol=1e-5, atol=1e-5)
 
 
@@ -119,6 +128,17 @@ def test_products_of_several_rows_or_many_columns_stay() -> None:
     made, *_ = traced(lambda x, cell: x[None] @ cell[None] + (x[None, :1, :1] @ x[None, :, 0][:, None]).sum())
     expand_library_calls(made.graph)
     assert targets(made.graph).count(aten.bmm.default) == 2
+
+
+@pytest.mark.parametrize("row", [lambda cell: cell[:, :2].sum(), lambda cell: cell[:1, :2].expand(5, 2)])
+def test_columns_with_other_additions_stay(row: Callable[[Tensor], Tensor]) -> None:
+    def added(x: Tensor, cell: Tensor) -> Tensor:
+        found, at = x.view(5, 3) * 2, [None, torch.arange(2)]
+        return aten.index_put(found, at, aten.index(found, at) + row(cell))
+
+    made, *_ = traced(added)
+    expand_library_calls(made.graph)
+    assert aten.index.Tensor in targets(made.graph)
 
 
 @pytest.mark.parametrize(("changed", "left"), [(0.0, 1), (1.0, 3)])

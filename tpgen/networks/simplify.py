@@ -135,6 +135,8 @@ def _find_operand_equal_to_result(node: fx.Node, zeros: set[fx.Node]) -> fx.Node
     first = node.args[0] if node.args else None
     if node.target in _WHOLE and sizes_as_text(node) == sizes_as_text(first):
         return first  # type: ignore[return-value]
+    if node.target is _aten.slice_scatter.default and sizes_as_text(node) == sizes_as_text(node.args[1]):
+        return node.args[1]  # type: ignore[return-value]
     if node.target in _ADDED:
         second = node.args[1]
         if second in zeros and _has_shape_and_dtype_of(first, node):
@@ -225,6 +227,31 @@ def _replace_index_put_by_index_add(graph: fx.Graph, node: fx.Node) -> None:
         node.replace_all_uses_with(call(_aten.index_add.default, into, 0, at, rows))
 
 
+def _expand_inverse_root(graph: fx.Graph, node: fx.Node) -> None:
+    # torch computes the power by itself in this way; a loop of Inductor's calls a slow function
+    x, exponent = node.args
+    if exponent == -0.5:
+        with graph.inserting_before(node):
+            node.replace_all_uses_with(insert_call(graph, _aten.rsqrt.default, x))
+
+
+def _expand_addition_to_columns(graph: fx.Graph, node: fx.Node) -> None:
+    # x[..., at] += row is x + zeros with the row at these columns, for which all rows share one row
+    given: Any = node.args
+    x, indices, value = given[:3]
+    if len(given) > 3 or value.target is not _aten.add.Tensor or value.kwargs:
+        return
+    (old, row), (*whole, at), columns = value.args, indices, x.meta["val"].shape[-1]
+    reads_columns = old.target is _aten.index.Tensor and old.args == (x, indices)
+    are_last = not any(whole) and len(indices) == x.meta["val"].dim() and isinstance(columns, int)
+    if not (reads_columns and are_last and isinstance(row, fx.Node) and sizes_as_text(row) == sizes_as_text(at)):
+        return
+    with graph.inserting_before(node):
+        none = insert_call(graph, _aten.new_zeros.default, row, [columns])
+        added = insert_call(graph, _aten.index_put.default, none, [at], row)
+        node.replace_all_uses_with(insert_call(graph, _aten.add.Tensor, x, added))
+
+
 def _expand_silu(graph: fx.Graph, node: fx.Node) -> None:
     # by its sigmoid, as its derivatives are, so that they share it
     x = node.args[0]
@@ -246,6 +273,8 @@ def _expand_silu_backward(graph: fx.Graph, node: fx.Node) -> None:
 _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
     _aten.silu.default: _expand_silu,
     _aten.silu_backward.default: _expand_silu_backward,
+    _aten.pow.Tensor_Scalar: _expand_inverse_root,
+    _aten.index_put.default: _expand_addition_to_columns,
     _aten._linalg_det.default: _expand_determinant,
     _aten.bmm.default: _expand_batched_row_products,
     _aten.baddbmm.default: _expand_batched_row_products,

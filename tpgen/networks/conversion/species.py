@@ -129,7 +129,11 @@ class SpeciesProduct:
         return [(x if every else x.index_select(1, species)).flatten(1) for x in found]
 
     def _multiply_by_program_groups(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
-        groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
+        if (
+            not x.dim() == y.dim() == 2 or x.shape[0] != y.shape[0] or y.shape[1] == 1
+        ):  # one column tells no species apart
+            return None
+        groups = program.groups(y)
         if groups is None or y.requires_grad:
             return None
         return self._multiply_rows_by_species_matrices(
