@@ -9,24 +9,26 @@ import pytest
 import torch
 from e3nn import o3
 from torch import Tensor, fx, nn
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import tpgen
 from tests.machine import needs_compiler
 from tpgen.networks import libraries, step_program
-from tpgen.networks.edges import fuse_gathers_and_sums
+from tpgen.networks.edges import _WIDE, fuse_gathers_and_sums, write_wide_sums_as_library_calls
 from tpgen.networks.program import network_program
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.stages import GraphPart
 
 GATHERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "x[src]": lambda x, index: x[index],
-    "index_select": lambda x, index: x.index_select(0, index),
+    "index_select": lambda x, index: x.index_select(-2, index),
     "gather": lambda x, index: x.gather(0, index.unsqueeze(1).expand(-1, x.shape[1])),
     "embedding": lambda x, index: nn.functional.embedding(index, x),
 }
 SUMS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     "index_add": lambda x, index, count: x.new_zeros(count, x.shape[1]).index_add(0, index, x),
-    "index_add_": lambda x, index, count: torch.zeros(count, x.shape[1], dtype=x.dtype).index_add_(0, index, x),
+    "index_add_": lambda x, index, count: torch.zeros(count, x.shape[1], dtype=x.dtype).index_add_(-2, index, x),
     "scatter_add": lambda x, index, count: x.new_zeros(count, x.shape[1]).scatter_add(
         0, index.view(-1, 1).expand_as(x), x
     ),
@@ -109,6 +111,21 @@ def check(network: Messages) -> None:
 def test_products_of_neighbours_are_convolutions(found: list[str], gather: str, total: str) -> None:
     check(Messages(GATHERS[gather], SUMS[total]))
     assert found == ["src dst", "src dst"], "the product, and its gradients"
+
+
+@pytest.mark.parametrize("columns, wide", [(_WIDE - 1, False), (_WIDE, True), (_WIDE + 1, True)])
+@pytest.mark.parametrize("total", SUMS)
+def test_wide_sums_without_a_product_are_scatters(total: str, columns: int, wide: bool) -> None:
+    def function(x: Tensor, index: Tensor) -> Tensor:
+        return SUMS[total](x.view(-1, columns) * 2, index, 5)
+
+    x, index = torch.randn(9, columns), torch.randint(5, (9,))
+    made = make_fx(functionalize(function), tracing_mode="symbolic")(x, index)
+    write_wide_sums_as_library_calls(made.graph)
+    made.recompile()
+    scatters = made.graph.find_nodes(op="call_function", target=torch.ops.aten.scatter_add.default)
+    assert len(scatters) == (wide or total == "scatter_add")
+    torch.testing.assert_close(made(x, index), function(x, index))
 
 
 @needs_compiler

@@ -16,6 +16,7 @@ from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.networks.simplify import insert_call, sizes_as_text
 
+_WIDE = 16  # columns, from which on a sum of rows is torch's
 _aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
 
 
@@ -42,6 +43,22 @@ def fuse_gathers_and_sums(graph: fx.Graph) -> None:
         call = FormCall.from_arguments(*node.args, **node.kwargs)
         if not kernels_of(call.description).description.any_level:
             _fuse_gathers_and_sums_into_call(graph, node, call)
+    graph.eliminate_dead_code()
+
+
+def write_wide_sums_as_library_calls(graph: fx.Graph) -> None:
+    """Write sums of wide rows as scatters by an expanded index: Inductor leaves these to torch, and has slow loops."""
+    for node in list(graph.nodes):
+        found = _SUMS[node.target](node) if node.target in (_aten.index_add.default, _aten.index_put.default) else None
+        if found is None or not _is_match_of_whole_rows(found):
+            continue
+        columns = node.meta["val"].shape[1]
+        if isinstance(columns, int) and columns >= _WIDE and found.at.meta["val"].dtype == torch.int64:
+            with graph.inserting_before(node):
+                column = insert_call(graph, _aten.unsqueeze.default, found.at, 1)
+                index = insert_call(graph, _aten.expand.default, column, [-1, columns])
+                scattered = insert_call(graph, _aten.scatter_add.default, node.args[0], 0, index, found.rows)
+            node.replace_all_uses_with(scattered)
     graph.eliminate_dead_code()
 
 
@@ -152,6 +169,10 @@ def _is_match_of_whole_rows(match: _GatherOrSum) -> bool:
 # -- how torch writes them ---------------------------------------------------------------------------------------------
 
 
+def _is_first(axis: Any, x: Any) -> bool:
+    return axis in (0, -x.meta["val"].dim())
+
+
 def _match_gather_by_index(node: fx.Node) -> _GatherOrSum | None:
     x, indices = node.args[:2]
     return _GatherOrSum(node, x, indices[0]) if len(indices) == 1 else None  # type: ignore[arg-type,index]
@@ -159,13 +180,13 @@ def _match_gather_by_index(node: fx.Node) -> _GatherOrSum | None:
 
 def _match_gather_by_index_select(node: fx.Node) -> _GatherOrSum | None:
     x, axis, index = node.args[:3]
-    return _GatherOrSum(node, x, index) if axis == 0 else None  # type: ignore[arg-type]
+    return _GatherOrSum(node, x, index) if _is_first(axis, x) else None  # type: ignore[arg-type]
 
 
 def _match_gather_by_torch_gather(node: fx.Node) -> _GatherOrSum | None:
     x, axis, index = node.args[:3]
     column = _row_index_behind_expanded_index(index, node)
-    return _GatherOrSum(node, x, column) if axis == 0 and column is not None else None  # type: ignore[arg-type]
+    return _GatherOrSum(node, x, column) if _is_first(axis, x) and column is not None else None  # type: ignore[arg-type]
 
 
 def _match_gather_by_embedding(node: fx.Node) -> _GatherOrSum | None:
@@ -180,14 +201,16 @@ def _match_sum_into_zeros(node: fx.Node, zeros: Any, index: Any, rows: Any) -> _
 
 def _match_sum_by_index_add(index_add: fx.Node) -> _GatherOrSum | None:
     zeros, axis, index, rows = index_add.args
-    return _match_sum_into_zeros(index_add, zeros, index, rows) if axis == 0 and not index_add.kwargs else None
+    return (
+        _match_sum_into_zeros(index_add, zeros, index, rows) if _is_first(axis, rows) and not index_add.kwargs else None
+    )
 
 
 def _match_sum_by_scatter_add(scatter_add: fx.Node) -> _GatherOrSum | None:
     zeros, axis, index, rows = scatter_add.args
     return (
         _match_sum_into_zeros(scatter_add, zeros, _row_index_behind_expanded_index(index, rows), rows)
-        if axis == 0
+        if _is_first(axis, rows)
         else None
     )
 

@@ -27,6 +27,8 @@ _LINEAR = {  # in its first operand
     *(_aten.select.int, _aten.index_select.default, _aten.index.Tensor, _aten.detach.default, _aten.clone.default),
     *(_aten.neg.default, _aten.sum.default, _aten.sum.dim_IntList, _aten.mul.Scalar),
 }
+_WRITES_ALL = {_aten.copy.default, _aten.slice_scatter.default}  # if the second operand is as large
+_INVERSE_ROOTS = (-0.5, -1.5, -2.5)  # exponents: that of an inverse root, and of two derivatives
 _FEW = 4  # columns of matrices that a product by a row is written for as a sum
 
 
@@ -135,7 +137,7 @@ def _find_operand_equal_to_result(node: fx.Node, zeros: set[fx.Node]) -> fx.Node
     first = node.args[0] if node.args else None
     if node.target in _WHOLE and sizes_as_text(node) == sizes_as_text(first):
         return first  # type: ignore[return-value]
-    if node.target is _aten.slice_scatter.default and sizes_as_text(node) == sizes_as_text(node.args[1]):
+    if node.target in _WRITES_ALL and _has_shape_and_dtype_of(node.args[1], node):
         return node.args[1]  # type: ignore[return-value]
     if node.target in _ADDED:
         second = node.args[1]
@@ -228,11 +230,14 @@ def _replace_index_put_by_index_add(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _expand_inverse_root(graph: fx.Graph, node: fx.Node) -> None:
-    # torch computes the power by itself in this way; a loop of Inductor's calls a slow function
+    # a loop of Inductor's would call a slow function for such a power, as of norms and their derivatives
     x, exponent = node.args
-    if exponent == -0.5:
+    if exponent in _INVERSE_ROOTS:
         with graph.inserting_before(node):
-            node.replace_all_uses_with(insert_call(graph, _aten.rsqrt.default, x))
+            found = insert_call(graph, _aten.rsqrt.default, x)
+            for _ in range(_INVERSE_ROOTS.index(exponent)):
+                found = insert_call(graph, _aten.div.Tensor, found, x)
+        node.replace_all_uses_with(found)
 
 
 def _expand_addition_to_columns(graph: fx.Graph, node: fx.Node) -> None:
@@ -250,6 +255,41 @@ def _expand_addition_to_columns(graph: fx.Graph, node: fx.Node) -> None:
         none = insert_call(graph, _aten.new_zeros.default, row, [columns])
         added = insert_call(graph, _aten.index_put.default, none, [at], row)
         node.replace_all_uses_with(insert_call(graph, _aten.add.Tensor, x, added))
+
+
+def _expand_gradient_of_columns(graph: fx.Graph, node: fx.Node) -> None:
+    # the gradient g by x of x[..., at] += row: g without these columns, and the sum of g for each time that one is read
+    operands: Any = list(map(_operand_behind_clones, node.args[:2]))
+    puts = [x for x in operands if isinstance(x, fx.Node) and x.target is _aten.index_put.default]
+    given: Any = sorted((x.args for x in puts), key=len)
+    if list(map(len, given)) != [3, 4] or node.kwargs or given[1][3] is not True:
+        return
+    (g, indices, none), (zeros, read_indices, read, _) = given
+    (*whole, at), g, columns = indices, _operand_behind_clones(g), node.meta["val"].shape[-1]
+    reads_columns = read.target is _aten.index.Tensor and _operand_behind_clones(read.args[0]) is g
+    are_zero = none.target in _ZEROS and zeros.target in _ZEROS
+    if not (reads_columns and are_zero and indices == read_indices == read.args[1]):
+        return
+    sizes = [columns, *at.meta["val"].shape]
+    if any(whole) or len(indices) != node.meta["val"].dim() or not all(type(n) is int for n in sizes):
+        return
+    call = partial(insert_call, graph)
+    with graph.inserting_before(node):
+        (no, one), (none, once) = (
+            [call(new, g, [n]) for new in (_aten.new_zeros.default, _aten.new_ones.default)] for n in sizes
+        )
+        times = call(
+            _aten.add.Tensor,
+            call(_aten.index_put.default, one, [at], none),
+            call(_aten.index_put.default, no, [at], once, True),
+        )
+        node.replace_all_uses_with(call(_aten.mul.Tensor, g, times))
+
+
+def _operand_behind_clones(x: Any) -> Any:
+    while isinstance(x, fx.Node) and x.target is _aten.clone.default:
+        x = x.args[0]
+    return x
 
 
 def _expand_silu(graph: fx.Graph, node: fx.Node) -> None:
@@ -275,6 +315,7 @@ _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
     _aten.silu_backward.default: _expand_silu_backward,
     _aten.pow.Tensor_Scalar: _expand_inverse_root,
     _aten.index_put.default: _expand_addition_to_columns,
+    _aten.add.Tensor: _expand_gradient_of_columns,
     _aten._linalg_det.default: _expand_determinant,
     _aten.bmm.default: _expand_batched_row_products,
     _aten.baddbmm.default: _expand_batched_row_products,
