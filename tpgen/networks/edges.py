@@ -47,7 +47,7 @@ def fuse_gathers_and_sums(graph: fx.Graph) -> None:
 
 
 def write_wide_sums_as_library_calls(graph: fx.Graph) -> None:
-    """Write sums of wide rows as scatters by an expanded index: Inductor leaves these to torch, and has slow loops."""
+    """Write sums of wide rows as scatters, which Inductor leaves to torch."""
     for node in list(graph.nodes):
         found = _SUMS[node.target](node) if node.target in (_aten.index_add.default, _aten.index_put.default) else None
         if found is None or not _is_match_of_whole_rows(found):

@@ -28,7 +28,7 @@ def program_record(network: nn.Module, kind: CallKind) -> Entry:
 
 
 def comparison_record(network: nn.Module, kind: CallKind) -> Entry:
-    """Cache entry that has a refusal if the program was slower, on such a machine and for such sizes."""
+    """Cache entry with a refusal if the program was slower for such sizes."""
     sizes = [[n.bit_length() for n in x.shape] for x in kind.tensors]
     known = program_record(network, kind).key, cpu_features(), torch.get_num_threads(), repr(sizes)
     return Entry(default_cache_directory(), key_of(*known))

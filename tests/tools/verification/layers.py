@@ -50,6 +50,23 @@ class Updating(Convolution):
         return self.messages(x[src] - x[dst], attr, scalars)
 
 
+class Attention(Convolution):
+    """Weights of edges, normalised for each node, and a norm of each channel over all nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4, affine=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, edge_scalars: Tensor, batch: Tensor) -> Tensor:  # type: ignore[override]
+        src, dst = edge_index
+        weights = self.normalised(edge_scalars.sum(1).exp(), dst, len(x))
+        messages = self.messages(x[src], edge_attr, edge_scalars) * weights[:, None]
+        return self.summed(messages, dst, x) + self.norm(x[:, :4]).norm(dim=1, keepdim=True) * x
+
+    def normalised(self, weights: Tensor, dst: Tensor, nodes: int) -> Tensor:
+        return weights / (1.0 + weights.new_zeros(nodes).index_add(0, dst, weights)[dst])
+
+
 class Bipartite(Convolution):
     """From nodes of one kind to those of another."""
 
@@ -67,6 +84,12 @@ def edges(nodes: int = 7, count: int = 20) -> Given:
 def pairs() -> Given:
     x, src, dst, *rest = edges()
     return x, torch.stack([src, dst], 1), *rest
+
+
+def graphs() -> Given:
+    x, src, dst, *rest = edges(nodes=7)
+    same = (src < 4) == (dst < 4)
+    return x, torch.stack([src, dst])[:, same], *(y[same] for y in rest), (torch.arange(7) >= 4).long()
 
 
 def bipartite() -> Given:
@@ -102,6 +125,9 @@ FAULTS: dict[str, Planted] = {
     "edges added to nodes": _layer(["permutation", "edges"], of(summed=_first_rows)),
     "edges that count by their places": _layer("edges", of(messages=_by_place)),
     "a node that counts by its place": _layer("permutation", of(summed=_first_node)),
+    "weights normalised over all edges": _layer(
+        "batch", changed(Attention, normalised=lambda self, weights, dst, nodes: weights / weights.sum()), graphs
+    ),
     "pairs, edges added to nodes": _layer(
         ["permutation", "edges"],
         changed(Paired, summed=_first_rows),
@@ -113,6 +139,7 @@ RIGHT: dict[str, Planted] = {
     "a convolution": _layer(ASKED, Convolution),
     "a convolution of pairs": _layer(ASKED, Paired, pairs),
     "new features of edges": _layer(ASKED, Updating),
+    "attention, and a norm over a batch": _layer([*ASKED, "batch"], Attention, graphs),
 }
 TOLD: dict[str, Planted] = {
     "nodes of two kinds": _layer("edges", Bipartite, bipartite, OF_BOTH, why="known to be ends of edges"),

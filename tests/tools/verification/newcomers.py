@@ -157,7 +157,22 @@ class Strained(lattices.Lattice):
         return found["energy"], found["forces"], self.sign * found["stress"]
 
 
+def _by_cell(self: lattices.Lattice, positions: Tensor, cell: Tensor, *rest: Tensor) -> Any:
+    found, volume = (
+        lattices.Lattice.forward(self, positions, cell, *rest),
+        torch.linalg.det(cell).abs().reshape(-1, 1, 1),
+    )
+    stress = (found["stress"].reshape(-1, 3, 3) * volume).detach() / volume
+    return {**found, "forces": found["forces"].detach(), "stress": stress.reshape(found["stress"].shape)}
+
+
 # --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def _partly_kept(self: Any) -> Tensor:
+    if self.held is None:
+        self.held = self.mix.detach().clone()
+    return self.mix + 1e-2 * self.held
 
 
 def _single(self: Layer, x: Tensor) -> Tensor:
@@ -250,6 +265,8 @@ FAULTS: dict[str, Planted] = {
     "an energy without its axis": Planted("batch", SQUEEZED, batched),
     "one atom without its axis": Planted("finite", of(forward=_lone), cluster, "where (1, 3) was expected"),
     "points moved by a softmax over all edges": Planted("copies", Moving, linked, said=MOVES),
+    "a part of the weights kept in evaluation, in float32": _layer(
+        "history", layer(held=None, weight=_partly_kept), given=narrow_rows, dtype=SINGLE, training=False),
     "random numbers in evaluation": _layer("repeated", NOISY, training=False),
     "random numbers in training and in evaluation": _layer("repeated", NOISY),
 }  # fmt: skip
@@ -269,6 +286,11 @@ TOLD: dict[str, Planted] = {
 
 RIGHT: dict[str, Planted] = {
     "results without names": Planted("forces", of(told=lambda self, e, f: (e, f)), cluster, said=ORDERED),
+    "results without names or a word of them": Planted(
+        ["forces", "equivariant"], of(told=lambda self, e, f: (e, f)), cluster),
+    "a stress without a name or a word of it": Planted(["stress", "equivariant"], Strained, lattices.triclinic),
+    "a stress without a graph but by the cell": Planted(
+        ["first order", "Hessian"], changed(lattices.Lattice, forward=_by_cell), lattices.triclinic, training=False),
     "results by words": Planted("forces", of(told=lambda self, e, f: [e, f]), cluster, said={
         "irreps_out": {"[0]": "energy", "[1]": "forces"}}),
     "a stress without a name": Planted(

@@ -38,7 +38,7 @@ from tpgen.tools.verification.systems import (
 _CompareFunction = Callable[[str], Mapping[str, GotAndExpectedOrReason]]  # by the name of the part
 _CALLS = 12
 _ROOM, _PLACES = 2**22, count(1)  # entries, and places in them
-MOVE = 1e-2  # of other inputs, relative to the largest entry
+MOVE, STEP = 1e-2, 0.1  # of other inputs, and of other parameters, relative to the largest entry
 OTHER = "other numbers"
 OWN_GRADIENTS = "the network takes gradients itself, as of an energy, and so runs under no `no_grad`"
 FURTHER = 1.6  # times as long are the edges of points that are further apart
@@ -387,4 +387,4 @@ def _perturb_parameters_in_place(network: nn.Module) -> None:
     with torch.no_grad():
         for p in network.parameters():
             if p.is_floating_point() and p.numel():
-                p.add_(MOVE * p.abs().max() * torch.linspace(-1.0, 0.5, p.numel()).reshape(p.shape).to(p))
+                p.add_(STEP * p.abs().max() * torch.linspace(-1.0, 0.5, p.numel()).reshape(p.shape).to(p))

@@ -25,6 +25,7 @@ from tpgen.tools.verification.precision import NarrowDtypeMode, copy_in_float64
 from tpgen.tools.verification.randomness import find_advanced_random_states, wrap_call_to_restore_random_states
 from tpgen.tools.verification.reading import CELLS, ParsedGraphInputs, is_argument_of_cell_counts
 from tpgen.tools.verification.roles import (
+    UNNAMED,
     set_energy_and_forces_by_differences,
     set_energy_forces_and_stress_by_name,
     set_stress_by_strain_derivatives,
@@ -46,7 +47,7 @@ from tpgen.tools.verification.systems import call_with_permuted_atoms
 
 # What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
 KNOWN: dict[str, str | None] = {
-    **dict.fromkeys(("positions", "pos"), "cartesian_points"),
+    **dict.fromkeys(("positions", "pos", "coordinates", "coords", "xyz"), "cartesian_points"),
     **dict.fromkeys(("cell", "shifts", "edge_cell_shift_vectors"), "cartesian_vectors"),
     **dict.fromkeys(("forces", "dipole"), "1o"),
     **dict.fromkeys(("stress", "virials", "virial"), "cartesian_tensors"),
@@ -121,6 +122,8 @@ def build_tested_network(
     )
     made = _set_parsed_graph_inputs(named, parsed)
     made = made if roles else set_stress_by_strain_derivatives(made, straight)
+    if irreps_out is None:
+        _require_roles_of_guessed_results(made, straight)
     said = [
         _describe_transformations_and_roles(made),
         *([] if padded is None else [f"{', '.join(padded.fills)}: padded molecules"]),
@@ -203,13 +206,40 @@ def _make_transformation_rules_of_inputs_and_results(
         if not is_argument_of_cell_counts(name, arguments)
     }
     turns = _make_transformation_rules(irreps_in, known, floating_inputs, "irreps_in")
-    results = _make_transformation_rules(
-        irreps_out, _known_irreps_by_name(result_tensors), result_tensors, "irreps_out"
+    known_results = _guess_irreps_of_tuple(result_tensors, floating_inputs, turns) | _known_irreps_by_name(
+        result_tensors
     )
+    results = _make_transformation_rules(irreps_out, known_results, result_tensors, "irreps_out")
     _check_shapes_fit_transformation_rules(turns, floating_inputs)
     _check_shapes_fit_transformation_rules(results, result_tensors)
     _require_result_rules_if_inputs_rotate(result_tensors, turns, results)
     return turns, results
+
+
+def _guess_irreps_of_tuple(
+    results: TensorsByName, inputs: TensorsByName, input_rules: Mapping[str, TransformationRule]
+) -> dict[str, str | None]:
+    # Results without names that may be energies, forces and stress, as differences of energies will tell.
+    places = {tuple(inputs[name].shape) for name, rule in input_rules.items() if rule.moves}
+    found: dict[str, str | None] = {}
+    for name, y in results.items():
+        if places and last_dict_key(name).startswith(UNNAMED):
+            if tuple(y.shape) in places:
+                found[name] = "cartesian_vectors"
+            elif y.shape[-2:] == (3, 3):
+                found[name] = "cartesian_tensors"
+            elif y.dim() < 2:
+                found[name] = None
+    return found
+
+
+def _require_roles_of_guessed_results(subject: ModuleUnderTest, results: TensorsByName) -> None:
+    # Raise `InputError` where a result without a name is no energy, forces, stress or virial.
+    guessed = _guess_irreps_of_tuple(results, subject.given, subject.turns)
+    known = {getattr(subject, role) for role in ROLES}
+    if guessed and not subject.unsaid:
+        rules = {name: rule for name, rule in subject.results.items() if name not in guessed or name in known}
+        _require_result_rules_if_inputs_rotate(results, subject.turns, rules)
 
 
 def _try_float64_copy_and_make_subject_fields(subject: ModuleUnderTest) -> dict[str, Any]:

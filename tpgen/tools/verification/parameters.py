@@ -71,7 +71,8 @@ def compare_parameter_gradients(subject: ModuleUnderTest) -> GotAndExpectedByPar
         )
         if slopes is None:
             return {"": _MissingGradient(_FREED) if trains else NOT_DIFFERENTIABLE}
-        claims[result] = dict(zip(names, slopes, strict=True))
+        if trains or any(g is not None for g in slopes):
+            claims[result] = dict(zip(names, slopes, strict=True))
     further = _compare_parameter_gradients_without_input_gradients(
         function, leaves, names, cotangents, claims
     ) | _compare_gradients_by_expanded_and_full_cotangents(function, leaves, [*claims])

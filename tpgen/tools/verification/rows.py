@@ -166,7 +166,7 @@ def _check_finite_results_and_gradients(
     given = {**subject.given, **vanished}
     found = call_network_detached(subject, given)
     function, leaves = make_float64_function(subject)
-    tracked = keep_differentiable_results(function, leaves)
+    tracked = keep_differentiable_results(subject, function, leaves)
     if tracked is not None:
         cotangents = draw_normal_tensors(tracked(leaves), seed=7)
         slopes = compute_gradients_of_order(

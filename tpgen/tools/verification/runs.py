@@ -200,6 +200,10 @@ def is_random_in_training_alone(subject: ModuleUnderTest) -> bool:
     return of_torch and not find_advanced_random_states(calm.module, lambda: _compute_detached_results(calm))
 
 
+def has_running_statistics(module: nn.Module) -> bool:
+    return any(name.rpartition(".")[2].startswith("running_") for name, _ in module.named_buffers())
+
+
 def is_random(subject: ModuleUnderTest) -> bool:
     """Whether random numbers change results of equal inputs."""
     if subject.drawing is None:

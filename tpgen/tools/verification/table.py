@@ -159,9 +159,7 @@ LAWS: dict[str, Law] = {
     "copies": _make_law_for_graph_networks(
         "two of everything have twice the energy", several.compare_copies_of_system, "points"
     ),
-    "batch": _make_law_for_graph_networks(
-        "graphs together are as each alone", several.compare_batch, "points", "batch"
-    ),
+    "batch": _make_law_for_graph_networks("graphs together are as each alone", several.compare_batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
         surroundings.wrap_law_to_compare_also_without_gradients(

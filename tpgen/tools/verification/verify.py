@@ -49,7 +49,7 @@ from tpgen.tools.verification.modules import build_tested_tpgen_module
 from tpgen.tools.verification.networks import build_tested_network, copy_tensors_in_arguments
 from tpgen.tools.verification.potentials import SLOPE
 from tpgen.tools.verification.precision import copy_in_float64
-from tpgen.tools.verification.runs import is_random, is_random_in_training_alone
+from tpgen.tools.verification.runs import has_running_statistics, is_random, is_random_in_training_alone
 from tpgen.tools.verification.subject import ModuleUnderTest
 from tpgen.tools.verification.table import LAWS, UNSEEN, is_network
 
@@ -73,7 +73,7 @@ BY_PLACE = (
     "compiled",
     "history",
 )
-IN_EVALUATION = "in evaluation: calls in training draw random numbers"
+IN_EVALUATION = "in evaluation: calls in training draw random numbers, or normalise by all rows"
 ELSEWHERE = "results follow random numbers, of which the law `repeated` tells: under this one they stand elsewhere"
 REMEMBERS = "history is broken: other rows may follow from it"
 WITHOUT_SPLINES = "of the network without splines, which are for inference"
@@ -327,7 +327,9 @@ def _compare_and_judge_law(
         tolerance = max(tolerance, find_largest_spline_error(subject.module))
     if why := law.lacks(subject):
         return [LawFinding(law_name, "", NOT_COMPARED, why=why)]
-    if law_name in BY_PLACE and is_random_in_training_alone(subject):
+    if (law_name in BY_PLACE and is_random_in_training_alone(subject)) or (
+        law_name == "batch" and subject.module.training and has_running_statistics(subject.module)
+    ):
         return [
             replace(f, why=f.why or IN_EVALUATION)
             for f in _compare_and_judge_law(law_name, law, subject.with_copy_in_evaluation_mode())
@@ -341,7 +343,10 @@ def _compare_and_judge_law(
     found = [judge_comparison(law_name, part, outcome, tolerance, floors[part]) for part, outcome in outcomes.items()]
     if law_name == "equivariant" and subject.dtype == torch.float64:
         found = [
-            replace(f, why=f.why or COUPLINGS) if f.status == FAILED and _is_float32_rounding(f) else f for f in found
+            replace(f, why="; ".join(filter(None, (COUPLINGS, f.why))))
+            if f.status == FAILED and _is_float32_rounding(f)
+            else f
+            for f in found
         ]
     if not any(f.status == FAILED for f in found):
         return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found

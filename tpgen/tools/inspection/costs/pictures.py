@@ -147,11 +147,7 @@ def _put_slices_of_last_axis_side_by_side(values: np.ndarray) -> np.ndarray:
 def _pack_blocks_into_rows(
     shapes: dict[tuple[int, int, int], tuple[int, ...]],
 ) -> tuple[dict[tuple[int, int, int], tuple[float, float]], float, float]:
-    """Positions of blocks, width and height.
-
-    >>> _pack_blocks_into_rows({(0, 0, 0): (1, 1), (1, 1, 0): (3, 3)})[0]
-    {(0, 0, 0): (0.0, 0.0), (1, 1, 0): (11.0, 0.0)}
-    """
+    # positions, width and height
     places, x, y, tallest, width = {}, 0.0, 0.0, 0.0, 40.0
     for ls, (tall, wide) in shapes.items():
         room = max(wide, 8)  # for its title

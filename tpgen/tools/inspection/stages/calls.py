@@ -33,14 +33,6 @@ Terms = frozenset[int]
 
 
 def _find_terms_of_monomial(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
-    """Indices of terms with a monomial.
-
-    >>> from tpgen.planner.problems import POLYNOMIALS
-    >>> plan = POLYNOMIALS["small-contraction"].plan
-    >>> first = make_scalar_form(plan).monomials[0]
-    >>> str(first), _find_terms_of_monomial(plan, first.factors)
-    ('x0 x0 x0 out0 w0_30', (0,))
-    """
     weights = {o.name for o in plan.weights}
     named = {f.tensor for f in factors} & weights
     if named:
