@@ -25,10 +25,7 @@ def _write_addition_to_weight_gradient(
     right: tuple[str, str],
     columns: str,
 ) -> None:
-    """Write C++ that adds ``left`` times ``right``, summed over a tile's rows, to a weight gradient.
-
-    ``left``: array and copies; ``right``: array and a transpose of its first ``transposed_copies``.
-    """
+    # adds left (array and copies) times right (array and a transpose of its first copies), summed over a tile's rows
     copies, (array, rows), (other, transposed) = term.size(term.mode.mixing), left, right
     if transposed_copies:
         given = f"{array}, {columns}, 1, {transposed}, {transposed_copies}, {rows}, {columns}"
