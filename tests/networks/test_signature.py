@@ -17,7 +17,7 @@ from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tpgen.base._e3nn import default_dtype
 from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError, InputError
-from tpgen.networks.signature import _flatten_arguments
+from tpgen.networks.signature import ParameterSlots, _flatten_arguments
 
 
 class Slope(nn.Module):
@@ -177,3 +177,20 @@ def test_names_are_a_set(interpreted: list[int]) -> None:  # noqa: F811
         step({**data, "rest": {"c": data["rest"]["c"]}, "x": data["a"]}, more=more)
     with pytest.raises(InputError, match=r"this one has 1 \(int\) as argument 0\['a'\], not a tensor"):
         step({**data, "a": 1}, more=more)
+
+
+class Shares(nn.Module):
+    """Two modules with one buffer, which e3nn's modules have twice when they come back from pickle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+        self.second.running_mean = self.first.running_mean
+
+
+def test_parameters_have_the_same_numbers_where_buffers_are_shared_or_not() -> None:
+    shared, own = Shares(), Shares()
+    own.second.running_mean = own.second.running_mean.clone()  # type: ignore[union-attr]
+    one, other = (ParameterSlots(network, gradients=True).names for network in (shared, own))
+    assert len(one) < len(other)
+    assert one[:4] == other[:4] == [name for name, _ in shared.named_parameters()]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, product, repeat
 from operator import getitem, is_not
 from typing import Any
 
@@ -214,16 +214,16 @@ class ParameterSlots:
         places: dict[int, list[tuple[dict, str]]] = {}
         names: dict[int, str] = {}
         own: dict[int, bool] = {}
-        self.modules: list[nn.Module] = []
-        for path, module in network.named_modules():
-            if not type(module).__module__.startswith("torch.jit"):
-                self.modules.append(module)
-                for held in (module._parameters, module._buffers):
-                    for name, x in held.items():
-                        if x is not None:
-                            places.setdefault(id(x), []).append((held, name))
-                            own.setdefault(id(x), held is module._buffers)
-                            names.setdefault(id(x), f"{path}.{name}".removeprefix("."))
+        named = {p: m for p, m in network.named_modules() if not type(m).__module__.startswith("torch.jit")}
+        self.modules = list(named.values())
+        # parameters first: their numbers stay in a copy by pickle, in which e3nn's modules share no buffers
+        for kind, (path, module) in product(("_parameters", "_buffers"), named.items()):
+            held = vars(module)[kind]
+            for name, x in held.items():
+                if x is not None:
+                    places.setdefault(id(x), []).append((held, name))
+                    own.setdefault(id(x), kind == "_buffers")
+                    names.setdefault(id(x), f"{path}.{name}".removeprefix("."))
         self._places, self._names, self.gradients = list(places.values()), list(names.values()), gradients
         self._own = list(own.values())  # whether each is a buffer
         self._first = [held for (held, _), *_ in self._places], [name for (_, name), *_ in self._places]
