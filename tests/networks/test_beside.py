@@ -17,7 +17,8 @@ import tpgen
 from tests.machine import needs_compiler
 from tests.networks.served import Field, compare, given, kind_of, twins
 from tpgen.networks import comparison, libraries, served
-from tpgen.networks.beside import ProgramBuilder
+from tpgen.networks.beside import ProgramBuilder, _renumber_sources_of_call
+from tpgen.networks.gradients import GradientRequest
 from tpgen.networks.kinds import ENOUGH_CALLS
 
 
@@ -38,6 +39,11 @@ def test_a_process_that_is_ended_leaves_nothing() -> None:
     builder.end()
     assert process.returncode
     assert not folder.exists()
+
+
+def test_sources_of_a_call_follow_more_buffers_of_a_copy() -> None:
+    request = GradientRequest.from_numbers([0], [1, 4, 6])  # of four parameters and buffers, then of the call
+    assert _renumber_sources_of_call((request,), 4, 7) == (GradientRequest.from_numbers([0], [1, 7, 9]),)
 
 
 def test_what_cannot_be_pickled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

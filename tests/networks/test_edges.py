@@ -120,6 +120,7 @@ def test_wide_sums_without_a_product_are_scatters(total: str, columns: int, wide
         return SUMS[total](x.view(-1, columns) * 2, index, 5)
 
     x, index = torch.randn(9, columns), torch.randint(5, (9,))
+    index[3] = -1 if total == "index_put" else 1
     made = make_fx(functionalize(function), tracing_mode="symbolic")(x, index)
     write_wide_sums_as_library_calls(made.graph)
     made.recompile()

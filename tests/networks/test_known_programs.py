@@ -61,7 +61,7 @@ def test_calls_pass_by_a_directory_that_cannot_be_used(
 
 
 @pytest.mark.usefixtures("kind", "interpreted")
-@pytest.mark.parametrize("atoms, refused", [(5, "a long time"), (40, "")])
+@pytest.mark.parametrize("atoms, refused", [(5, "a long time, in an earlier process"), (40, "")])
 def test_a_slower_program_is_refused_at_once_next_time(
     atoms: int, refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

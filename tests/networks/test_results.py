@@ -16,7 +16,7 @@ from tests.networks.served import compare, counted, kind_of, ready, twins  # noq
 from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError
 from tpgen.networks import step_program
-from tpgen.networks.results import flatten, unflatten
+from tpgen.networks.results import are_equal_results, flatten, unflatten
 
 
 @dataclass(frozen=True)
@@ -171,3 +171,12 @@ def test_what_a_tracer_records_is_the_network(interpreted: list[int]) -> None:  
     traced = torch.jit.trace(step.forward, torch.ones(5, 3))
     x = torch.randn(5, 3)
     torch.testing.assert_close(traced(x), network(x))
+
+
+@pytest.mark.parametrize("change, equal", [(1e-5, True), (1e-2, False), (float("nan"), False)])
+def test_results_are_compared_as_the_narrowest_rounds(change: float, equal: bool) -> None:
+    """A float64 result of an array may hold float32 numbers."""
+    wide, narrow = torch.ones(3, dtype=torch.float64), torch.ones(2)
+    assert are_equal_results([wide + change, narrow], [wide, narrow]) == equal
+    assert not are_equal_results([wide + 1e-5], [wide])
+    assert not are_equal_results([wide[:2]], [wide])

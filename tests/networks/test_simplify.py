@@ -150,6 +150,25 @@ def test_columns_with_other_additions_stay(row: Callable[[Tensor], Tensor]) -> N
     assert aten.index.Tensor in targets(made.graph)
 
 
+@pytest.mark.parametrize("kind", ["matrix", "mask", "axis"])
+def test_gradients_of_other_columns_stay(kind: str) -> None:
+    def function(x: Tensor, cell: Tensor) -> Tensor:
+        g, number = (x @ cell).view(5, 3), torch.arange(3)
+        at = {"matrix": [None, number.view(1, 3)], "mask": [None, number > 0], "axis": [number]}[kind]
+        none = torch.zeros(5, 1, 3) if kind == "matrix" else torch.zeros(5, 2) if kind == "mask" else torch.zeros(3, 3)
+        return aten.index_put(g, at, none) + aten.index_put(torch.zeros(5, 3), at, aten.index(g, at), True)
+
+    made, x, cell = traced(function) if kind != "mask" else (make_fx(function)(*(y := real())), *y)
+    expand_library_calls(made.graph)
+    made.recompile()
+    assert aten.index.Tensor in targets(made.graph)
+    torch.testing.assert_close(made(x, cell), function(x, cell))
+
+
+def real() -> tuple[Tensor, Tensor]:
+    return torch.randn(5, 3), torch.randn(3, 3)
+
+
 @pytest.mark.parametrize(("changed", "left"), [(0.0, 1), (1.0, 3)])
 def test_species_that_the_graph_looks_up_itself_are_not_compared(changed: float, left: int) -> None:
     def sources(table: Tensor, numbers: Tensor) -> list[Tensor]:

@@ -132,7 +132,9 @@ NAMES: dict[str, Private] = {
     "compilations": Private("torch._dynamo.utils", "get_compilation_metrics", _REPORTS),
     "run_and_get_code": Private("torch._inductor.utils", "run_and_get_code", _REPORTS),
     "inductor_config": Private("torch._inductor", "config", f"deploy, {_STEP}, {_REPORTS}"),
-    "CppScheduling": Private("torch._inductor.codegen.cpp", "CppScheduling", _REPORTS, "the same"),
+    "CppScheduling": Private(
+        "torch._inductor.codegen.cpp", "CppScheduling", _REPORTS, "comments of Inductor's alone name origins"
+    ),
     "kernel_metadata": Private("torch._inductor.utils", "get_kernel_metadata", _REPORTS, "the same"),
     "inductor_graph": Private("torch._inductor.virtualized", "V", f"{_REPORTS}, {_STEP}", "the same"),
 }  # fmt: skip

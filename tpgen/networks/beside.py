@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import finalize
@@ -35,7 +36,9 @@ class ProgramBuilder:
             call, said = (self._folder / name for name in _NAMES)
             here = {"path": sys.path, "threads": torch.get_num_threads(), "dtype": torch.get_default_dtype()}
             torch.save(here, self._folder / "here.pt")
-            torch.save({"network": network, **held}, call, pickle_module=cloudpickle)  # classes of a script, too
+            count = len(ParameterSlots(network, gradients=True).tensors())
+            everything = {"network": network, "slots": count, **held}
+            torch.save(everything, call, pickle_module=cloudpickle)  # classes of a script, too
             with said.open("wb") as file:
                 self._process = subprocess.Popen(
                     [sys.executable, "-W", "ignore", "-m", __name__, str(self._folder)],
@@ -102,7 +105,16 @@ def _build_program_from_folder(folder: Path) -> None:
     held = torch.load(folder / _NAMES[0], weights_only=False)
     (folder / _NAMES[0]).unlink()  # it may be large, and who began this may be gone
     warnings.filterwarnings("error", message=f".*{DOES_NOT_COMPILE}")  # so that this process says why
-    build(**held)
+    before, after = held.pop("slots"), len(ParameterSlots(held["network"], gradients=True).tensors())
+    requests = _renumber_sources_of_call(held.pop("requests", ()), before, after)
+    build(**held, requests=requests)
+
+
+def _renumber_sources_of_call(requests: Requests, before: int, after: int) -> Requests:
+    # tensors of a call are numbered behind parameters and buffers, of which a copy by pickle may have more
+    return tuple(
+        replace(of, wanted=frozenset(n + (after - before) * (n >= before) for n in of.wanted)) for of in requests
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tpgen.form.call import Slot
 from tpgen.kernels.rows import EDGES, INDEX_DTYPES, RULES, RowIndex, RowRule
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.runtime import kernels_of
-from tpgen.networks.simplify import insert_call, sizes_as_text
+from tpgen.networks.simplify import insert_call, insert_index_from_begin, sizes_as_text
 
 _WIDE = 16  # columns, from which on a sum of rows is torch's
 _aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
@@ -55,7 +55,10 @@ def write_wide_sums_as_library_calls(graph: fx.Graph) -> None:
         columns = node.meta["val"].shape[1]
         if isinstance(columns, int) and columns >= _WIDE and found.at.meta["val"].dtype == torch.int64:
             with graph.inserting_before(node):
-                column = insert_call(graph, _aten.unsqueeze.default, found.at, 1)
+                at = found.at
+                if node.target is _aten.index_put.default:
+                    at = insert_index_from_begin(graph, at, node.args[0])
+                column = insert_call(graph, _aten.unsqueeze.default, at, 1)
                 index = insert_call(graph, _aten.expand.default, column, [-1, columns])
                 scattered = insert_call(graph, _aten.scatter_add.default, node.args[0], 0, index, found.rows)
             node.replace_all_uses_with(scattered)

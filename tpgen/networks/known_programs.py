@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain
+from types import CodeType
 
 import torch
 from torch import nn
 
 from tpgen._version import __version__
 from tpgen.kernels.build.cache import LIBRARY_NAMES, PROGRAM, Entry, default_cache_directory, key_of, write_atomically
+from tpgen.kernels.build.compiler import find_compiler
 from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.build.trust import read_private_file
 from tpgen.networks.kinds import CallKind
@@ -21,16 +24,25 @@ def program_record(network: nn.Module, kind: CallKind) -> Entry:
     tensors = chain(network.named_parameters(), network.named_buffers())
     call = kind.signature.spec, kind.signature.constants, kind.signature.beside, kind.grad, kind.requests
     known = (
-        *(f"{name} {type(x).__module__}.{type(x).__qualname__} {x.training}" for name, x in network.named_modules()),
+        *(f"{name} {x.training} {_describe_module(x)}" for name, x in network.named_modules()),
         *(f"{name} {x.dtype} {tuple(x.shape)} {x.requires_grad}" for name, x in tensors),
     )
     return Entry(default_cache_directory(), key_of(__version__, torch.__version__, *known, repr(call)))
 
 
+def _describe_module(module: nn.Module) -> str:
+    # its class, code, and plain attributes
+    plain = {name: x for name, x in vars(module).items() if isinstance(x, (bool, int, float, str))}
+    code = getattr(type(module).forward, "__code__", None)
+    text = key_of(marshal.dumps(code).hex()) if isinstance(code, CodeType) else ""
+    return f"{type(module).__module__}.{type(module).__qualname__} {text} {sorted(plain.items())}"
+
+
 def comparison_record(network: nn.Module, kind: CallKind) -> Entry:
     """Cache entry with a refusal if the program was slower for such sizes."""
     sizes = [[n.bit_length() for n in x.shape] for x in kind.tensors]
-    known = program_record(network, kind).key, cpu_features(), torch.get_num_threads(), repr(sizes)
+    machine = getattr(find_compiler(), "identity", None), cpu_features(), torch.get_num_threads()
+    known = program_record(network, kind).key, repr((machine, sizes))
     return Entry(default_cache_directory(), key_of(*known))
 
 

@@ -234,7 +234,7 @@ class Calls:
             self._announce_once(_BUILDS.format("traces", type(network).__name__, "once"))
             self._build_and_check_program(network, kind)
         elif known := comparison_record(network, kind).read_refusal():
-            self._refuse_program_and_log(network, kind, known[0])
+            self._refuse_program_and_log(network, kind, f"{known[0]}, in an earlier process")
         else:
             if are_libraries_cached(program_record(network, kind)):
                 self._announce_once(_BUILDS.format("takes", type(network).__name__, "from the cache"))
@@ -265,6 +265,7 @@ class Calls:
             if not free or kind.program is not None:
                 return
             try:
+                known = comparison_record(network, kind)
                 requests, (outcome, graphs) = kind.requests, self._run_example_for_outcome(network, kind)
                 args, options, tensors = kind.example()
                 with how(), names_of_libraries() as names:
@@ -281,7 +282,7 @@ class Calls:
             except Exception as error:
                 if isinstance(error, SlowerProgramError):
                     with suppress(OSError):
-                        comparison_record(network, kind).record_refusal(str(error))
+                        known.record_refusal(str(error))
                 if not isinstance(error, NotCachedError) or kind.builder is not None:
                     self._refuse_program_and_log(network, kind, str(error))
                 return

@@ -218,7 +218,7 @@ class ParameterSlots:
         self.modules = list(named.values())
         # parameters first: their numbers stay in a copy by pickle, in which e3nn's modules share no buffers
         for kind, (path, module) in product(("_parameters", "_buffers"), named.items()):
-            held = vars(module)[kind]
+            held = getattr(module, kind)
             for name, x in held.items():
                 if x is not None:
                     places.setdefault(id(x), []).append((held, name))

@@ -137,7 +137,11 @@ def _find_operand_equal_to_result(node: fx.Node, zeros: set[fx.Node]) -> fx.Node
     first = node.args[0] if node.args else None
     if node.target in _WHOLE and sizes_as_text(node) == sizes_as_text(first):
         return first  # type: ignore[return-value]
-    if node.target in _WRITES_ALL and _has_shape_and_dtype_of(node.args[1], node):
+    if (
+        node.target in _WRITES_ALL
+        and _has_shape_and_dtype_of(node.args[1], node)
+        and node.args[1].meta["val"].device == node.meta["val"].device  # type: ignore[union-attr]
+    ):
         return node.args[1]  # type: ignore[return-value]
     if node.target in _ADDED:
         second = node.args[1]
@@ -224,9 +228,16 @@ def _replace_index_put_by_index_add(graph: fx.Graph, node: fx.Node) -> None:
         if of_rows[1:] != of_into[1:]:  # they may be equal all the same
             rest = [call(_aten.sym_size.int, into, axis) for axis in range(1, len(of_into))]
             rows = call(_aten.expand.default, rows, [-1, *rest])
-        from_end = call(_aten.add.Tensor, at, call(_aten.sym_size.int, into, 0))
-        at = call(_aten.where.self, call(_aten.lt.Scalar, at, 0), from_end, at)
-        node.replace_all_uses_with(call(_aten.index_add.default, into, 0, at, rows))
+        node.replace_all_uses_with(
+            call(_aten.index_add.default, into, 0, insert_index_from_begin(graph, at, into), rows)
+        )
+
+
+def insert_index_from_begin(graph: fx.Graph, at: Any, into: Any) -> fx.Node:
+    """Insert an index whose negative numbers count from the end of ``into``."""
+    call = partial(insert_call, graph)
+    from_end = call(_aten.add.Tensor, at, call(_aten.sym_size.int, into, 0))
+    return call(_aten.where.self, call(_aten.lt.Scalar, at, 0), from_end, at)
 
 
 def _expand_inverse_root(graph: fx.Graph, node: fx.Node) -> None:
@@ -244,12 +255,13 @@ def _expand_addition_to_columns(graph: fx.Graph, node: fx.Node) -> None:
     # x[..., at] += row is x + zeros with the row at these columns, for which all rows share one row
     given: Any = node.args
     x, indices, value = given[:3]
-    if len(given) > 3 or value.target is not _aten.add.Tensor or value.kwargs:
+    if len(given) > 3 or node.kwargs or value.target is not _aten.add.Tensor or value.kwargs:
         return
-    (old, row), (*whole, at), columns = value.args, indices, x.meta["val"].shape[-1]
+    (old, row), at, columns = value.args, indices[-1], x.meta["val"].shape[-1]
     reads_columns = old.target is _aten.index.Tensor and old.args == (x, indices)
-    are_last = not any(whole) and len(indices) == x.meta["val"].dim() and isinstance(columns, int)
-    if not (reads_columns and are_last and isinstance(row, fx.Node) and sizes_as_text(row) == sizes_as_text(at)):
+    if not (reads_columns and isinstance(row, fx.Node) and _is_index_of_columns(indices, x)):
+        return
+    if sizes_as_text(row) != sizes_as_text(at) or row.meta["val"].dtype != x.meta["val"].dtype:
         return
     with graph.inserting_before(node):
         none = insert_call(graph, _aten.new_zeros.default, row, [columns])
@@ -265,25 +277,34 @@ def _expand_gradient_of_columns(graph: fx.Graph, node: fx.Node) -> None:
     if list(map(len, given)) != [3, 4] or node.kwargs or given[1][3] is not True:
         return
     (g, indices, none), (zeros, read_indices, read, _) = given
-    (*whole, at), g, columns = indices, _operand_behind_clones(g), node.meta["val"].shape[-1]
+    g = _operand_behind_clones(g)
     reads_columns = read.target is _aten.index.Tensor and _operand_behind_clones(read.args[0]) is g
     are_zero = none.target in _ZEROS and zeros.target in _ZEROS
     if not (reads_columns and are_zero and indices == read_indices == read.args[1]):
         return
-    sizes = [columns, *at.meta["val"].shape]
-    if any(whole) or len(indices) != node.meta["val"].dim() or not all(type(n) is int for n in sizes):
+    if not _is_index_of_columns(indices, node) or not _has_shape_and_dtype_of(g, node):
         return
-    call = partial(insert_call, graph)
+    call, at = partial(insert_call, graph), indices[-1]
+    count, columns = at.meta["val"].shape[0], node.meta["val"].shape[-1]
     with graph.inserting_before(node):
-        (no, one), (none, once) = (
-            [call(new, g, [n]) for new in (_aten.new_zeros.default, _aten.new_ones.default)] for n in sizes
-        )
+        one_each, no_times = call(_aten.new_ones.default, g, [columns]), call(_aten.new_zeros.default, g, [columns])
+        zeros_at, ones_at = call(_aten.new_zeros.default, g, [count]), call(_aten.new_ones.default, g, [count])
         times = call(
             _aten.add.Tensor,
-            call(_aten.index_put.default, one, [at], none),
-            call(_aten.index_put.default, no, [at], once, True),
+            call(_aten.index_put.default, one_each, [at], zeros_at),
+            call(_aten.index_put.default, no_times, [at], ones_at, True),
         )
         node.replace_all_uses_with(call(_aten.mul.Tensor, g, times))
+
+
+def _is_index_of_columns(indices: Any, matrix: fx.Node) -> bool:
+    # of the last axis alone, by a vector of known length
+    *others, at = indices
+    if any(others) or not isinstance(at, fx.Node) or len(indices) != matrix.meta["val"].dim():
+        return False
+    index, columns = at.meta["val"], matrix.meta["val"].shape[-1]
+    known = index.dim() == 1 and type(index.shape[0]) is int and type(columns) is int
+    return known and index.dtype in (torch.int32, torch.int64)
 
 
 def _operand_behind_clones(x: Any) -> Any:

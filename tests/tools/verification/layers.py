@@ -67,6 +67,11 @@ class Attention(Convolution):
         return weights / (1.0 + weights.new_zeros(nodes).index_add(0, dst, weights)[dst])
 
 
+class Pooling(nn.Module):
+    def forward(self, x: Tensor, src: Tensor, dst: Tensor, weights: Tensor) -> Tensor:
+        return x.new_zeros(3, 4).index_add(0, dst, x[src] * weights)
+
+
 class Bipartite(Convolution):
     """From nodes of one kind to those of another."""
 
@@ -90,6 +95,11 @@ def graphs() -> Given:
     x, src, dst, *rest = edges(nodes=7)
     same = (src < 4) == (dst < 4)
     return x, torch.stack([src, dst])[:, same], *(y[same] for y in rest), (torch.arange(7) >= 4).long()
+
+
+def pooled() -> Given:
+    x, src, dst, _, scalars = edges()
+    return x[:, :4], src, dst % 3, scalars[:, :1]
 
 
 def bipartite() -> Given:
@@ -142,6 +152,9 @@ RIGHT: dict[str, Planted] = {
     "attention, and a norm over a batch": _layer([*ASKED, "batch"], Attention, graphs),
 }
 TOLD: dict[str, Planted] = {
+    "nodes that are pooled by an index": _layer(
+        "permutation", Pooling, pooled, {"irreps_in": [None, None], "irreps_out": [None]}, why="ends of edges"
+    ),
     "nodes of two kinds": _layer("edges", Bipartite, bipartite, OF_BOTH, why="known to be ends of edges"),
     "pairs of no known name": _layer("edges", changed(Paired, summed=_first_rows), pairs, why="say irreps_in={'pairs'"),
 }

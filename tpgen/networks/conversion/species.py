@@ -129,9 +129,9 @@ class SpeciesProduct:
         return [(x if every else x.index_select(1, species)).flatten(1) for x in found]
 
     def _multiply_by_program_groups(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
-        if (
-            not x.dim() == y.dim() == 2 or x.shape[0] != y.shape[0] or y.shape[1] == 1
-        ):  # one column tells no species apart
+        if not x.dim() == y.dim() == 2 or x.shape[0] != y.shape[0]:
+            return None
+        if y.shape[1] == 1:  # which tells no species apart
             return None
         groups = program.groups(y)
         if groups is None or y.requires_grad:

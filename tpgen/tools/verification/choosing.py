@@ -10,7 +10,7 @@ import torch
 from tpgen.networks.trial import is_floating, is_index
 from tpgen.tools.verification import systems
 from tpgen.tools.verification.findings import GotAndExpected, tolerance_of
-from tpgen.tools.verification.indices import EDGES, iterate_kind_assignments, list_possible_index_kinds
+from tpgen.tools.verification.indices import ATOMS, EDGES, iterate_kind_assignments, list_possible_index_kinds
 from tpgen.tools.verification.reading import (
     BATCHES,
     PERIODIC,
@@ -67,21 +67,28 @@ def choose_layer_inputs(
     subject: ModuleUnderTest, arguments: TensorsByName, declared_index_kinds: Mapping[str, str], results: TensorsByName
 ) -> ParsedGraphInputs | str:
     """Choose the parse of a layer without points; a text says why not."""
-    rows = [count_rows(y, subject.result_rule(name)) for name, y in results.items()]
+    of_results = [count_rows(y, subject.result_rule(name)) for name, y in results.items()]
+    why, rows = "", [*of_results]
     rows += [count_rows(x, subject.turns.get(name, INVARIANT)) for name, x in arguments.items() if is_floating(x)]
     for number in dict.fromkeys(n for n in rows if n):
         kinds = _list_candidate_kinds_of_index_arguments(arguments, declared_index_kinds, number)
         places = torch.randn(number, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
         for one in iterate_kind_assignments(kinds):
             parsed = parse_graph_inputs(places, {}, arguments, subject.turns, one)
+            if {*rows} == {number}:  # else it is that of edges
+                why = why or parsed.unclear
             if parsed.edges is None or parsed.unclear or parsed.unrecognized_index_names:
                 continue
             loose = any(is_floating(x) and x.dim() > 1 and not parsed.roles[n] for n, x in arguments.items())
-            said = not loose and all(len(found) == 1 for found in kinds.values())
+            known = {number, parsed.edges.shape[0], parsed.graph.graph_count} & {*of_results}
+            said = known and not loose and all(len(found) == 1 for found in kinds.values())
             if said or _score_parse_by_permutation_equivariance(subject, parsed) == OF_ATOMS + OF_EDGES:
                 return parsed
-    integers = [name for name, x in arguments.items() if is_index(x) and x.numel() > 1]
-    return NO_EDGES.format(name=last_dict_key(integers[0])) if integers else NO_POINTS
+    kinds = _list_candidate_kinds_of_index_arguments(
+        arguments, declared_index_kinds, max((n or 0 for n in rows), default=0)
+    )
+    integers = [last_dict_key(name) for name, found in kinds.items() if ATOMS in found]
+    return why or (NO_EDGES.format(name=integers[0]) if integers else NO_POINTS)
 
 
 def _are_all_edge_indices_recognized(

@@ -69,7 +69,8 @@ class _UsedTensorRecorder(TorchFunctionMode):
         self.ids: set[int] = set()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
-        self.ids |= {id(x) for x in pytree.tree_leaves((args, keywords)) if isinstance(x, Tensor)}
+        if getattr(function, "__name__", "") != "__get__":  # of a dtype, a device and the like
+            self.ids |= {id(x) for x in pytree.tree_leaves((args, keywords)) if isinstance(x, Tensor)}
         return function(*args, **(keywords or {}))
 
 

@@ -45,9 +45,10 @@ from tpgen.tools.verification.subject import (
 )
 from tpgen.tools.verification.systems import call_with_permuted_atoms
 
+_MAYBE_POINTS = ("coordinates", "coords", "xyz")  # where the last axis is of three
 # What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
 KNOWN: dict[str, str | None] = {
-    **dict.fromkeys(("positions", "pos", "coordinates", "coords", "xyz"), "cartesian_points"),
+    **dict.fromkeys(("positions", "pos", *_MAYBE_POINTS), "cartesian_points"),
     **dict.fromkeys(("cell", "shifts", "edge_cell_shift_vectors"), "cartesian_vectors"),
     **dict.fromkeys(("forces", "dipole"), "1o"),
     **dict.fromkeys(("stress", "virials", "virial"), "cartesian_tensors"),
@@ -206,9 +207,9 @@ def _make_transformation_rules_of_inputs_and_results(
         if not is_argument_of_cell_counts(name, arguments)
     }
     turns = _make_transformation_rules(irreps_in, known, floating_inputs, "irreps_in")
-    known_results = _guess_irreps_of_tuple(result_tensors, floating_inputs, turns) | _known_irreps_by_name(
-        result_tensors
-    )
+    known_results = _known_irreps_by_name(result_tensors)
+    if irreps_out is None:
+        known_results = _guess_irreps_of_tuple(result_tensors, floating_inputs, turns) | known_results
     results = _make_transformation_rules(irreps_out, known_results, result_tensors, "irreps_out")
     _check_shapes_fit_transformation_rules(turns, floating_inputs)
     _check_shapes_fit_transformation_rules(results, result_tensors)
@@ -303,7 +304,10 @@ def _collect_floating_tensors_by_name(returned: Any) -> TensorsByName:
 
 
 def _known_irreps_by_name(tensors: TensorsByName) -> dict[str, str | None]:
-    return {name: KNOWN[last_dict_key(name)] for name in tensors if last_dict_key(name) in KNOWN}
+    known = {name: last_dict_key(name) for name in tensors if last_dict_key(name) in KNOWN}
+    return {
+        name: KNOWN[key] for name, key in known.items() if key not in _MAYBE_POINTS or tensors[name].shape[-1:] == (3,)
+    }
 
 
 def _check_shapes_fit_transformation_rules(rules: Mapping[str, TransformationRule], tensors: TensorsByName) -> None:

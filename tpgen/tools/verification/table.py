@@ -151,10 +151,10 @@ LAWS: dict[str, Law] = {
         "edges in another order give results in it", masks.compare_edges_and_masks, "edges"
     ),
     "images": _make_law_for_graph_networks(
-        "a point's image in another cell is as good", systems.compare_moved_images, "cell"
+        "a point's image in another cell is as good", systems.compare_moved_images, "points", "cell"
     ),
     "basis": _make_law_for_graph_networks(
-        "the same lattice by other vectors is as good", systems.compare_lattice_bases, "plane"
+        "the same lattice by other vectors is as good", systems.compare_lattice_bases, "points", "plane"
     ),
     "copies": _make_law_for_graph_networks(
         "two of everything have twice the energy", several.compare_copies_of_system, "points"

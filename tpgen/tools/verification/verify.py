@@ -73,7 +73,8 @@ BY_PLACE = (
     "compiled",
     "history",
 )
-IN_EVALUATION = "in evaluation: calls in training draw random numbers, or normalise by all rows"
+IN_EVALUATION = "in evaluation: calls in training draw random numbers"
+OF_STATISTICS = "in evaluation: calls in training normalise by rows of all graphs"
 ELSEWHERE = "results follow random numbers, of which the law `repeated` tells: under this one they stand elsewhere"
 REMEMBERS = "history is broken: other rows may follow from it"
 WITHOUT_SPLINES = "of the network without splines, which are for inference"
@@ -118,7 +119,7 @@ class Verification(Shown):
         return tuple(dict.fromkeys(f.law for f in self.findings if f.law not in compared))
 
     @property
-    def _compared_in_part(self) -> tuple[str, ...]:
+    def _remarked(self) -> tuple[str, ...]:
         partly = (f.law for f in self.findings if f.status == NOT_COMPARED and f.law not in self.not_compared)
         return tuple(dict.fromkeys(partly))
 
@@ -133,7 +134,7 @@ class Verification(Shown):
         parts = (
             ("; not compared, and so not passed: ", self._asked_not_compared),
             ("; not compared: ", rest),
-            ("; not compared in part: ", self._compared_in_part),
+            ("; see what is said of ", self._remarked),
         )
         held = "every law that was compared holds" if self.not_compared else "every law holds"
         return held + "".join(f"{said}{', '.join(names)}" for said, names in parts if names)
@@ -327,13 +328,12 @@ def _compare_and_judge_law(
         tolerance = max(tolerance, find_largest_spline_error(subject.module))
     if why := law.lacks(subject):
         return [LawFinding(law_name, "", NOT_COMPARED, why=why)]
-    if (law_name in BY_PLACE and is_random_in_training_alone(subject)) or (
-        law_name == "batch" and subject.module.training and has_running_statistics(subject.module)
-    ):
-        return [
-            replace(f, why=f.why or IN_EVALUATION)
-            for f in _compare_and_judge_law(law_name, law, subject.with_copy_in_evaluation_mode())
-        ]
+    if why := _reason_to_compare_in_evaluation(law_name, subject):
+        try:
+            calm = subject.with_copy_in_evaluation_mode()
+        except Exception as error:  # as of a network that cannot be copied
+            return [LawFinding(law_name, "", NOT_COMPARED, why=str(error))]
+        return [replace(f, why=f.why or why) for f in _compare_and_judge_law(law_name, law, calm)]
     try:
         with disable_splines(subject.module) if by_nets else nullcontext():
             outcomes: Mapping[str, Any] = law.compare(_copy_module_as_is_in_float64(subject) if by_nets else subject)
@@ -357,6 +357,14 @@ def _compare_and_judge_law(
             again = _compare_and_judge_law(law_name, law, subject, norms_by_formula=True)
         return found if any(f.status == FAILED for f in again) else [replace(f, why=OF_TORCH) for f in again]
     return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
+
+
+def _reason_to_compare_in_evaluation(law_name: str, subject: ModuleUnderTest) -> str:
+    if law_name in BY_PLACE and is_random_in_training_alone(subject):
+        return IN_EVALUATION
+    if law_name == "batch" and subject.module.training and has_running_statistics(subject.module):
+        return OF_STATISTICS
+    return ""
 
 
 def _is_float32_rounding(finding: LawFinding) -> bool:
