@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.served import Field, given, kind_of
@@ -84,3 +86,10 @@ def test_a_slower_program_is_refused_at_once_next_time(
 
 def _refuse(*_of: object) -> None:
     raise SlowerProgramError("a long time")
+
+
+def test_a_scripted_module_has_a_record(kind: CallKind) -> None:
+    """The class of a scripted module raises where its ``forward`` is asked for."""
+    networks = [nn.Sequential(torch.jit.script(nn.Linear(3, n))) for n in (3, 3, 4)]
+    first, same, other = (program_record(each, kind) for each in networks)
+    assert first == same != other

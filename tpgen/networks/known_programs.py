@@ -5,6 +5,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Iterable
 from contextlib import suppress
+from inspect import getattr_static
 from itertools import chain
 from types import CodeType
 
@@ -33,7 +34,7 @@ def program_record(network: nn.Module, kind: CallKind) -> Entry:
 def _describe_module(module: nn.Module) -> str:
     # its class, code, and plain attributes
     plain = {name: x for name, x in vars(module).items() if isinstance(x, (bool, int, float, str))}
-    code = getattr(type(module).forward, "__code__", None)
+    code = getattr(getattr_static(type(module), "forward", None), "__code__", None)  # scripted ones raise
     text = key_of(marshal.dumps(code).hex()) if isinstance(code, CodeType) else ""
     return f"{type(module).__module__}.{type(module).__qualname__} {text} {sorted(plain.items())}"
 
