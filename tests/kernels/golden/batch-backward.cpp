@@ -1,7 +1,7 @@
 // batch schedule: tiles of 4 rows, 4 lanes of float64
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens x1, x2, w
-// prelude a300df57f491
+// prelude 5a490909f003
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2, num* P, num* D, const num* weights, num* a_w) {
   for (int u0 = 0; u0 < 2; u0 += 2) {

@@ -1,7 +1,7 @@
 // batch schedule: tiles of 8 rows, 8 lanes of bfloat16
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens out with x1 @ src, out @ dst
-// prelude 76b64593de49
+// prelude 8dee32c7c1de
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
   for (int u0 = 0; u0 < 2; u0 += 2) {

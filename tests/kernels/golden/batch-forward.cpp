@@ -2,7 +2,7 @@
 //   path 0: 1x0e x 2x1o -> 2x1o (uvw); matrix products, 3 non-zeros
 //   path 1: 2x1o x 2x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens out
-// prelude 522646cf143e
+// prelude 5494c81c7a37
 // path 0: 1x0e x 2x1o -> 2x1o (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
   for (int u0 = 0; u0 < 1; u0 += 1) {

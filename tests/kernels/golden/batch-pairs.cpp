@@ -3,7 +3,7 @@
 //   path 1: 4x1o x 4x1o -> 3x1e (u<vw); matrix products, 6 non-zeros
 //   path 2: 4x1o x 4x1o -> 2x0e (uuw); matrix products, 3 non-zeros
 // opens w
-// prelude a300df57f491
+// prelude 5a490909f003
 // path 0: 4x1o x 4x1o -> 6x0e (uvu<v)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w) {
   static const int pair_a[] = {0, 0, 0, 1, 1, 2};

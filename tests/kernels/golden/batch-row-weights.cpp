@@ -1,7 +1,7 @@
 // batch schedule: tiles of 16 rows, 16 lanes of float32
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens w
-// prelude 522646cf143e
+// prelude 5494c81c7a37
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w, real* const* q_w) {
   for (int u0 = 0; u0 < 2; u0 += 2) {

@@ -1,7 +1,7 @@
 // channel schedule: 4 lanes of float64, 0 tables
 //   path 0: 16x1o x 16x1o -> 16x1e (uuu); x1[16], x2[16], out[16]; 6 non-zeros
 // opens x1
-// prelude 6d1681c7c4f8
+// prelude de754c8b6d65
 static void tabulate(int n, num* T) {
 }
 static void row(const real* x2, const real* w, const real* out, real* d_x1) {

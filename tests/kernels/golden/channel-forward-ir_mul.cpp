@@ -1,8 +1,8 @@
 --- channel-forward
 +++ this
 @@ -5 +5 @@
--// prelude 413564619554
-+// prelude d1fd29122cf3
+-// prelude c5f32ff1a758
++// prelude a86df82230c5
 @@ -13 +13 @@
 -    const num* x = t_x2 + (1 + v * 3) * W;
 +    const num* x = t_x2 + (1 + v * 1) * W;

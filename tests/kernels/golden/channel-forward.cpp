@@ -2,7 +2,7 @@
 //   path 0: 16x1o x 1x1o -> 16x0e (uvu); x1[16] staged, w[16], out[16]; 3 non-zeros
 //   path 1: 16x1o x 1x0e -> 16x1o (uvu); x1[16] staged, w[16], out[16]; 3 non-zeros
 // opens out
-// prelude 413564619554
+// prelude c5f32ff1a758
 static void tabulate(int n, num* T, const real* const* p_x2, num* t_x2) {
   for (int r = 0; r < W; ++r) {
     for (int e = 0; e < 1; ++e) t_x2[e * W + r] = r < n ? widen(p_x2[r][e]) : 0;

@@ -3,7 +3,7 @@
 //   path 1: 16x1o x 16x1o -> 16x1e (uvv); 6 non-zeros
 //   path 2: 16x1o x 16x1o -> 16x1e (uvu); 6 non-zeros
 // opens out
-// prelude 522646cf143e
+// prelude 5494c81c7a37
 // path 0: 16x1o x 16x1o -> 256x0e (uvuv)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, const num* weights) {
   for (int u = 0; u < 16; ++u) {

@@ -2,7 +2,7 @@
 //   path 0: 6x1o x 1x1o -> 6x0e (uvu); x1[6] staged, w[6] staged, out[6] staged; 3 non-zeros
 //   path 1: 20x0e x 1x1o -> 20x1o (uvu); x1[20] staged, w[20] staged, out[20] staged; 3 non-zeros
 // opens out
-// prelude f15ca25cff87
+// prelude f3006f326a62
 static void tabulate(int n, num* T, const real* const* p_x2, num* t_x2) {
   for (int r = 0; r < W; ++r) {
     for (int e = 0; e < 3; ++e) t_x2[e * W + r] = r < n ? widen(p_x2[r][e]) : 0;

@@ -7,8 +7,8 @@
 -//   path 1: 20x0e x 1x1o -> 20x1o (uvu); x1[20] staged, w[20] staged, out[20] staged; 3 non-zeros
 +//   path 1: 20x0e x 1x1o -> 20x1o (uvu); x1[20], w[20], out[20]; 3 non-zeros
 @@ -5 +5 @@
--// prelude f15ca25cff87
-+// prelude 7c631c46425e
+-// prelude f3006f326a62
++// prelude 924619fe58a7
 @@ -35 +34,0 @@
 -  stage<1, 20, 1>(x1 + 0, s_x1 + 24);
 @@ -37 +35,0 @@

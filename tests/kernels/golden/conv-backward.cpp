@@ -1,7 +1,7 @@
 // channel schedule: 4 lanes of float64, 1 tables
 //   path 0: 16x1o x 1x1o -> 16x0e (uvu); x1[16], w[16], out[16]; 3 non-zeros
 // opens x1, x2, w with x1 @ src, out @ dst
-// prelude 6d1681c7c4f8
+// prelude de754c8b6d65
 static void tabulate(int n, num* T, const real* const* p_x2, num* t_x2) {
   for (int r = 0; r < W; ++r) {
     for (int e = 0; e < 3; ++e) t_x2[e * W + r] = r < n ? widen(p_x2[r][e]) : 0;

@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens x1, w
-// prelude 0d3802b546bb
+// prelude 241822da826d
 // matrices.h
 static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, const num* weights, num* a_w, num* s_x1, num* s_out, num* a_x1) {
   for (i64 r = 0; r < n; ++r) stage<3, 6, 1>(p_x1 + r * 34 + 16, s_x1 + 0 * (i64)R + r * 24);

@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens x1, w with w @ element
-// prelude 1297f19ae9a3
+// prelude 54f388e70730
 // matrices.h
 static void tile(int n, const i64* at, const real* p_x1, const real* p_out, real* q_x1, num* a_w, bool fresh, num* s_x1, num* s_out, num* a_x1, num* weights) {
   for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + at[r] * 34 + 0, s_x1 + 0 * (i64)R + r * 16);

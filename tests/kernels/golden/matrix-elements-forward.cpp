@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens out with w @ element
-// prelude bb1777fd43a2
+// prelude 0fc9a0f4ea6b
 // matrices.h
 static void tile(int n, const i64* at, const real* p_x1, real* q_out, num* s_x1, num* a_out, num* weights) {
   for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + at[r] * 34 + 0, s_x1 + 0 * (i64)R + r * 16);

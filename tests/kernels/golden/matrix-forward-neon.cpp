@@ -4,8 +4,8 @@
 -// matrix schedule: tiles of 96 rows, 16 lanes of float32
 +// matrix schedule: tiles of 96 rows, 4 lanes of float32
 @@ -5 +5 @@
--// prelude bb1777fd43a2
-+// prelude 89c6e2b74342
+-// prelude 0fc9a0f4ea6b
++// prelude c8cc1d97de07
 @@ -8 +8 @@
 -  for (i64 r = 0; r < n; ++r) stage<1, 6, 3>(p_x1 + r * 34 + 16, s_x1 + 0 * (i64)R + r * 48);
 +  for (i64 r = 0; r < n; ++r) stage<1, 6, 3>(p_x1 + r * 34 + 16, s_x1 + 0 * (i64)R + r * 24);

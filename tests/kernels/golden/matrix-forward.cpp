@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens out
-// prelude bb1777fd43a2
+// prelude 0fc9a0f4ea6b
 // matrices.h
 static void tile(int n, const real* p_x1, real* q_out, const num* weights, num* s_x1, num* a_out) {
   for (i64 r = 0; r < n; ++r) stage<1, 6, 3>(p_x1 + r * 34 + 16, s_x1 + 0 * (i64)R + r * 48);

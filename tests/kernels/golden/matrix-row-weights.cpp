@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens x1, w, out
-// prelude a6ae6bba50ae
+// prelude c186879c4775
 // matrices.h
 static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, real* q_out, const real* p_w, real* q_w, num* s_x1, num* s_out, num* a_x1, num* a_out, num* s_w) {
   for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + r * 34 + 0, s_x1 + 0 * (i64)R + r * 16);

@@ -8,7 +8,7 @@
 // a x b x v -> out[0] 1x0e | 1 paths, 3 entries, independent couplings
 // y x y -> out[0] 1x0e | 1 paths, 3 entries, independent couplings
 // a b y u v -> out
-// prelude 8cada4393721
+// prelude 170ae0ff3397
 // indices.h
 // order.h
 // tasks.h

@@ -5,7 +5,7 @@
 // x x x x w0_2 -> out[0] 1x0e | 1 paths, 3 entries, chained couplings
 // x x w1_1 -> out[1] 1x1o | 1 paths, 3 entries, chained couplings
 // x w0_2 w1_1 -> out
-// prelude 966394caed3b
+// prelude 9b559c3c178a
 // indices.h
 // order.h
 // tasks.h

@@ -14,10 +14,12 @@ static bool is_shared(i64 tasks, i64 work, i64 least) {
   const i64 threads = omp_get_max_threads();
   return work > 4 * threads * least || threads <= omp_get_num_procs();
 }
+static i64 threads_for(i64 work, i64 least) { return is_shared(2, work, least) ? omp_get_max_threads() : 1; }
 template <class F> static void run_here(void* f) { F mine = *(F*)f; mine(); }
 template <class F> static void on_threads(i64 tasks, i64 work, i64 least, F f) {
   if (is_shared(tasks, work, least)) GOMP_parallel(run_here<F>, &f, 0, 0); else run_here<F>(&f);
 }
 #else
+static i64 threads_for(i64, i64) { return 1; }
 template <class F> static void on_threads(i64, i64, i64, F f) { f(); }
 #endif

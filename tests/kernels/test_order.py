@@ -1,0 +1,66 @@
+"""Rows are sorted by owner as numpy sorts them, by one thread and by parts on several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.test_products import on_threads
+from tests.machine import needs_compiler
+from tpgen.kernels.build import build
+from tpgen.kernels.cpp.generate import ENTRY
+from tpgen.kernels.cpp.prelude import header_text
+
+pytestmark = needs_compiler
+MOST_OF_ONE_THREAD = 131_072  # rows
+
+
+@pytest.fixture(scope="module")
+def sort() -> Callable[..., int]:
+    """An entry that checks an index and sorts rows by it; 0 if a number is out of range, else the number of parts."""
+    headers = "\n".join(header_text(name) for name in ("threads", "system", "indices", "order"))
+    body = f"""typedef long long i64;
+{headers}
+extern "C" __attribute__((visibility("default")))
+int {ENTRY}(void* at, void* first, void* order, i64 rows, i64 owners, i64 how) {{
+  const RowIndex index = {{at, owners, how}};
+  if (!inside(index, rows, owners)) return 0;
+  sort_rows(index, rows, owners, (i64*)first, (i64*)order);
+  return threads_for(rows, ROWS);
+}}
+"""
+    return build.load_kernel(body, numbers=3)
+
+
+def compute_order(sort: Callable[..., int], index: Tensor, owners: int) -> tuple[list[Tensor], int]:
+    first, order = torch.full((owners + 1,), -1), torch.full((len(index),), -1)
+    narrow = 2 * (index.dtype == torch.int32)
+    done = sort(index.data_ptr(), first.data_ptr(), order.data_ptr(), len(index), owners, narrow)
+    return [first, order], done
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("owners", [1, 7, 5_000, MOST_OF_ONE_THREAD + 5])
+@pytest.mark.parametrize("rows", [0, 1, 999, MOST_OF_ONE_THREAD, MOST_OF_ONE_THREAD + 1, 13 * MOST_OF_ONE_THREAD])
+def test_rows_are_in_order(rows: int, owners: int, dtype: torch.dtype, sort: Callable[..., int]) -> None:
+    """Three threads share a core of two, so they begin later."""
+    index = torch.randint(owners, (rows,), generator=torch.Generator().manual_seed(rows)).to(dtype)
+    wanted = [torch.bincount(index, minlength=owners).cumsum(0), torch.sort(index, stable=True).indices]
+    for threads in (1, 2, 3):
+        (first, order), done = on_threads(threads, lambda: compute_order(sort, index, owners))
+        assert first[0] == 0
+        assert torch.equal(first[1:], wanted[0])
+        assert torch.equal(order, wanted[1])
+        assert (done > 1) == (threads > 1 and rows > MOST_OF_ONE_THREAD) or threads > 2
+
+
+@pytest.mark.parametrize("rows", [5, MOST_OF_ONE_THREAD + 1])
+@pytest.mark.parametrize("wrong", [-1, 7, -(2**31), 2**31 - 1])
+def test_a_number_out_of_range_is_found(wrong: int, rows: int, sort: Callable[..., int]) -> None:
+    for place in (0, rows // 2, rows - 1):
+        index = torch.zeros(rows, dtype=torch.int64)
+        index[place] = wrong
+        assert on_threads(2, lambda index=index: compute_order(sort, index, 7))[1] == 0
