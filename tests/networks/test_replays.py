@@ -211,7 +211,7 @@ def test_programs_on_a_gpu_are_built_in_this_process(
     monkeypatch.setattr(served.Calls, "_build_and_check_program", lambda *_: built.append("here"))
     monkeypatch.setattr(served.Calls, "_build_in_background", lambda *_: built.append("beside"))
     monkeypatch.setattr(served, "program_record", lambda *_: None)
-    monkeypatch.setattr(served, "comparison_record", lambda *_: SimpleNamespace(read_refusal=lambda: None))
+    monkeypatch.setattr(served, "comparison_record", lambda *_: SimpleNamespace(read_refusal=lambda _: None))
     monkeypatch.setattr(served, "are_libraries_cached", lambda _: False)
     kind: Any = SimpleNamespace(tensors=[SimpleNamespace(is_cuda=on_gpu)], seconds=0.01, program=None, refused="")
     network = Field()

@@ -19,6 +19,8 @@ from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.build.trust import read_private_file
 from tpgen.networks.kinds import CallKind
 
+WEEK = 7 * 86_400  # seconds, for which a refusal holds: the machine may have been busy
+
 
 def program_record(network: nn.Module, kind: CallKind) -> Entry:
     """Cache entry that names the libraries of a network's program."""

@@ -30,7 +30,13 @@ from tpgen.networks.gate import Gate
 from tpgen.networks.gradients import BackwardPass, ServedCall
 from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import CallKind
-from tpgen.networks.known_programs import are_libraries_cached, comparison_record, program_record, record_libraries
+from tpgen.networks.known_programs import (
+    WEEK,
+    are_libraries_cached,
+    comparison_record,
+    program_record,
+    record_libraries,
+)
 from tpgen.networks.libraries import NotCachedError, names_of_libraries, only_cached
 from tpgen.networks.outcome import (
     LeavesWithGraphs,
@@ -233,7 +239,7 @@ class Calls:
         elif on_gpu((*network.parameters(), *kind.tensors)):  # which is traced alone, within seconds
             self._announce_once(_BUILDS.format("traces", type(network).__name__, "once"))
             self._build_and_check_program(network, kind)
-        elif known := comparison_record(network, kind).read_refusal():
+        elif known := comparison_record(network, kind).read_refusal(WEEK):
             self._refuse_program_and_log(network, kind, f"{known[0]}, in an earlier process")
         else:
             if are_libraries_cached(program_record(network, kind)):

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
+from time import time
 from typing import TypeVar
 
 from filelock import FileLock, Timeout
@@ -89,10 +91,13 @@ class Entry:
     def record_refusal(self, message: str, reason: str = "") -> None:
         write_atomically(self.file_with_suffix(_REFUSAL), f"{reason}\n{message}")
 
-    def read_refusal(self) -> tuple[str, str] | None:
-        """Message and reason of a recorded failure, or None."""
+    def read_refusal(self, holds_s: float = inf) -> tuple[str, str] | None:
+        """Message and reason of a failure recorded within so many seconds, or None."""
+        file = self.file_with_suffix(_REFUSAL)
         with suppress(OSError):
-            reason, _, message = read_private_file(self.file_with_suffix(_REFUSAL)).decode("utf-8", "replace").partition("\n")
+            if time() - file.stat().st_mtime > holds_s:
+                return None
+            reason, _, message = read_private_file(file).decode("utf-8", "replace").partition("\n")
             return message, reason
         return None
 
