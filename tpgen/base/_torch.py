@@ -135,6 +135,10 @@ NAMES: dict[str, Private] = {
     "CppScheduling": Private(
         "torch._inductor.codegen.cpp", "CppScheduling", _REPORTS, "comments of Inductor's alone name origins"
     ),
+    "realize": Private(
+        "torch._inductor.test_operators", "torch.ops._inductor_test.realize.default", _STEP,
+        "values of parameters alone are computed for each row",
+    ),
     "kernel_metadata": Private("torch._inductor.utils", "get_kernel_metadata", _REPORTS, "the same"),
     "inductor_graph": Private("torch._inductor.virtualized", "V", f"{_REPORTS}, {_STEP}", "the same"),
 }  # fmt: skip

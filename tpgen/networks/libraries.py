@@ -22,6 +22,7 @@ from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.build.processor import cpu_features
 from tpgen.networks.edges import fuse_gathers_and_sums, write_wide_sums_as_library_calls
+from tpgen.networks.loops import write_vector_loops
 from tpgen.networks.named import call_kernels_by_number
 from tpgen.networks.packages import THREADS, conditions_of, write_traced
 from tpgen.networks.products import replace_matrix_products_by_kernels
@@ -76,6 +77,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
     fuse_gathers_and_sums(graph.graph)
     replace_matrix_products_by_kernels(graph.graph)
     write_wide_sums_as_library_calls(graph.graph)
+    write_vector_loops(graph.graph)
     call_kernels_by_number(graph.graph)
     graph.recompile()
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes

@@ -27,6 +27,7 @@ _LINEAR = {  # in its first operand
     *(_aten.select.int, _aten.index_select.default, _aten.index.Tensor, _aten.detach.default, _aten.clone.default),
     *(_aten.neg.default, _aten.sum.default, _aten.sum.dim_IntList, _aten.mul.Scalar),
 }
+_WITHOUT_EFFECT_OF_ONE = {_aten.pow.Tensor_Scalar, _aten.mul.Scalar, _aten.div.Scalar}
 _WRITES_ALL = {_aten.copy.default, _aten.slice_scatter.default}  # if the second operand is as large
 _INVERSE_ROOTS = (-0.5, -1.5, -2.5)  # exponents: that of an inverse root, and of two derivatives
 _FEW = 4  # columns of matrices that a product by a row is written for as a sum
@@ -136,6 +137,8 @@ def _is_always_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
 def _find_operand_equal_to_result(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
     first = node.args[0] if node.args else None
     if node.target in _WHOLE and sizes_as_text(node) == sizes_as_text(first):
+        return first  # type: ignore[return-value]
+    if node.target in _WITHOUT_EFFECT_OF_ONE and node.args[1] == 1 and _has_shape_and_dtype_of(first, node):
         return first  # type: ignore[return-value]
     if (
         node.target in _WRITES_ALL
