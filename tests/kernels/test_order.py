@@ -29,7 +29,8 @@ int {ENTRY}(void* at, void* first, void* order, i64 rows, i64 owners, i64 how) {
   const RowIndex index = {{at, owners, how}};
   if (!inside(index, rows, owners)) return 0;
   sort_rows(index, rows, owners, (i64*)first, (i64*)order);
-  return threads_for(rows, ROWS);
+  const i64 parts = parts_for(rows, owners);
+  return parts > 1 ? parts : 1;
 }}
 """
     return build.load_kernel(body, numbers=3)
@@ -54,13 +55,25 @@ def test_rows_are_in_order(rows: int, owners: int, dtype: torch.dtype, sort: Cal
         assert first[0] == 0
         assert torch.equal(first[1:], wanted[0])
         assert torch.equal(order, wanted[1])
-        assert (done > 1) == (threads > 1 and rows > MOST_OF_ONE_THREAD) or threads > 2
+        by_parts = rows > MOST_OF_ONE_THREAD and rows // (4 * (owners + 1)) > 1
+        assert done == (threads if by_parts and threads < 3 else done if by_parts else 1)
 
 
+@pytest.mark.parametrize("rows", [0, MOST_OF_ONE_THREAD + 1])
+def test_rows_of_one_owner_or_of_none(rows: int, sort: Callable[..., int]) -> None:
+    owners = 7 if rows else 0
+    (first, order), _ = on_threads(2, lambda: compute_order(sort, torch.full((rows,), 3), owners))
+    assert torch.equal(order, torch.arange(rows))
+    assert first.tolist() == ([0] * 4 + [rows] * 4 if rows else [0])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
 @pytest.mark.parametrize("rows", [5, MOST_OF_ONE_THREAD + 1])
-@pytest.mark.parametrize("wrong", [-1, 7, -(2**31), 2**31 - 1])
-def test_a_number_out_of_range_is_found(wrong: int, rows: int, sort: Callable[..., int]) -> None:
+@pytest.mark.parametrize("wrong", [-1, 7, -(2**31), 2**31 - 1, 2**32 + 3])
+def test_a_number_out_of_range_is_found(wrong: int, rows: int, dtype: torch.dtype, sort: Callable[..., int]) -> None:
+    if dtype == torch.int32 and wrong > 2**31:
+        return
     for place in (0, rows // 2, rows - 1):
-        index = torch.zeros(rows, dtype=torch.int64)
+        index = torch.zeros(rows, dtype=dtype)
         index[place] = wrong
         assert on_threads(2, lambda index=index: compute_order(sort, index, 7))[1] == 0

@@ -30,12 +30,39 @@ def outer_axes(x: Tensor, w: Tensor) -> Tensor:
     return x[:, :4] * w.exp().expand(x.shape[0], 4).neg().unsqueeze(1).sum(1)
 
 
+def viewed_expansion(x: Tensor, w: Tensor) -> Tensor:
+    """A view that merges axes needs the numbers, not their expansion."""
+    return (w.abs().view(1, 4, 1).expand(x.shape[0], 4, 3) * 2).reshape(-1, 12) * x
+
+
+def returned_expansion(x: Tensor, w: Tensor) -> Tensor:
+    return -w.unsqueeze(0).expand(x.shape[0], 4)
+
+
+def expansion_by_itself(x: Tensor, w: Tensor) -> Tensor:
+    each = w.unsqueeze(0).expand(x.shape[0], 4)
+    return torch.cat([each * each, each - each * 2, x], 1)
+
+
+def components_alone(x: Tensor, w: Tensor) -> Tensor:
+    """An expansion of rows."""
+    squares = x.view(-1, 4, 3).square().sum(-1, keepdim=True).expand(-1, 4, 3)
+    return (squares * 2).reshape(-1, 12) * w.sum()
+
+
 def sums(x: Tensor, w: Tensor) -> Tensor:
     return (x.view(-1, 4, 3).sum((0, 2)) + x.view(-1, 4, 3).sum([-3, -1], keepdim=True).flatten()) * w
 
 
 def other_sums(x: Tensor, w: Tensor) -> Tensor:
-    return x.view(-1, 4, 3).sum((0, 1)).sum() + x.sum((0, 1)) + x.view(4, -1, 3).sum((0, 2)).sum() * w
+    part = x.view(-1, 4, 3).sum((0, 1)).sum() + x.sum((0, 1)) + x.view(4, -1, 3).sum((0, 2)).sum()
+    return (part + aten.sum.dim_IntList(x, None) + part.sum(0)) * w
+
+
+def half_sums(x: Tensor, w: Tensor) -> Tensor:
+    """Sums of columns would be infinite."""
+    cancels = torch.tensor([2e4, -2e4, 0] * 4, dtype=torch.float16) * (x > 1e9).logical_not()
+    return cancels.view(-1, 4, 3).sum((0, 2)).float() * w
 
 
 def padded(x: Tensor, begin: int, end: int, columns: int = 12) -> Tensor:
@@ -54,6 +81,15 @@ def slices_with_a_gap(x: Tensor, w: Tensor) -> Tensor:
 
 def slices_that_overlap(x: Tensor, w: Tensor) -> Tensor:
     return padded(x, 0, 7) + padded(x, 5, 12) + w.sum()
+
+
+def empty_slice(x: Tensor, w: Tensor) -> Tensor:
+    return padded(x, 3, 3) + padded(x, 0, 3) + padded(x, 3, 12) + w.sum()
+
+
+def slice_read_twice(x: Tensor, w: Tensor) -> Tensor:
+    first = padded(x, 0, 7)
+    return (first + padded(x, 7, 12)) * first * w.sum()
 
 
 def equal_slices(x: Tensor, w: Tensor) -> Tensor:
@@ -79,6 +115,10 @@ def read_partial_sum(x: Tensor, w: Tensor) -> Tensor:
     return (part + padded(x, 7, 12)) * part * w.sum()
 
 
+def in_scaled_sum(x: Tensor, w: Tensor) -> Tensor:
+    return torch.add(padded(x, 0, 7) + padded(x, 7, 12), w.sum(), alpha=2)
+
+
 def scaled_sum(x: Tensor, w: Tensor) -> Tensor:
     return torch.add(padded(x, 0, 7), padded(x, 7, 12), alpha=2) * w.sum()
 
@@ -88,10 +128,14 @@ REWRITTEN: dict[Function, list[object]] = {
     outer_axes: [aten.sum.dim_IntList],
     sums: [aten.sum.dim_IntList] * 4,
     slices: [aten.cat.default],
+    in_scaled_sum: [aten.cat.default],
+    viewed_expansion: [],
+    returned_expansion: [],
 }
 KEPT = (
     *(other_sums, slices_with_a_gap, slices_that_overlap, equal_slices, slices_of_steps, slices_of_two_axes),
-    *(slices_of_rows, read_partial_sum, scaled_sum),
+    *(slices_of_rows, read_partial_sum, scaled_sum, empty_slice, slice_read_twice, half_sums, components_alone),
+    *(expansion_by_itself,),
 )
 WATCHED = (aten.sum.dim_IntList, aten.cat.default, aten.slice_backward.default)
 
@@ -111,7 +155,9 @@ def rewritten(function: Function) -> tuple[fx.GraphModule, list[object], list[ob
     for rows in (5, 8, 1):
         x = torch.randn(rows)
         (found,) = graph(*((columns, w, x)[n] for n in part.takes))
-        torch.testing.assert_close(found, function(x.unsqueeze(1) * columns, w))
+        wanted = function(x.unsqueeze(1) * columns, w)
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+        assert found.is_contiguous() == wanted.is_contiguous()
     return graph, before, [node.target for node in graph.graph.nodes]
 
 

@@ -39,6 +39,16 @@ def padded(x: Tensor, cell: Tensor) -> Tensor:
     return x + aten.slice_backward(x[:, :0], [5, 3], 1, 0, 0, 1) + cell.sum()
 
 
+def by_ones(x: Tensor, cell: Tensor) -> Tensor:
+    return aten.div.Scalar(aten.mul.Scalar((x * 1 / 1.0).pow(1.0), 1.0), 1) @ cell
+
+
+def integers_by_ones(x: Tensor, cell: Tensor) -> Tensor:
+    """Quotients and powers that become floating, and a factor of one number for each row."""
+    whole = x.long()
+    return aten.div.Scalar(whole, 1) + whole.pow(1.0) + whole / 1 + cell[0] * torch.ones(3)
+
+
 def widened(x: Tensor, cell: Tensor) -> Tensor:
     """Sums with zeros that are more than an operand: of other sizes, of another dtype."""
     return (x[:1] + torch.zeros(5, 3)) + (cell + torch.zeros(3, 3, dtype=torch.float64)).sum()
@@ -64,6 +74,7 @@ def targets(graph: fx.Graph) -> list[Any]:
         (strained, [aten.mm.default]),
         (whole, [aten.select.int, aten.add.Tensor]),
         (padded, [aten.sum.default, aten.add.Tensor]),
+        (by_ones, [aten.mm.default]),
     ],
 )
 def test_zeros_and_slices_of_all_are_left_out(function: Callable[[Tensor, Tensor], Tensor], left: list[Any]) -> None:
@@ -74,7 +85,7 @@ def test_zeros_and_slices_of_all_are_left_out(function: Callable[[Tensor, Tensor
     torch.testing.assert_close(made(x, cell), function(x, cell), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("function", [widened, subtracted])
+@pytest.mark.parametrize("function", [widened, subtracted, integers_by_ones])
 def test_zeros_that_change_sizes_dtypes_or_signs_stay(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     made, x, cell = traced(function)
     before = targets(made.graph)

@@ -12,22 +12,27 @@ from tpgen.base import _torch
 from tpgen.networks.simplify import insert_call, sizes_as_text
 
 _aten = torch.ops.aten
-_OF_NUMBERS = (_aten.div.Scalar, _aten.mul.Scalar, _aten.add.Scalar, _aten.sub.Scalar, _aten.rsub.Scalar)
-_ELEMENTWISE = {  # of a tensor, and of numbers
-    *(_aten.div.Tensor, _aten.mul.Tensor, _aten.sub.Tensor, *_OF_NUMBERS),
-    *(_aten.neg.default, _aten.pow.Tensor_Scalar, _aten.rsqrt.default, _aten.sqrt.default),
+_EXACT = (torch.float32, torch.float64)  # dtypes in which two sums round as one does
+_ELEMENTWISE = (  # of a tensor and numbers
+    *(_aten.div.Tensor, _aten.mul.Tensor, _aten.sub.Tensor, _aten.div.Scalar, _aten.mul.Scalar, _aten.add.Scalar),
+    *(_aten.sub.Scalar, _aten.rsub.Scalar, _aten.neg.default, _aten.pow.Tensor_Scalar, _aten.rsqrt.default),
+)
+_VIEWS = {
+    *(_aten.view.default, _aten._unsafe_view.default, _aten.unsqueeze.default, _aten.squeeze.dim),
+    *(_aten.expand.default, _aten.permute.default, _aten.transpose.int, _aten.t.default),
+    *(_aten.slice.Tensor, _aten.select.int),
 }
 
 
 def write_vector_loops(graph: fx.Graph) -> None:
-    """Rewrite broadcasts, sums over rows and sums of slices.
+    """Rewrite what Inductor computes number by number, or again for each row.
 
-    Expanded values are computed before they are expanded; a value of parameters alone is computed once, not for each
-    row.  Sums over rows and components are two sums.  Sums of columns written into zeros are a concatenation.
+    A value of parameters alone is computed once, before rows expand the value.  A sum over rows and components sums
+    rows first.  Slices that are written into zeros and added become one concatenation.
     """
     for node in list(graph.nodes):
         rule = _RULES.get(node.target)
-        if rule is not None and isinstance(node.meta.get("val"), Tensor):
+        if rule is not None and not node.kwargs and isinstance(node.meta.get("val"), Tensor):
             with graph.inserting_before(node):
                 new = rule(graph, node)
             if new is not None:
@@ -37,38 +42,53 @@ def write_vector_loops(graph: fx.Graph) -> None:
 
 
 def _expand_later(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
-    # f(expand(x)) is expand(f(x)), also behind new axes and wider ones
-    expanded, *rest = given = _arguments(node)
-    if not (isinstance(expanded, fx.Node) and expanded.target is _aten.expand.default) or node.kwargs:
+    # f(expand(x)) is expand(f(x)) for an x of parameters alone
+    operand, *numbers = _arguments(node)
+    if not isinstance(operand, fx.Node) or any(_is_tensor(x) for x in numbers):
         return None
-    x, sizes = _arguments(expanded)[:2]
-    if x.meta["val"].dim() != len(sizes) or any(isinstance(y.meta["val"], Tensor) for y in node.all_input_nodes[1:]):
+    known = dict[str, fx.Node]()
+    x = _find_value_before_expansion(graph, operand, known)
+    if x is operand or _has_open_size(x.meta["val"].shape):
         return None
-    if node.target is _aten.expand.default:
-        if len(given[1]) > len(sizes):
-            return None
-        wider = [old if new == -1 else new for old, new in zip(sizes, given[1], strict=True)]
-        return insert_call(graph, node.target, x, wider)
+    sizes = [known.get(str(n)) if isinstance(n, SymInt) else n for n in operand.meta["val"].shape]
+    if None in sizes:
+        return None
+    expanded = insert_call(graph, _aten.expand.default, insert_call(graph, node.target, x, *numbers), sizes)
+    return insert_call(graph, _aten.clone.default, expanded, memory_format=torch.contiguous_format)
+
+
+def _find_value_before_expansion(graph: fx.Graph, node: fx.Node, known: dict[str, fx.Node]) -> fx.Node:
+    # of as many axes; `known` collects nodes of the sizes that are expanded to
+    source: Any = node.args[0] if node.args else None
+    if node.target is _aten.clone.default:
+        return _find_value_before_expansion(graph, source, known)
+    if node.target is _aten.expand.default and source.meta["val"].dim() == node.meta["val"].dim():
+        known.update({str(n.meta["val"]): n for n in node.all_input_nodes[1:]})
+        return _find_value_before_expansion(graph, source, known)
     if node.target is _aten.unsqueeze.default:
-        axis = rest[0] % (len(sizes) + 1)
-        rest, sizes = [axis], [*sizes[:axis], 1, *sizes[axis:]]
-    return insert_call(graph, _aten.expand.default, insert_call(graph, node.target, x, *rest), sizes)
+        before = _find_value_before_expansion(graph, source, known)
+        if before is not source:
+            return insert_call(graph, node.target, before, node.args[1])
+    return node
 
 
 def _sum_rows_first(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     x, axes, *rest = _arguments(node)
     sizes = x.meta["val"].shape
+    if not axes or len(sizes) < 3 or x.meta["val"].dtype not in _EXACT:
+        return None
     summed = {axis % len(sizes) for axis in axes}
-    has_rows_and_last = len(summed) > 1 and {0, len(sizes) - 1} <= summed and len(summed) < len(sizes)
-    if node.kwargs or not has_rows_and_last or not _has_open_size(sizes[:1]) or _has_open_size(sizes[1:]):
+    if not {0, len(sizes) - 1} <= summed or len(summed) == len(sizes):
+        return None
+    if not _has_open_size(sizes[:1]) or _has_open_size(sizes[1:]):
         return None
     return insert_call(graph, node.target, insert_call(graph, node.target, x, [0], True), axes, *rest)
 
 
 def _concatenate_slices(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     # a sum of slices that are written into zeros, where these cover an axis
-    if node.kwargs or any(user.target is _aten.add.Tensor and len(node.users) == 1 for user in node.users):
-        return None  # or a summand of such a sum
+    if len(node.users) == 1 and _is_sum(next(iter(node.users))):
+        return None  # the user's rule sees these slices, too
     summands = list(_summands(node))
     slices = [x for x in summands if isinstance(x, fx.Node) and x.target is _aten.slice_backward.default]
     written = [_arguments(x) for x in slices]  # rows, sizes, axis, begin, end, step
@@ -76,13 +96,15 @@ def _concatenate_slices(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     if len(slices) < 2 or len(axes) > 1 or any(sizes_as_text(x) != sizes_as_text(node) for x in slices):
         return None
     axis, begins = axes.pop(), {of[3]: of[0] for of in written if of[5] == 1}
+    if len(begins) < len(slices) or any(len(x.users) > 1 for x in slices):
+        return None
     if _has_open_size(x.meta["val"].shape[axis] for x in (node, *begins.values())):
         return None
     joined, at = list[Any](), 0
     while at in begins:
-        joined.append(begins[at])
+        joined.append(begins.pop(at))
         at += joined[-1].meta["val"].shape[axis]
-    if len(joined) < len(slices) or at != node.meta["val"].shape[axis]:
+    if begins or at != node.meta["val"].shape[axis]:
         return None
     whole = insert_call(graph, _aten.cat.default, joined, axis)
     for other in summands:
@@ -93,10 +115,14 @@ def _concatenate_slices(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
 
 def _summands(node: fx.Node) -> Iterator[Any]:
     for x in node.args[:2]:
-        if isinstance(x, fx.Node) and x.target is _aten.add.Tensor and not x.kwargs and len(x.users) == 1:
+        if isinstance(x, fx.Node) and _is_sum(x) and len(x.users) == 1:
             yield from _summands(x)
         else:
             yield x
+
+
+def _is_sum(node: fx.Node) -> bool:
+    return node.target is _aten.add.Tensor and not node.kwargs
 
 
 def _arguments(node: fx.Node) -> Any:
@@ -115,26 +141,27 @@ def _compute_values_without_rows_once(graph: fx.Graph) -> None:
 
 
 def _is_elementwise_without_rows(node: fx.Node) -> bool:
-    value, tags = node.meta.get("val"), getattr(node.target, "tags", ())
-    return torch.Tag.pointwise in tags and isinstance(value, Tensor) and not _has_open_size(value.shape)
+    is_elementwise = torch.Tag.pointwise in getattr(node.target, "tags", ()) and node.target is not _aten.clone.default
+    return is_elementwise and _is_tensor(node) and not _has_open_size(node.meta["val"].shape)
 
 
 def _has_rows_behind_views(user: fx.Node) -> bool:
-    value = user.meta.get("val")
-    if not isinstance(value, Tensor):
+    if not _is_tensor(user):
         return False
-    if _has_open_size(value.shape):
-        return True
-    return user.target in _VIEWS and any(map(_has_rows_behind_views, user.users))
+    is_view = user.target in _VIEWS
+    return _has_open_size(user.meta["val"].shape) or (is_view and any(map(_has_rows_behind_views, user.users)))
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, fx.Node) and isinstance(x.meta.get("val"), Tensor)
 
 
 def _has_open_size(sizes: Iterable[Any]) -> bool:
     return any(isinstance(n, SymInt) for n in sizes)
 
 
-_VIEWS = {_aten.view.default, _aten.unsqueeze.default, _aten.expand.default, _aten.squeeze.dim, _aten.slice.Tensor}
 _RULES: dict[Any, Callable[[fx.Graph, fx.Node], fx.Node | None]] = {
-    **dict.fromkeys((*_ELEMENTWISE, _aten.unsqueeze.default, _aten.expand.default), _expand_later),
+    **dict.fromkeys(_ELEMENTWISE, _expand_later),
     _aten.sum.dim_IntList: _sum_rows_first,
     _aten.add.Tensor: _concatenate_slices,
 }

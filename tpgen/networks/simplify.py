@@ -27,7 +27,9 @@ _LINEAR = {  # in its first operand
     *(_aten.select.int, _aten.index_select.default, _aten.index.Tensor, _aten.detach.default, _aten.clone.default),
     *(_aten.neg.default, _aten.sum.default, _aten.sum.dim_IntList, _aten.mul.Scalar),
 }
-_WITHOUT_EFFECT_OF_ONE = {_aten.pow.Tensor_Scalar, _aten.mul.Scalar, _aten.div.Scalar}
+_BY_ONE = {  # what gives its first operand where the second is 1
+    *(_aten.mul.Tensor, _aten.div.Tensor, _aten.mul.Scalar, _aten.div.Scalar, _aten.pow.Tensor_Scalar),
+}
 _WRITES_ALL = {_aten.copy.default, _aten.slice_scatter.default}  # if the second operand is as large
 _INVERSE_ROOTS = (-0.5, -1.5, -2.5)  # exponents: that of an inverse root, and of two derivatives
 _FEW = 4  # columns of matrices that a product by a row is written for as a sum
@@ -138,7 +140,7 @@ def _find_operand_equal_to_result(node: fx.Node, zeros: set[fx.Node]) -> fx.Node
     first = node.args[0] if node.args else None
     if node.target in _WHOLE and sizes_as_text(node) == sizes_as_text(first):
         return first  # type: ignore[return-value]
-    if node.target in _WITHOUT_EFFECT_OF_ONE and node.args[1] == 1 and _has_shape_and_dtype_of(first, node):
+    if node.target in _BY_ONE and _is_one(node.args[1]) and not node.kwargs and _has_shape_and_dtype_of(first, node):
         return first  # type: ignore[return-value]
     if (
         node.target in _WRITES_ALL
@@ -158,6 +160,10 @@ def _find_operand_equal_to_result(node: fx.Node, zeros: set[fx.Node]) -> fx.Node
         ):
             return second  # type: ignore[return-value]
     return None
+
+
+def _is_one(x: Any) -> bool:
+    return isinstance(x, (int, float)) and x == 1
 
 
 def sizes_as_text(node: Any) -> list[str]:

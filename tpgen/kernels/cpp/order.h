@@ -1,6 +1,9 @@
 // Rows in the order of what they point to, on all threads.  Needs: i64, least, Room, expect_writes, on_threads.
 
-static const i64 PARTS = 64, PART = 16384, ROWS = 8 * PART;  // most parts, fewest rows of one, most rows of one thread
+static const i64 PARTS = 64;         // of the rows, at most
+static const i64 PART = 16384;       // rows of a part, at least
+static const i64 ROWS = 8 * PART;    // up to here one thread sorts
+static const i64 PER_OWNER = 4;      // rows of a part for each owner, at least
 template <class F> static void for_each_part(i64 parts, i64 rows, F f) {
   i64 next = 0; i64* const taken = &next;
   on_threads(parts, rows, ROWS, [=]() __attribute__((always_inline)) {
@@ -29,6 +32,7 @@ template <class Index>
 static void sort_by_parts(const Index key, i64 n, i64 owners, i64* first, i64* order, i64 parts, i64* room) {
   i64 sums[PARTS + 1] = {}; i64* const sum = sums;
   expect_writes(order, n * (i64)sizeof(i64));
+  expect_writes(room, parts * owners * (i64)sizeof(i64));
   for_each_part(parts, n, [=](i64 p) __attribute__((always_inline)) {
     i64* const count = room + p * owners;
     for (i64 o = 0; o < owners; ++o) count[o] = 0;
@@ -60,8 +64,11 @@ static void sort_by_parts(const Index key, i64 n, i64 owners, i64* first, i64* o
     for (i64 m = p * n / parts, end = (p + 1) * n / parts; m < end; ++m) order[place[key[m]]++] = m;
   });
 }
+static i64 parts_for(i64 n, i64 owners) {
+  return least(least(threads_for(n, ROWS), PARTS), least(n / PART, n / (PER_OWNER * (owners + 1))));
+}
 template <class Index> static void sort_rows(const Index key, i64 n, i64 owners, i64* first, i64* order) {
-  const i64 parts = least(least(threads_for(n, ROWS), PARTS), least(n / PART, n / (owners + 1)));
+  const i64 parts = parts_for(n, owners);
   if (parts > 1) {
     const Room<i64> room(parts * owners + 1);
     if (room.at) return sort_by_parts(key, n, owners, first, order, parts, room.at);

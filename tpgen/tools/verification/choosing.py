@@ -9,7 +9,7 @@ import torch
 
 from tpgen.networks.trial import is_floating, is_index
 from tpgen.tools.verification import systems
-from tpgen.tools.verification.findings import GotAndExpected, tolerance_of
+from tpgen.tools.verification.findings import NO_POINTS, GotAndExpected, tolerance_of
 from tpgen.tools.verification.indices import ATOMS, EDGES, iterate_kind_assignments, list_possible_index_kinds
 from tpgen.tools.verification.reading import (
     BATCHES,
@@ -21,7 +21,6 @@ from tpgen.tools.verification.reading import (
 )
 from tpgen.tools.verification.subject import INVARIANT, ModuleUnderTest, TensorsByName, last_dict_key
 
-NO_POINTS = "no input is said to be points"
 NO_EDGES = (
     f"{NO_POINTS}, and no integers are known to be ends of edges: call them edge_index, or src and dst, or say "
     "irreps_in={{{name!r}: 'indices_of_atoms'}}"

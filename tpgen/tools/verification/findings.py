@@ -31,6 +31,7 @@ def tolerance_of(dtype: torch.dtype) -> float:
 
 
 ROUNDING = 1e-15  # absolute: smaller differences are of zeros, as a pseudoscalar of a planar molecule is
+NO_POINTS = "no input is said to be points"
 PASSED, FAILED, NOT_COMPARED = "passed", "failed", "not compared"
 GotAndExpected = tuple[Tensor, Tensor]
 

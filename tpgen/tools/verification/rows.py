@@ -18,7 +18,7 @@ from tpgen.tools.verification.derivatives import (
     make_float64_function,
     sum_weighted_entries,
 )
-from tpgen.tools.verification.findings import GotAndExpected, GotAndExpectedOrReason, NotCompared
+from tpgen.tools.verification.findings import NO_POINTS, GotAndExpected, GotAndExpectedOrReason, NotCompared
 from tpgen.tools.verification.laws import GotAndExpectedByPart, compare_or_give_reason, pair_results, prefix_part_names
 from tpgen.tools.verification.potentials import SPACE
 from tpgen.tools.verification.reading import CELLS, ParsedGraphInputs, count_rows
@@ -36,7 +36,7 @@ from tpgen.tools.verification.systems import (
     compare_finite_entries_with_ones,
 )
 
-NO_ROWS = "no input is said to be points, and inputs and results do not share a first length"
+NO_ROWS = f"{NO_POINTS}, and inputs and results do not share a first length"
 KNOW = "rows know of each other, as by a mean over them that may be meant"
 OWN = 1e-6  # of results: what a row changes more in another, it knows of it
 

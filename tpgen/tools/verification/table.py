@@ -22,6 +22,7 @@ from tpgen.tools.verification import (
     surroundings,
     systems,
 )
+from tpgen.tools.verification.findings import NO_POINTS
 from tpgen.tools.verification.laws import Law
 from tpgen.tools.verification.subject import ModuleUnderTest
 
@@ -52,7 +53,7 @@ def _dispatch(
 
 # Whether a subject has a part, and what is said where not.
 _PARTS: dict[str, tuple[Callable[[ModuleUnderTest], Any], str]] = {
-    "points": (attrgetter("points"), "no input is said to be points"),
+    "points": (attrgetter("points"), NO_POINTS),
     **{name: (attrgetter(name), f"no result is known to be the {name}") for name in ("energy", "forces")},
     "stress": (lambda s: s.stress or s.virial, "no result is known to be the stress or virial"),
     "energies of atoms": (systems.list_atomic_energy_results, "no result is known to be the energies of atoms"),
