@@ -29,7 +29,7 @@ class RowsByLength:
     ends
         whether rows vanish from ``end`` on.
     constants
-        further tensors that ``rows`` reads.
+        tensors that ``rows`` reads.
     shape
         comparable identity of ``rows``.
     """

@@ -69,12 +69,12 @@ def inline_products(
 ) -> FlatNetwork:
     """Replace calls of products by programs, without argument checks or autocast, and share subexpressions.
 
-    Raises `TraceError` for an untraced network, failing inputs, and a call with a list of weights.
+    Raises `TraceError` for untraced networks, failing inputs, and calls with lists of weights.
 
     Parameters
     ----------
     graph_module
-        a traced network; stays unchanged.
+        traced network; unchanged.
     predicate
         ``(product, path) -> bool``: whether to inline.
     strategy

@@ -25,11 +25,7 @@ _VIEWS = {
 
 
 def write_vector_loops(graph: fx.Graph) -> None:
-    """Rewrite what Inductor computes number by number, or again for each row.
-
-    A value of parameters alone is computed once, before rows expand the value.  A sum over rows and components sums
-    rows first.  Slices that are written into zeros and added become one concatenation.
-    """
+    """Rewrite loops that Inductor would not vectorise."""
     for node in list(graph.nodes):
         rule = _RULES.get(node.target)
         if rule is not None and not node.kwargs and isinstance(node.meta.get("val"), Tensor):

@@ -18,8 +18,8 @@ from tpgen.kernels.rows import GROUPED, INDEXED, PAIRED, RowRule
 def read_header(path: Path) -> str:
     """Read a C++ header without its head comment.
 
-    >>> read_header(Path(__file__).parent / "order.h").split("(")[0]
-    'template <class Index> static int inside'
+    >>> read_header(Path(__file__).parent / "indices.h").split(" {")[0]
+    'struct RowIndex'
     """
     return path.read_text(encoding="utf-8").split("\n\n", 1)[1].rstrip("\n")
 

@@ -37,16 +37,16 @@ class KeptModule:
 
 @dataclass(frozen=True)
 class ClassSwap:
-    """A module, its new class, and the attributes that the class needs.
+    """A module, its new class and attributes.
 
     Parameters
     ----------
     cls
-        a subclass of the module's class, or the same class.
+        the module's class or a subclass.
     now
-        report text, or a function of ``module`` and ``extra``; empty if another row tells.
+        report text or function of ``module`` and ``extra``; empty if another row tells.
     extra
-        new attributes, which add no key to the state_dict.
+        new attributes, no keys of the state_dict.
     exact
         writes constants of the stock module in float64, for proofs.
     covers
