@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from math import inf
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +11,8 @@ from torch import Tensor, nn
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.served import assert_same, given, kind_of, twins
-from tpgen.networks import comparison, served
-from tpgen.networks.known_programs import WEEK
+from tpgen.networks import comparison
+from tpgen.networks.served import serve
 from tpgen.networks.step_program import GradientPrograms
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -39,33 +37,6 @@ def test_the_faster_one_serves(training: bool, share: float, counted: list[int])
     assert ("the network" in kind_of(own).refused) == (share == 0)
     assert_same(own(given(), training=training), stock(given(), training=training))
     assert bool(counted) == (share == inf)
-
-
-@pytest.mark.parametrize("share", [0], indirect=True)
-def test_a_slower_program_is_not_built_again_within_a_week(
-    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
-    (tmp_path / "kernels").mkdir(mode=0o700)
-    monkeypatch.setattr(served, "LONGEST_CALL", inf)
-    begun: list[object] = []
-    monkeypatch.setattr(served, "ProgramBuilder", lambda *of: begun.append(of))
-
-    def refusal_of_calls() -> str:
-        _, own = twins(when="auto")
-        for _ in range(12):
-            own(given())
-        return kind_of(own).refused
-
-    _, own = twins(when="auto")
-    own(given())
-    tpgen.ready(own)
-    assert "in an earlier process" in refusal_of_calls()
-    assert not begun
-    (record,) = (tmp_path / "kernels").glob("*.refused")
-    os.utime(record, (record.stat().st_atime, record.stat().st_mtime - WEEK))
-    assert refusal_of_calls() == ""
-    assert begun
 
 
 @pytest.mark.parametrize("when", [True, "auto"])
@@ -96,7 +67,7 @@ def test_a_comparison_leaves_no_trace(share: float, monkeypatch: pytest.MonkeyPa
     run_all = GradientPrograms.run_all
     monkeypatch.setattr(GradientPrograms, "run_all", lambda *of: (passes.append(0), run_all(*of))[1])
     network, x = Keeps(), torch.randn(5, 3)
-    served.serve(network, "auto")
+    serve(network, "auto")
     network(x).sum().backward()
     held = {name: value.clone() for name, value in (*network.state_dict().items(), ("random", torch.get_rng_state()))}
     gradients = [p.grad.clone() for p in network.parameters()]

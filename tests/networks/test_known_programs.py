@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tpgen.kernels.build import cache
 from tpgen.networks import served
 from tpgen.networks.comparison import SlowerProgramError
 from tpgen.networks.kinds import CallKind
-from tpgen.networks.known_programs import are_libraries_cached, program_record, record_libraries
+from tpgen.networks.known_programs import WEEK, are_libraries_cached, program_record, record_libraries
 
 
 @pytest.fixture
@@ -63,9 +64,17 @@ def test_calls_pass_by_a_directory_that_cannot_be_used(
 
 
 @pytest.mark.usefixtures("kind", "interpreted")
-@pytest.mark.parametrize("atoms, refused", [(5, "a long time, in an earlier process"), (40, "")])
+@pytest.mark.parametrize(
+    "atoms, age_s, refused",
+    [
+        (5, 0, "a long time, in an earlier process"),
+        (5, WEEK - 3600, "a long time, in an earlier process"),
+        (5, WEEK, ""),
+        (40, 0, ""),
+    ],
+)
 def test_a_slower_program_is_refused_at_once_next_time(
-    atoms: int, refused: str, monkeypatch: pytest.MonkeyPatch
+    atoms: int, age_s: int, refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TPGEN_PROGRAM")
     monkeypatch.setattr(served, "LONGEST_CALL", float("inf"))
@@ -78,6 +87,8 @@ def test_a_slower_program_is_refused_at_once_next_time(
     first(given())
     served.ready(first)
     assert kind_of(first).refused == "a long time"
+    (record,) = (tmp_path / "kernels").glob("*.refused")
+    os.utime(record, (record.stat().st_atime, record.stat().st_mtime - age_s))
     for _ in range(12):
         later(given(atoms))
     assert kind_of(later).refused == refused

@@ -34,12 +34,11 @@ def program_record(network: nn.Module, kind: CallKind) -> Entry:
 
 
 def _describe_module(module: nn.Module) -> str:
-    # its class, code, and plain attributes; the class of a scripted one is that of all
+    # its class, code, and plain attributes; scripted modules share a class, which raises if asked for `forward`
     plain = {name: x for name, x in vars(module).items() if isinstance(x, (bool, int, float, str))}
-    code = getattr(getattr_static(type(module), "forward", None), "__code__", None)  # scripted ones raise
-    text = key_of(marshal.dumps(code).hex()) if isinstance(code, CodeType) else ""
-    if isinstance(module, torch.jit.ScriptModule):
-        text = f"{getattr(module, 'original_name', '')} {getattr(module, 'code', '')}"
+    code = getattr(getattr_static(type(module), "forward", None), "__code__", None)
+    scripted = f"{getattr(module, 'original_name', '')} {getattr(module, 'code', '')}"
+    text = key_of(marshal.dumps(code).hex()) if isinstance(code, CodeType) else scripted
     return f"{type(module).__module__}.{type(module).__qualname__} {text} {sorted(plain.items())}"
 
 
