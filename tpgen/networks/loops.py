@@ -43,7 +43,7 @@ def _expand_later(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     if not isinstance(operand, fx.Node) or any(_is_tensor(x) for x in numbers):
         return None
     known = dict[str, fx.Node]()
-    x = _find_value_before_expansion(graph, operand, known)
+    x = _insert_value_before_expansion(graph, operand, known)
     if x is operand or _has_open_size(x.meta["val"].shape):
         return None
     sizes = [known.get(str(n)) if isinstance(n, SymInt) else n for n in operand.meta["val"].shape]
@@ -53,16 +53,16 @@ def _expand_later(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     return insert_call(graph, _aten.clone.default, expanded, memory_format=torch.contiguous_format)
 
 
-def _find_value_before_expansion(graph: fx.Graph, node: fx.Node, known: dict[str, fx.Node]) -> fx.Node:
+def _insert_value_before_expansion(graph: fx.Graph, node: fx.Node, known: dict[str, fx.Node]) -> fx.Node:
     # of as many axes; `known` collects nodes of the sizes that are expanded to
     source: Any = node.args[0] if node.args else None
     if node.target is _aten.clone.default:
-        return _find_value_before_expansion(graph, source, known)
+        return _insert_value_before_expansion(graph, source, known)
     if node.target is _aten.expand.default and source.meta["val"].dim() == node.meta["val"].dim():
         known.update({str(n.meta["val"]): n for n in node.all_input_nodes[1:]})
-        return _find_value_before_expansion(graph, source, known)
+        return _insert_value_before_expansion(graph, source, known)
     if node.target is _aten.unsqueeze.default:
-        before = _find_value_before_expansion(graph, source, known)
+        before = _insert_value_before_expansion(graph, source, known)
         if before is not source:
             return insert_call(graph, node.target, before, node.args[1])
     return node
