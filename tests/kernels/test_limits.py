@@ -324,6 +324,7 @@ def test_levels_end() -> None:
 
 SPEED = "what is worth its time; the ways are compared in "
 GPU = "launches and steps of GPUs: kernels of many shapes run in an emulator, tests/kernels/cuda"
+NODES = "tests/kernels/test_nodes.py"
 BESIDE: dict[str, str] = {
     "form.call.MAX_LEVELS": "test_levels_end",
     "form.contraction.PLANNING_ROWS": "orders of contraction are compared for it: values are the same in any order",
@@ -341,6 +342,14 @@ BESIDE: dict[str, str] = {
     "kernels.build.compiler._WHOLE_GCC": "compilers on both sides build kernels, tests/kernels/test_compilers.py",
     "kernels.build.processor._GET_VECTOR_LENGTH": "a question to Linux",
     "kernels.rows.BEYOND": "the number of a fault",
+    "kernels.cpp.nodes._VECTORS_BESIDE_SUMS": "registers; every dimension is met, " + NODES,
+    "kernels.placement.nodes.NODES_AT_A_TIME": NODES,
+    "kernels.placement.nodes.NODE_ROWS": NODES,
+    "kernels.placement.nodes._SUMS": NODES,
+    "kernels.cpp.nodes._SUMS_OF_NODE": "registers; every dimension is met, " + NODES,
+    "kernels.placement.nodes.FEWEST_SCALARS": NODES,
+    "kernels.placement.nodes._ROWS": NODES,
+    "kernels.placement.nodes._SUMMED_ROWS": NODES,
     "kernels.cpp.polynomial._MOVED": "a part of what _WORTH is compared with",
     "kernels.placement.planning.MAX_ENTRIES": "test_what_is_too_large_is_a_graph",
     "kernels.placement.planning.MAX_PAIRS": "test_what_is_too_large_is_a_graph",

@@ -81,9 +81,9 @@ def _sum_rows_first(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     return insert_call(graph, node.target, insert_call(graph, node.target, x, [0], True), axes, *rest)
 
 
-def _concatenate_slices(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
-    # a sum of slices that are written into zeros, where these cover an axis
-    if len(node.users) == 1 and _is_sum(next(iter(node.users))):
+def concatenate_slices(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
+    """Concatenate summed slices, each written into zeros, that cover an axis."""
+    if not _is_sum(node) or (len(node.users) == 1 and _is_sum(next(iter(node.users)))):
         return None  # the user's rule sees these slices, too
     summands = list(_summands(node))
     slices = [x for x in summands if isinstance(x, fx.Node) and x.target is _aten.slice_backward.default]
@@ -159,5 +159,5 @@ def _has_open_size(sizes: Iterable[Any]) -> bool:
 _RULES: dict[Any, Callable[[fx.Graph, fx.Node], fx.Node | None]] = {
     **dict.fromkeys(_ELEMENTWISE, _expand_later),
     _aten.sum.dim_IntList: _sum_rows_first,
-    _aten.add.Tensor: _concatenate_slices,
+    _aten.add.Tensor: concatenate_slices,
 }

@@ -169,6 +169,13 @@ def open_sizes(x: Tensor) -> list[str | None]:
     return [None if isinstance(n, int) or n.node.expr.is_number else str(n.node.expr) for n in x.shape]
 
 
+def size_in_example(size: Any) -> int | None:
+    """The number that a size has for the traced example, if known."""
+    if isinstance(size, int):
+        return size
+    return size.node.hint if size.node.has_hint() else None
+
+
 def tensor_guards(tensors: Sequence[Tensor]) -> Any:
     """Torch's C++ check for dtypes, shapes and strides of tensors, or None."""
     guards = getattr(_torch, "TensorGuards", None) if tensors else None

@@ -20,6 +20,7 @@ from tpgen.networks.arrays import OTHER_NUMBERS, record_lines_that_call_numpy, r
 from tpgen.networks.dependent import ASKS_FOR_NUMBER, explain_data_dependent_errors
 from tpgen.networks.draws import DRAWS_UNFOLLOWED, kept_generators, python_and_numpy_random_states
 from tpgen.networks.functional import make_fake_mode, trace_without_writes
+from tpgen.networks.gathered_products import multiply_before_gathers
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.neutral_edges import EdgePadding
 from tpgen.networks.objects import objects_with_dicts
@@ -203,6 +204,8 @@ def _trace_with_computed_inputs(
     searches, gpu = call.make_sourced_inputs(graph), on_gpu((*slots.tensors(), *tensors))
     results = [x.meta["val"] for x in returned_nodes(graph)[: call.results]]
     padding = EdgePadding.read_from_trace(signature, inputs.given, results) if gpu else None
+    if not gpu:
+        multiply_before_gathers(graph.graph)
     expand_library_calls(graph.graph, gpu)
     call.record_values_to_watch(graph)
     if gpu:  # a CUDA graph records no copies from a CPU

@@ -13,7 +13,7 @@ _Computation = Callable[[], object]
 
 
 class _DryRun:
-    """A computation to run once on zeros, so that all compilations begin."""
+    """A computation that runs on zeros to begin compilations."""
 
     def __init__(self, compute: _Computation, threads: int) -> None:
         self._compute: _Computation | None = compute

@@ -13,6 +13,7 @@ from typing import Any
 from tpgen.kernels.cpp.batch import BatchKernelWriter
 from tpgen.kernels.cpp.channel import ChannelKernelWriter
 from tpgen.kernels.cpp.matrix import MatrixKernelWriter
+from tpgen.kernels.cpp.nodes import NodeKernelWriter
 from tpgen.kernels.cpp.parts import block_in_one_translation_unit
 from tpgen.kernels.cpp.prelude import header_text, prelude_text
 from tpgen.kernels.cpp.text import (
@@ -26,6 +27,7 @@ from tpgen.kernels.cpp.text import (
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.channel import ChannelPlacement, cpp_slot_name, weights_area_name
 from tpgen.kernels.placement.matrix import MatrixPlacement
+from tpgen.kernels.placement.nodes import NodePlacement
 from tpgen.kernels.placement.planning import Placement
 from tpgen.kernels.placement.values import MOST_BLOCKS, WORTH_THREADS
 from tpgen.kernels.rows import BEYOND
@@ -35,7 +37,9 @@ from tpgen.kernels.sweep.terms import operand_of
 ENTRY = "tpgen_kernel"
 
 
-KernelWriter = ChannelKernelWriter | BatchKernelWriter | MatrixKernelWriter  # each writes its parts of the entry point
+KernelWriter = (
+    ChannelKernelWriter | BatchKernelWriter | MatrixKernelWriter | NodeKernelWriter
+)  # each writes its parts of the entry point
 
 
 def generate(placement: Placement) -> GeneratedSource:
@@ -62,6 +66,7 @@ _TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelWriter]] = {
     ChannelPlacement: ChannelKernelWriter,
     MatrixPlacement: MatrixKernelWriter,
     BatchPlacement: BatchKernelWriter,
+    NodePlacement: NodeKernelWriter,
 }
 
 

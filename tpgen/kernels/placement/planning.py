@@ -12,6 +12,7 @@ from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement, MatrixSchedule, is_linear, make_matrix_schedule
+from tpgen.kernels.placement.nodes import NodePlacement, takes_sums_of_nodes
 from tpgen.kernels.placement.values import (
     BatchSchedule,
     ChannelSchedule,
@@ -144,7 +145,7 @@ def _make_batch_schedule(form: Form, terms: tuple[Term, ...], target: Target) ->
     return BatchSchedule(target, row_lengths(form), shared, terms, starts, segments, rows)
 
 
-Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
+Placement = ChannelPlacement | BatchPlacement | MatrixPlacement | NodePlacement
 
 
 def place(
@@ -174,4 +175,6 @@ def place(
         if not {*EDGES}.isdisjoint(rules):
             raise EmitError("a linear layer has no edges: its kernels are not indexed")
         return MatrixPlacement(schedule, opened, None, rules=rules)
+    if takes_sums_of_nodes(schedule, rules):
+        return NodePlacement(schedule, opened, "out", rules=rules)
     return BatchPlacement(schedule, opened, owner, rules=rules)

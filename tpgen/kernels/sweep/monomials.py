@@ -114,7 +114,7 @@ def _make_trie_of_monomials(
 
 
 class _PolynomialSweepBuilder:
-    """Writes the statements of a polynomial by one walk of the trie."""
+    """Writes a polynomial's statements by one walk of the trie."""
 
     def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], factor_order: Sequence[str]) -> None:
         """Build the trie; write no statement."""
@@ -204,7 +204,7 @@ class _PolynomialSweepBuilder:
     def _register_coefficient(
         self, weight_polynomial: dict[tuple[Variable, ...], float]
     ) -> tuple[float, Dual, Callable[[_Sums], None]]:
-        """Return the polynomial's scale, coefficient by levels, and a gradient adder."""
+        # return the polynomial's scale, coefficient by levels, and a gradient adder
         if list(weight_polynomial) == [()]:
             return weight_polynomial[()], {0: None}, lambda sums: None
         scale = -1.0 if next(iter(weight_polynomial.values())) < 0 else 1.0
