@@ -231,7 +231,7 @@ def _find_broadcast_batch_shape(function: _FunctionOfRows, arguments: Sequence[T
 def _allocate_result(
     result: _ResultAxes, part: Tensor, arguments: Sequence[Tensor], batch: BatchShape
 ) -> tuple[Tensor, int | None, torch.dtype]:
-    """Allocate a result: (buffer, chunked axis or None for sums, final dtype)."""
+    # allocate a result: (buffer, chunked axis or None for sums, final dtype)
     like = None if result.argument is None else arguments[result.argument]
     axis = batch.axis if like is None else batch.find_chunked_axis(like, result.depth)
     if result.depth is None or axis is None:  # many parts of few digits lose what is small beside their sum

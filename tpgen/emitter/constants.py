@@ -28,7 +28,7 @@ class Constants(nn.Module):
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
     def _adapt_constants_to_dtype_and_device(self, reference: Tensor | None) -> None:
-        """Round exact constants to a reference's dtype and device (None: own)."""
+        # round exact constants to a reference's dtype and device (None: own)
         exact: dict[str, np.ndarray] = self.__dict__.get("_exact", {})
         for name, values in exact.items():
             held = self._buffers[name]
@@ -36,7 +36,7 @@ class Constants(nn.Module):
             self._buffers[name] = make_tensor_like(values, held if reference is None else reference)
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
-        """Apply, then round the exact constants anew."""
+        # apply, then round the exact constants anew
         super()._apply(fn, recurse)
         self._adapt_constants_to_dtype_and_device(None)
         return self

@@ -88,7 +88,7 @@ def scatter_add_rows(writer: GraphWriter, x: Traced, index: Traced, shape: tuple
 
 
 def _flatten_batch(form: Form, operands: dict[SlotNames, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
-    """Broadcast and flatten batch dimensions: (tensor of batch shape, flat operands, row count)."""
+    # broadcast and flatten batch dimensions: (tensor of batch shape, flat operands, row count)
     probes = []
     for slot, x in operands.items():
         if form.row(slot):

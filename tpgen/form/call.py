@@ -104,7 +104,7 @@ def _parse_slots(text: str) -> tuple[Slot, ...]:
 
 @dataclass
 class _PlainFormCall:
-    """Plain call of the form: the slot read for each operand, and opened slots to which results add."""
+    """Plain call: the slot of each operand, and opened slots that results add to."""
 
     point: dict[str, Slot]
     opened: list[Slot] = field(default_factory=list)

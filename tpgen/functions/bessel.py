@@ -196,7 +196,7 @@ def _run_bessel_kernel(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor |
 
 @remembered("constants of Bessel functions", entries=64)
 def _pack_bessel_constants(shape: CutBessel, functions: int, dtype: torch.dtype) -> ctypes.Array:
-    """C array: prefactor, cutoff, power, end, least length, number of functions."""
+    # C array: prefactor, cutoff, power, end, least length, number of functions
     end = shape.cutoff if shape.ends else math.inf
     least = torch.finfo(dtype).tiny ** 0.5 if shape.limit else 0.0  # whose square is a number too
     return pack_numbers(dtype, shape.prefactor, shape.cutoff, shape.power, end, least, functions)

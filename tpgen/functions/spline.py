@@ -177,7 +177,7 @@ _values, _slope = get_unchecked_apply(_SplineValues), get_unchecked_apply(_Splin
 
 
 def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
-    """Compute values, or for a cotangent g the gradient by r."""
+    # compute values, or for a cotangent g the gradient by r
     functions, dtype = spline.table.shape[2], spline.table.dtype
     r, g = r.contiguous(), None if g is None else g.contiguous()
     out = empty_tensor((r.numel(), functions), dtype) if g is None else torch.empty_like(r)

@@ -129,7 +129,7 @@ def _record_or_call_user_function(plain: FunctionType, *args: Any, **options: An
 
 
 class _TensorEncoding(NamedTuple):
-    """Functions that encode an argument or result as a tensor, and decode."""
+    """Encode and decode arguments or results as tensors."""
 
     name: str
     encode: Callable[[Any], Tensor]

@@ -99,10 +99,8 @@ def _cotangents_behind_gradients(
 
 
 def _saved_nodes(outputs: Sequence[Sequence[fx.Node]]) -> list[list[fx.Node]]:
-    """Select what each stage saves for later ones, from the outputs of all stages.
-
-    Stages save outputs of kernels, matrix products and sums, and repeat pointwise operations and gathers.
-    """
+    # select what each stage saves for later ones, from the outputs of all stages.
+    # Stages save outputs of kernels, matrix products and sums, and repeat pointwise operations and gathers.
     known = [_find_ancestor_nodes_up_to([node for of in outputs[: n + 1] for node in of]) for n in range(len(outputs))]
     saved: list[list[fx.Node]] = [[] for _ in outputs]
     for n in reversed(range(1, len(outputs))):

@@ -88,7 +88,7 @@ class FormModule(PlannedModule):
         nodes: Any = 0,
         rules: RowRules = EDGES,
     ) -> Tensor | None:
-        """Run a product's kernel; None on failure, or if operands need checks."""
+        # run a product's kernel; None on failure, or if operands need checks
         if not torch.compiler.is_compiling():  # whose graphs hold in both modes
             forms.training = self.training
         if weight is not None:

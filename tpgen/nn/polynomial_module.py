@@ -296,7 +296,7 @@ def parse_edge_ends(edges: Any, plan: Plan) -> Ends:
 def _find_edge_indices_of_call(
     ends: Ends, operands: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
 ) -> list[Any]:
-    """Checked edge indices of a program, then the number of result rows if edges are summed."""
+    # checked edge indices of a program, then the number of result rows if edges are summed
     if not ends:
         if src is not None or dst is not None or num_nodes is not None:
             raise InputError(

@@ -41,7 +41,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     )
     for where in (late_weights, module):
         monkeypatch.setattr(where, "WORTH_LATE", 0)
-    monkeypatch.setattr(late_weights, "_FEWER", 0.0)
+    monkeypatch.setattr(late_weights, "_FEWER", (0.0, 0.0))
     return seen
 
 
@@ -69,8 +69,8 @@ class Convolution(nn.Module):
         super().__init__()
         self.product = o3.FullyConnectedTensorProduct("4x0e+2x1o", "0e+1o", "4x0e+2x1o", shared_weights=False)
         width = self.product.weight_numel
-        layers = nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.1), nn.Linear(5, width, bias=bias)
-        self.net = FullyConnectedNet([6, 5, width], torch.tanh) if own else nn.Sequential(*layers)
+        layers = nn.Linear(6, 9), nn.ReLU(), nn.Dropout(0.1), nn.Linear(9, width, bias=bias)
+        self.net = FullyConnectedNet([6, 9, width], torch.tanh) if own else nn.Sequential(*layers)
         self.add = add
 
     def forward(self, x: Tensor, senders: Tensor, receivers: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def test_a_program_leaves_out_nodes_without_rows(monkeypatch: pytest.MonkeyPatch
 def test_what_is_not_worth_it_is_computed_by_row(late: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     stock, given = Convolution().eval(), arguments()
     made = convert(deepcopy(stock), program=False)
-    for where, name, value in ((module, "WORTH_LATE", 10**9), (late_weights, "_FEWER", 1e9)):
+    for where, name, value in ((module, "WORTH_LATE", 10**9), (late_weights, "_FEWER", (1e9, 1e9))):
         with monkeypatch.context() as patch:
             patch.setattr(where, name, value)
             torch.testing.assert_close(made(*given), stock(*given))
@@ -446,7 +446,7 @@ def test_sums_that_are_not_worth_it(by_kernel: list[int], monkeypatch: pytest.Mo
 
 
 def test_weights_that_are_worth_no_sum_before_them(by_kernel: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_weights, "_FEWER", 1e9)
+    monkeypatch.setattr(late_weights, "_FEWER", (1e9, 1e9))
     stock = Convolution().eval()
     made, given = convert(deepcopy(stock), program=False), arguments()
     check_derivatives(made, stock, given)

@@ -15,7 +15,12 @@ from tpgen.kernels.rows import DESTINATIONS, EDGES
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
 from tpgen.networks.conversion.gathers import GatheredRows, get_source_of_postponed_rows, is_index_in_range
-from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, plan_sum_before_last_layer
+from tpgen.networks.conversion.late_weights import (
+    WORTH_LATE,
+    LateWeights,
+    can_sum_before_last_layer,
+    plan_sum_before_last_layer,
+)
 from tpgen.networks.conversion.postponed import (
     REST,
     Postponed,
@@ -100,8 +105,10 @@ class PostponedRows(Postponed):
         has_numbers = are_plain(source) or (program is not None and not program.traced)
         places, nodes, found = _renumber_nodes_with_edges(nodes, count, has_numbers)
         known = _size_or_hint_of_symbol(found)
-        late = plan_sum_before_last_layer(product.program.plan, hidden, known)
-        if late is None or not late.is_sum_first_faster(_size_or_hint_of_symbol(nodes.shape[0]), known, hidden):
+        late = plan_sum_before_last_layer(product.program.plan, hidden)
+        edges = _size_or_hint_of_symbol(nodes.shape[0])
+        is_differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in (source, *self.made.operands[1:]))
+        if late is None or not late.is_sum_first_faster(edges, known, hidden, is_differentiated):
             return None
         sums = self.made.call_in_recorded_state(partial(product.sum_before_last_layer, late, nodes, found))
         return sums if places is None else sums.new_zeros(count, sums.shape[1]).index_add(0, places, sums)
@@ -120,7 +127,7 @@ class PostponedRows(Postponed):
 
 @dataclass(frozen=True)
 class _EdgeProduct:
-    """Tensor products of edges with a last layer's weights, and sums by node."""
+    """Products of edges with a last layer's weights."""
 
     program: Any
     layer: LastLayer  # as the weights are when the product is taken
@@ -236,7 +243,7 @@ def compute_or_postpone_weights(last_layer: LastLayer, h: Tensor, *parameters: T
         edges, hidden = h.shape
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
         known = _size_or_hint_of_symbol(edges)
-        if known is None or known * hidden * width >= WORTH_LATE:
+        if can_sum_before_last_layer(h) and (known is None or known * hidden * width >= WORTH_LATE):
             return _PostponedWeights.make_postponed(last_layer, (h, *parameters), (edges, width))
     return last_layer(h, *parameters)
 

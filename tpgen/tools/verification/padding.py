@@ -24,7 +24,7 @@ class UnknownPadding(NotCompared):
 
 @dataclass(frozen=True, eq=False)
 class _PaddedMolecules:
-    """A call's padded tensors as ``rows`` of real atoms, and each tensor's padding value in ``fills``."""
+    """Padded tensors as ``rows`` of real atoms, and padding values ``fills``."""
 
     rows: TensorsByName
     fills: Mapping[str, Tensor | None]

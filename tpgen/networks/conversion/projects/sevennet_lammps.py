@@ -14,7 +14,7 @@ from tpgen.networks.conversion.swap import get_swap_mark
 
 
 class _ConvolutionOfLocalRows(MLIAPWrappedConvolution):
-    """SevenNet's convolution of local atoms; copies no rows if all are local."""
+    """SevenNet's convolution of local atoms."""
 
     def forward(self, data: Any) -> Any:
         """Exchange ghosts, convolve, keep local rows."""
