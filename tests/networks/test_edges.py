@@ -13,7 +13,11 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import tpgen
+from tests.kernels.test_nodes import operands, plan_of_scalars
 from tests.machine import needs_compiler
+from tpgen.kernels.rows import DESTINATIONS
+from tpgen.kernels.runtime.call import FORWARD, FormCall
+from tpgen.kernels.runtime.description import describe
 from tpgen.networks import libraries, step_program
 from tpgen.networks.edges import _WIDE, fuse_gathers_and_sums, write_wide_sums_as_library_calls
 from tpgen.networks.program import network_program
@@ -111,6 +115,19 @@ def check(network: Messages) -> None:
 def test_products_of_neighbours_are_convolutions(found: list[str], gather: str, total: str) -> None:
     check(Messages(GATHERS[gather], SUMS[total]))
     assert found == ["src dst", "src dst"], "the product, and its gradients"
+
+
+def test_sums_by_node_find_no_rows_of_scalars() -> None:
+    """Their kernel gathers no input, and takes less time than one that does."""
+    plan = plan_of_scalars(13)
+
+    def function(h: Tensor, p: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+        call = FormCall((h[ends[0]], p, w), (ends[1],), describe(plan), FORWARD, (DESTINATIONS,), 5)
+        return torch.ops.tpgen.form.default(*call.to_arguments())[0]
+
+    h, p, w = (x.detach() for x in operands(plan, 9))
+    made = make_fx(function, tracing_mode="symbolic")(h, p, w, torch.randint(5, (2, 9)))
+    assert rules(made.graph) == ["dst"]
 
 
 @pytest.mark.parametrize("columns, wide", [(_WIDE - 1, False), (_WIDE, True), (_WIDE + 1, True)])
