@@ -346,7 +346,7 @@ BESIDE: dict[str, str] = {
     "kernels.placement.nodes.NODES_AT_A_TIME": NODES,
     "kernels.placement.nodes.NODE_ROWS": NODES,
     "kernels.placement.nodes._SUMS": NODES,
-    "kernels.cpp.nodes._SUMS_OF_NODE": "registers; every dimension is met, " + NODES,
+    "kernels.cpp.nodes._REGISTERS_OF_NODE": "registers; every dimension is met, " + NODES,
     "kernels.placement.nodes.FEWEST_SCALARS": NODES,
     "kernels.placement.nodes._ROWS": NODES,
     "kernels.placement.nodes._SUMMED_ROWS": NODES,

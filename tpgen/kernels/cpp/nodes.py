@@ -11,7 +11,7 @@ from tpgen.kernels.cpp.tiles import lane_list
 from tpgen.kernels.placement.nodes import NODE_ROWS, NODES_AT_A_TIME, NodePlacement
 
 _VECTORS_BESIDE_SUMS = 8  # registers that hold no sums
-_SUMS_OF_NODE = 6  # vectors of sums, where a few nodes share the others
+_REGISTERS_OF_NODE = 8
 
 
 class NodeKernelWriter:
@@ -24,7 +24,12 @@ class NodeKernelWriter:
         p, w, target = self.p, self.w, self.s.target
         sizes = {"K": p.dim["x1"], "P": p.dim["x2"], "OUT": p.dim["out"]}
         sums = target.registers - _VECTORS_BESIDE_SUMS
-        at_a_time = {"NODES": NODES_AT_A_TIME, "FEW": sums // _SUMS_OF_NODE, "EDGES": NODE_ROWS, "SUMS": sums}
+        at_a_time = {
+            "NODES": NODES_AT_A_TIME,
+            "FEW": target.registers // _REGISTERS_OF_NODE,
+            "EDGES": NODE_ROWS,
+            "SUMS": sums,
+        }
         w.line(f"enum {{ {', '.join(f'{name} = {size}' for name, size in (sizes | at_a_time).items())} }};")
         rest = p.dim["x1"] % target.lanes or target.lanes
         lanes = lane_list([lane if lane < rest else target.lanes for lane in range(target.lanes)])
