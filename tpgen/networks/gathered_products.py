@@ -52,7 +52,7 @@ class _Columns(NamedTuple):
 
 
 def multiply_before_gathers(graph: fx.Graph) -> None:
-    """Multiply before gathers, and sum rows before products, where this multiplies fewer rows."""
+    """Multiply before gathers and after sums, where rows are fewer."""
     for node in list(graph.nodes):
         if node.target in _RULES and isinstance(node.meta.get("val"), Tensor) and node.meta["val"].dtype in _EXACT:
             with graph.inserting_before(node):

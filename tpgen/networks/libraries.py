@@ -22,6 +22,7 @@ from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.build.processor import cpu_features
 from tpgen.networks.edges import fuse_gathers_and_sums, write_wide_sums_as_library_calls
+from tpgen.networks.exponentials import multiply_no_subnormal_exponentials
 from tpgen.networks.loops import write_vector_loops
 from tpgen.networks.named import call_kernels_by_number
 from tpgen.networks.packages import THREADS, conditions_of, write_traced
@@ -75,6 +76,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor], save
     """
     graph, key = program.graph, ""
     fuse_gathers_and_sums(graph.graph)
+    multiply_no_subnormal_exponentials(graph.graph)
     replace_matrix_products_by_kernels(graph.graph)
     write_wide_sums_as_library_calls(graph.graph)
     write_vector_loops(graph.graph)

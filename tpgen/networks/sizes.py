@@ -170,7 +170,7 @@ def open_sizes(x: Tensor) -> list[str | None]:
 
 
 def size_in_example(size: Any) -> int | None:
-    """The number that a size has for the traced example, if known."""
+    """A size in the traced example, if known."""
     if isinstance(size, int):
         return size
     return size.node.hint if size.node.has_hint() else None

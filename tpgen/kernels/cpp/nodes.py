@@ -15,7 +15,7 @@ _REGISTERS_OF_NODE = 8
 
 
 class NodeKernelWriter:
-    """Writes C++ of a kernel that takes a few nodes at a time."""
+    """Writes C++ of a kernel of nodes."""
 
     def __init__(self, placement: NodePlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
