@@ -14,7 +14,6 @@ from tpgen.form.call import Slot
 from tpgen.kernels.placement.nodes import takes_sums_of_nodes
 from tpgen.kernels.rows import DESTINATIONS, EDGES, INDEX_DTYPES, RULES, RowIndex, RowRule
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.description import ProductDescription
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.networks.simplify import insert_call, insert_index_from_begin, sizes_as_text
 
@@ -49,12 +48,10 @@ def fuse_gathers_and_sums(graph: fx.Graph) -> None:
 
 
 def _is_summed_by_node(call: FormCall) -> bool:
-    # whether a kernel of sums by node, which finds no rows of its inputs, computes the call
+    # whether a kernel of sums by node, which finds no rows of its inputs, computes a product's call
     rules, first = tuple(index.rule for index in call.indices), cast("Any", call.tensors[0])
-    description = kernels_of(call.description).description
-    if rules != (DESTINATIONS,) or not isinstance(description, ProductDescription):
-        return False
-    return takes_sums_of_nodes(description.schedule(first.meta["val"].dtype), rules)
+    description: Any = kernels_of(call.description).description
+    return rules == (DESTINATIONS,) and takes_sums_of_nodes(description.schedule(first.meta["val"].dtype), rules)
 
 
 def write_wide_sums_as_library_calls(graph: fx.Graph) -> None:
