@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 import tpgen
 from tests.kernels.test_products import identical, on_threads
 from tests.machine import needs_compiler
+from tpgen.base.errors import InputError
 from tpgen.kernels.placement import nodes as module
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.nodes import FEWEST_SCALARS, NODE_ROWS, NodePlacement
@@ -135,6 +136,23 @@ def test_vectors_of_other_lengths(target: str, monkeypatch: pytest.MonkeyPatch) 
     for dtype, bound in BOUNDS.items():
         assert_sums_equal_definition(plan, operands(plan, 40, dtype), nodes, 5, bound)
     tpgen.caches().clear()
+
+
+@pytest.mark.parametrize("opened", [(0, 1), (0, 2), (1, 2)])
+def test_some_gradients(opened: tuple[int, ...]) -> None:
+    """As where a network's weights or edges are constants: a kernel of two results."""
+    plan, nodes = plan_of_scalars(13), torch.randint(5, (40,))
+    given = [x.detach().requires_grad_(n in opened) for n, x in enumerate(operands(plan, 40))]
+    wanted = [given[n] for n in opened]
+    found, slow = (torch.autograd.grad(f(plan, *given, nodes, 5).square().sum(), wanted) for f in (compute, define))
+    assert_equal(list(found), list(slow), 1e-13)
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_a_node_that_is_not_there_is_an_error(wrong: int) -> None:
+    plan = plan_of_scalars(8)
+    with pytest.raises(InputError, match="edge_dst holds an index out of range"):
+        compute(plan, *operands(plan, 3), torch.tensor([0, wrong, 4]), 5)
 
 
 def test_indices_in_int32_and_results_of_two_paths() -> None:

@@ -71,11 +71,6 @@ DIFFERENTIATED = (by_plain_matrix, of_some_rows, by_index, by_index_select, by_t
 REWRITTEN = (*DIFFERENTIATED, by_embedding, of_some_columns)
 
 
-def mean_by_mask(x: Tensor, y: Tensor, i: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    """A mask is no index of rows."""
-    return linear(torch.cat([x, x[:, :5], x], 1)[torch.ones(NODES, dtype=torch.bool)], w, b)
-
-
 def of_the_same_rows(x: Tensor, y: Tensor, i: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """Not twice as many rows as nodes."""
     few = i[:, : 2 * NODES - 1]

@@ -1,6 +1,6 @@
 """Exponentials in matrix products."""
 
-# A processor multiplies these, below 1e-38 in float32, ten times slower: Gaussians of a distance have many.
+# A processor multiplies subnormal numbers, below 1e-38 in float32, ten times slower; Gaussians of distances have many.
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from tpgen.networks.loops import EXACT_DTYPES
 from tpgen.networks.simplify import insert_call
 
 _aten = torch.ops.aten
-_MOVES = {  # that move numbers of their first operand
+_MOVES = {  # operators whose results have numbers of their first operand
     *(_aten.view.default, _aten._unsafe_view.default, _aten.t.default, _aten.unsqueeze.default, _aten.squeeze.dim),
     *(_aten.clone.default, _aten.slice.Tensor),
 }
@@ -34,7 +35,7 @@ def _insert_normal_numbers(graph: fx.Graph, node: Any, flushed: dict[fx.Node, fx
     if node not in flushed:
         flushed[node] = node
         insert, operands = partial(_insert_normal_numbers, graph, flushed=flushed), node.args
-        if node.target is _aten.exp.default and node.meta["val"].dtype in (torch.float32, torch.float64):
+        if node.target is _aten.exp.default and node.meta["val"].dtype in EXACT_DTYPES:
             with graph.inserting_after(node):
                 least = torch.finfo(node.meta["val"].dtype).tiny
                 is_subnormal = insert_call(graph, _aten.lt.Scalar, node, least)

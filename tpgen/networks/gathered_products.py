@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, fx
 
 from tpgen.networks.edges import match_gather, match_sum, reads_only_metadata
-from tpgen.networks.loops import concatenate_slices
+from tpgen.networks.loops import EXACT_DTYPES, concatenate_slices
 from tpgen.networks.simplify import insert_call, sizes_as_text
 from tpgen.networks.sizes import size_in_example
 
 _aten = torch.ops.aten
-_EXACT = (torch.float32, torch.float64)
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 _FEWEST = 4  # columns of a factor
 _TIMES = 2  # as many rows after a gather as before, at least
@@ -54,7 +53,11 @@ class _Columns(NamedTuple):
 def multiply_before_gathers(graph: fx.Graph) -> None:
     """Multiply before gathers and after sums, where rows are fewer."""
     for node in list(graph.nodes):
-        if node.target in _RULES and isinstance(node.meta.get("val"), Tensor) and node.meta["val"].dtype in _EXACT:
+        if (
+            node.target in _RULES
+            and isinstance(node.meta.get("val"), Tensor)
+            and node.meta["val"].dtype in EXACT_DTYPES
+        ):
             with graph.inserting_before(node):
                 new = _RULES[node.target](graph, node)
             if new is not None:

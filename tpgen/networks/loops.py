@@ -12,7 +12,7 @@ from tpgen.base import _torch
 from tpgen.networks.simplify import insert_call, sizes_as_text
 
 _aten = torch.ops.aten
-_EXACT = (torch.float32, torch.float64)  # dtypes in which two sums round as one does
+EXACT_DTYPES = (torch.float32, torch.float64)  # dtypes in which two sums round as one does
 _ELEMENTWISE = (  # of a tensor and numbers
     *(_aten.div.Tensor, _aten.mul.Tensor, _aten.sub.Tensor, _aten.div.Scalar, _aten.mul.Scalar, _aten.add.Scalar),
     *(_aten.sub.Scalar, _aten.rsub.Scalar, _aten.neg.default, _aten.pow.Tensor_Scalar, _aten.rsqrt.default),
@@ -71,7 +71,7 @@ def _insert_value_before_expansion(graph: fx.Graph, node: fx.Node, known: dict[s
 def _sum_rows_first(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     x, axes, *rest = _arguments(node)
     sizes = x.meta["val"].shape
-    if not axes or len(sizes) < 3 or x.meta["val"].dtype not in _EXACT:
+    if not axes or len(sizes) < 3 or x.meta["val"].dtype not in EXACT_DTYPES:
         return None
     summed = {axis % len(sizes) for axis in axes}
     if not {0, len(sizes) - 1} <= summed or len(summed) == len(sizes):

@@ -171,8 +171,8 @@ def open_sizes(x: Tensor) -> list[str | None]:
 
 def size_in_example(size: Any) -> int | None:
     """A size in the traced example, if known."""
-    if isinstance(size, int):
-        return size
+    if not isinstance(size, torch.SymInt):
+        return int(size)
     return size.node.hint if size.node.has_hint() else None
 
 

@@ -37,9 +37,8 @@ from tpgen.kernels.sweep.terms import operand_of
 ENTRY = "tpgen_kernel"
 
 
-KernelWriter = (
-    ChannelKernelWriter | BatchKernelWriter | MatrixKernelWriter | NodeKernelWriter
-)  # each writes its parts of the entry point
+# each writes its parts of the entry point
+KernelWriter = ChannelKernelWriter | BatchKernelWriter | MatrixKernelWriter | NodeKernelWriter
 
 
 def generate(placement: Placement) -> GeneratedSource:

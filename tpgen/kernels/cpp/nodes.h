@@ -1,10 +1,12 @@
 // Products of scalars h and rows p, summed by node before weights mix the copies u of p:
 //   S[k, u, m] = sum_e h[e, k] p[e, u, m]      out[w, m] = sum_ku M[k, u, w] S[k, u, m]
-// Vectors run over k.  Needs: K scalars; P and OUT, numbers of rows of p and out; NODES
-// that share weights in the cache, FEW of them in registers with SUMS vectors; EDGES rows of a node; transpose,
-// last_scalars.
+// Vectors run over k.  Needs: K scalars of a row; P and OUT, the lengths of rows of p and out; NODES that share weights
+// in the cache, FEW of them in registers, which hold SUMS vectors; EDGES rows of a node; transpose, last_scalars.
 
 enum { LANES = (K + W - 1) / W * W };  // scalars in whole vectors
+// nodes, and columns or copies, whose sums of D numbers are in registers together
+static constexpr int nodes_together(int D) { return D * FEW <= SUMS ? FEW : D * 2 <= SUMS ? 2 : 1; }
+static constexpr int columns_together(int N, int D) { return N * D * 4 <= SUMS ? 4 : N * D * 2 <= SUMS ? 2 : 1; }
 // a path's copies before and after the weights; its starts in rows of p and out, in the weights and in these as kept
 struct Path { int copies, mixed, p, out; i64 weights, kept; num scale; };
 // some copies of a path, of D numbers each
@@ -107,14 +109,14 @@ static inline void mix_columns(Path path, const num* m, const num* s, i64 step, 
   UNROLL for (int n = 0; n < N; ++n) UNROLL for (int t = 0; t < T * D; ++t) store(out + (n * OUT + t) * W, v[n][t / D][t % D]);
 }
 template <int N, int D> static inline void mix_nodes(Path path, const num* m, const num* s, i64 step, num* out) {
-  enum { T = N * D * 4 <= SUMS ? 4 : N * D * 2 <= SUMS ? 2 : 1 };
+  enum { T = columns_together(N, D) };
   int w = 0;
   for (; w + T <= path.mixed; w += T) mix_columns<N, D, T>(path, m + w * W, s, step, out + w * D * W);
   if constexpr (T > 1)
     for (; w < path.mixed; ++w) mix_columns<N, D, 1>(path, m + w * W, s, step, out + w * D * W);
 }
 template <int D> static void mix(const Nodes& of, Path path, const num* m, const num* s, num* out) {
-  enum { N = D * FEW <= SUMS ? FEW : D * 2 <= SUMS ? 2 : 1 };
+  enum { N = nodes_together(D) };
   const i64 step = (i64)path.copies * D * W;
   int n = 0;
   for (; n + N <= of.count; n += N) mix_nodes<N, D>(path, m, s + n * step, step, out + n * OUT * W);
@@ -133,7 +135,7 @@ static inline void unmix_copies(Path path, const num* m, const real* const* g, n
   UNROLL for (int n = 0; n < N; ++n) UNROLL for (int t = 0; t < T * D; ++t) store(s + n * step + t * W, v[n][t / D][t % D]);
 }
 template <int N, int D> static inline void unmix_nodes(Path path, const num* m, const real* const* g, num* s, i64 step) {
-  enum { T = N * D * 4 <= SUMS ? 4 : N * D * 2 <= SUMS ? 2 : 1 };
+  enum { T = columns_together(N, D) };
   int u = 0;
   for (; u + T <= path.copies; u += T)
     unmix_copies<N, D, T>(path, m + (i64)u * path.mixed * W, g, s + u * D * W, step);
@@ -141,7 +143,7 @@ template <int N, int D> static inline void unmix_nodes(Path path, const num* m, 
     for (; u < path.copies; ++u) unmix_copies<N, D, 1>(path, m + (i64)u * path.mixed * W, g, s + u * D * W, step);
 }
 template <int D> static void unmix(const Nodes& of, Path path, const num* m, num* s) {
-  enum { N = D * FEW <= SUMS ? FEW : D * 2 <= SUMS ? 2 : 1 };
+  enum { N = nodes_together(D) };
   const i64 step = (i64)path.copies * D * W;
   int n = 0;
   for (; n + N <= of.count; n += N) unmix_nodes<N, D>(path, m, of.g + n, s + n * step, step);

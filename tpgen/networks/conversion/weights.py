@@ -29,6 +29,7 @@ from tpgen.networks.conversion.postponed import (
     swap_tensors_if_possible,
 )
 from tpgen.networks.recording import ComputedInput, encode_size, recorded_program
+from tpgen.networks.sizes import size_in_example
 from tpgen.nn.autocast import is_autocasting
 from tpgen.nn.plain_tensors import are_plain, is_traced
 
@@ -104,9 +105,9 @@ class PostponedRows(Postponed):
         program, source = recorded_program(), get_source_of_postponed_rows(self.made.operands[0])
         has_numbers = are_plain(source) or (program is not None and not program.traced)
         places, nodes, found = _renumber_nodes_with_edges(nodes, count, has_numbers)
-        known = _size_or_hint_of_symbol(found)
+        known = size_in_example(found)
         late = plan_sum_before_last_layer(product.program.plan, hidden)
-        edges = _size_or_hint_of_symbol(nodes.shape[0])
+        edges = size_in_example(nodes.shape[0])
         is_differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in (source, *self.made.operands[1:]))
         if late is None or not late.is_sum_first_faster(edges, known, hidden, is_differentiated):
             return None
@@ -224,11 +225,6 @@ def _are_weights_postponed(w: Any) -> bool:
     return isinstance(w, _PostponedWeights) and w.is_uncomputed
 
 
-def _size_or_hint_of_symbol(size: Any) -> int | None:
-    # of a size that a trace leaves open, that of its example; None where it depends on data
-    return size.node.hint if isinstance(size, torch.SymInt) else int(size)
-
-
 def _can_postpone_call_on(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or is_autocasting(tensors[0].device):
         return False
@@ -242,7 +238,7 @@ def compute_or_postpone_weights(last_layer: LastLayer, h: Tensor, *parameters: T
     if h.dim() == 2 and _can_postpone_call_on(h, *parameters):
         edges, hidden = h.shape
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
-        known = _size_or_hint_of_symbol(edges)
+        known = size_in_example(edges)
         if can_sum_before_last_layer(h) and (known is None or known * hidden * width >= WORTH_LATE):
             return _PostponedWeights.make_postponed(last_layer, (h, *parameters), (edges, width))
     return last_layer(h, *parameters)
@@ -271,7 +267,7 @@ def _is_worth_postponing_products(product_module: Any, source: Tensor, x: Tensor
     if torch.compiler.is_compiling() or saved_tensor_hooks(True) is not None:
         return False
     tracked = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad or w.requires_grad)
-    rows = _size_or_hint_of_symbol(x.shape[0])
+    rows = size_in_example(x.shape[0])
     if rows is not None and rows * product_module.plan.irreps_out.dim < WORTH_SUMMING[tracked]:
         return False
     if not are_plain(source, y, w) or not _can_postpone_call_on(source, y, w):
